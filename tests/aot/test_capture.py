@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from tests.aot.programs import (
     squares,
     traced,
 )
+from tests.processes import run_python
 
 IDS = [f"{function.__name__}-{inputs.__name__}" for function, inputs in PROGRAMS]
 
@@ -198,8 +197,8 @@ run = lambda module, fakes: module.forward
 aot.compile_training(gm, examples, run, run)(*examples)
 print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = run_python("-c", script)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def overlapping() -> list[torch.Tensor]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import torch
 import dynamo
 import inductor.config
 from dynamo.base.logs import ARTIFACTS
+from tests.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,9 +27,7 @@ def run(text: str, tmp_path: Path, **variables: str) -> tuple[str, str]:
     """A program in a file and a process of its own: what it prints and what it says."""
     file = tmp_path / "model.py"
     file.write_text(text)
-    env = os.environ | {"PYTHONPATH": str(ROOT)} | variables
-    done = subprocess.run([sys.executable, "-W", "ignore", "model.py"], cwd=tmp_path, env=env,
-                          capture_output=True, text=True, timeout=300)
+    done = run_python("model.py", folder=tmp_path, quiet=True, **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,8 +22,8 @@ from dynamo.reporting.pictures import bars_svg, memory_svg
 from dynamo.reporting.sources import Line, sources
 from dynamo.reporting.timeline import Bar, compile_bars, step_bars
 from inductor.runtime import _launch
+from tests.processes import run_python
 
-ROOT = Path(__file__).parents[2]
 VOID = ("meta", "br", "input", "link", "img", "hr")
 
 
@@ -226,8 +223,8 @@ def test_the_end_of_a_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch, dynamo\n@dynamo.compile(backend='eager')\ndef f(x):\n    y = x + 1\n    print(y.sum().item())\n"
                       "    return y * 2\nf(torch.ones(3))\n")
-    environment = {**os.environ, "DYNAMO_REPORT": str(tmp_path / "out"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=True)
+    done = run_python(str(script), DYNAMO_REPORT=str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
     assert f"dynamo: the report is {tmp_path / 'out' / 'report.html'}" in done.stderr
     text = (tmp_path / "out" / "report.html").read_text()
     assert re.search(r'class="row break" id="line-[\w-]+-script-py-5"', text) and "Keep it a tensor" in text
@@ -240,7 +237,5 @@ def test_a_report_keeps_graphs_in_the_disk_cache(tmp_path: Path) -> None:
               f"dynamo.report({str(tmp_path / 'page.html')!r})\nimport inductor.metrics as m\nfor _ in range(2):\n"
               "    dynamo.compile(lambda x: x.cos() * 3)(x)\nprint(m.snapshot()['graphs_reused'])\n")
     (tmp_path / "script.py").write_text(script)
-    environment = {**os.environ, "DYNAMO_CACHE_DIR": str(tmp_path / "cache"), "DYNAMO_GRAPH_CACHE": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True,
-                          env=environment, check=True)
-    assert done.stdout.strip() == "1", done.stdout
+    done = run_python(str(tmp_path / "script.py"), DYNAMO_CACHE_DIR=str(tmp_path / "cache"), DYNAMO_GRAPH_CACHE="1")
+    assert done.stdout.strip() == "1", done.stderr

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +15,7 @@ import dynamo
 from dynamo.base.config import config
 from dynamo.exc import GuardFailed, LoadError, Unsupported
 from inductor import shipped
-
-ROOT = Path(__file__).parents[2]
+from tests.processes import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -235,6 +231,7 @@ def test_what_can_not_be_in_a_file() -> None:
 LOAD = """
 import sys, torch, dynamo
 torch.set_grad_enabled(False)
+torch.set_num_threads(int(sys.argv[3]))
 loaded = dynamo.load_compiled(sys.argv[1])
 print(loaded(torch.ones(3, 16))["y"].sum().item(), sum(dynamo.compile_times().get(n, 0) for n in ("trace", "inductor")))
 """
@@ -245,6 +242,7 @@ import sys, torch, dynamo
 sys.path.insert(0, sys.argv[2])
 from test_shipping import Net
 torch.set_grad_enabled(False)
+torch.set_num_threads(int(sys.argv[3]))
 net = Net()
 dynamo.compile(net).aot_compile(torch.ones(3, 16)).save(sys.argv[1], weights=True)
 print(net(torch.ones(3, 16))["y"].sum().item())
@@ -253,12 +251,11 @@ print(net(torch.ones(3, 16))["y"].sum().item())
 
 def test_another_process_without_a_compiler(tmp_path: Path) -> None:
     """Saved by a new process, too: tests before this one leave settings that the file would ask for."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads())}
     without = {"PATH": str(tmp_path), "CXX": "/bin/false", "DYNAMO_CACHE_DIR": str(tmp_path / "elsewhere")}
     printed = []
     for script, more in ((SAVE, {}), (LOAD, without)):
-        command = [sys.executable, "-c", script, str(tmp_path / "it"), str(Path(__file__).parent)]
-        done = subprocess.run(command, env=env | more, capture_output=True, text=True)
+        threads = str(torch.get_num_threads())
+        done = run_python("-c", script, str(tmp_path / "it"), str(Path(__file__).parent), threads, **more)
         assert done.returncode == 0, done.stderr
         printed.append([float(word) for word in done.stdout.split()])
     [[wanted], [total, seconds]] = printed

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import inductor.config
 from dynamo import testing
 from dynamo.base.config import Config, Knob, config
 from dynamo.base.environment import of_torch
+from tests.processes import run_python
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = [
@@ -108,12 +106,12 @@ def test_variables_of_torch() -> None:
                      "TORCHINDUCTOR_CPP_WRAPPER: there is no such setting here"]
 
 
-def test_variables_are_honoured_or_told_of() -> None:
+def test_variables_are_honoured_or_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     code = ("import dynamo, inductor.config; f = dynamo.compile(lambda x: x); g = dynamo.compile(lambda x: x);"
             "print(dynamo.config.verbose, inductor.config.freezing, dynamo.config.cache_dir)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={
-        **{k: v for k, v in os.environ.items() if k != "DYNAMO_CACHE_DIR"}, "TORCHDYNAMO_VERBOSE": "1",
-        "TORCHINDUCTOR_FREEZING": "0", "TORCHINDUCTOR_CACHE_DIR": "/tmp/there", "TORCHINDUCTOR_PROFILE": "1"})
+    monkeypatch.delenv("DYNAMO_CACHE_DIR", raising=False)
+    done = run_python("-c", code, TORCHDYNAMO_VERBOSE="1", TORCHINDUCTOR_FREEZING="0",
+                      TORCHINDUCTOR_CACHE_DIR="/tmp/there", TORCHINDUCTOR_PROFILE="1")
     assert done.stdout.split() == ["True", "False", "/tmp/there"]
     assert done.stderr.count("TORCHINDUCTOR_PROFILE: there is no such setting here") == 1
     assert "FREEZING" not in done.stderr

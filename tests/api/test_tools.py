@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,13 +17,7 @@ from dynamo import doctor
 from dynamo.base import progress
 from dynamo.base.config import config
 from dynamo.bench import table_of
-
-ROOT = Path(__file__).parents[2]
-
-
-def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
+from tests.processes import run_python
 
 
 def breaking(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -82,7 +74,7 @@ def test_the_doctor_finds_all_parts(tmp_path: Path) -> None:
 
 
 def test_the_doctor_has_advice(tmp_path: Path) -> None:
-    done = python("-m", "dynamo.doctor", CXX="/bin/false", DYNAMO_CACHE_DIR=str(tmp_path))
+    done = run_python("-m", "dynamo.doctor", CXX="/bin/false", DYNAMO_CACHE_DIR=str(tmp_path))
     assert done.returncode == 1 and "/bin/false --version failed" in done.stdout
     assert "What to do: install g++" in done.stdout
 
@@ -107,7 +99,7 @@ print("loss", round(loss.item(), 4))
 def test_bench_runs_a_script_twice(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = python("-m", "dynamo.bench", str(script), "8", DYNAMO_CACHE_DIR=str(tmp_path / "cache"))
+    done = run_python("-m", "dynamo.bench", str(script), "8", DYNAMO_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"loss ([\d.]+)", done.stdout)
     assert len(losses) == 2 and losses[0] == losses[1]
@@ -118,7 +110,7 @@ def test_bench_runs_a_script_twice(tmp_path: Path) -> None:
 def test_bench_tells_of_a_script_that_fails(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     script.write_text("raise SystemExit(3)")
-    done = python("-m", "dynamo.bench", str(script))
+    done = run_python("-m", "dynamo.bench", str(script))
     assert done.returncode == 3 and "the eager run ended with 3" in done.stderr
     nothing = {"seconds": 1.0, "calls": {}}
     assert "no nn.Module was called" in table_of(nothing, nothing)
@@ -135,7 +127,7 @@ print(dynamo.compile(f)(torch.ones(3)))
 def test_no_compiler(tmp_path: Path) -> None:
     program = tmp_path / "model.py"
     program.write_text(PROGRAM)
-    done = python(str(program), CXX="/bin/false", DYNAMO_CACHE_DIR=str(tmp_path / "cache"))
+    done = run_python(str(program), CXX="/bin/false", DYNAMO_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 1 and done.stderr.count("Traceback") == 1, done.stderr
     last = done.stderr.strip().splitlines()[-3:]
     assert "model.py:3 in f" in last[0] and "/bin/false --version failed" in last[1] and "What to do: install g++" in last[2]
@@ -145,9 +137,9 @@ def test_a_warm_cache_needs_no_compiler(tmp_path: Path) -> None:
     program = tmp_path / "model.py"
     program.write_text(PROGRAM)
     cache = str(tmp_path / "cache")
-    assert "2., 2., 2." in python(str(program), DYNAMO_CACHE_DIR=cache).stdout
+    assert "2., 2., 2." in run_python(str(program), DYNAMO_CACHE_DIR=cache).stdout
     for variables in ({"CXX": "/bin/false"}, {"PATH": "/nonexistent"}):
-        done = python(str(program), DYNAMO_CACHE_DIR=cache, **variables)
+        done = run_python(str(program), DYNAMO_CACHE_DIR=cache, **variables)
         assert "2., 2., 2." in done.stdout, done.stderr
 
 

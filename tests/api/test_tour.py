@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 TOUR = (ROOT / "docs" / "tour.md").read_text()
@@ -48,9 +47,7 @@ def test_place_exists(file: str, name: str) -> None:
 
 def run(program: str, tmp_path: Path, logs: str = "") -> tuple[str, str]:
     (tmp_path / "program.py").write_text(program)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "DYNAMO_LOGS": logs}
-    done = subprocess.run([sys.executable, "-W", "ignore", "program.py"], cwd=tmp_path, env=env,
-                          capture_output=True, text=True, timeout=300)
+    done = run_python("program.py", folder=tmp_path, quiet=True, DYNAMO_LOGS=logs)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

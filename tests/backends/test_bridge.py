@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 ROOT = Path(__file__).parent.parent.parent
 OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -58,9 +59,7 @@ def run(code: str, folder: Path, name: str, points: dict[str, str]) -> None:
     lines = "\n".join(f"{key} = {value}" for key, value in points.items())
     (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{lines}\n")
     paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    done = run_python("-c", code, PYTHONPATH=os.pathsep.join(paths))
     assert done.stdout.strip() == "fine", done.stderr
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.processes import run_python
+
 GOLDEN = Path(__file__).with_name("log_of_a_small_program.txt")
 PROGRAM = """\
 import torch
@@ -35,10 +35,7 @@ print(foo(torch.tensor(1.0), torch.tensor(2.0)))
 def log_of(folder: Path) -> str:
     program = folder / "toy.py"
     program.write_text(PROGRAM)
-    environment = {**os.environ, "DYNAMO_LOGS": "+bytecode,graph_breaks,guards", "PYTHONPATH": str(ROOT),
-                   "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True,
-                          timeout=120)
+    done = run_python(str(program), quiet=True, DYNAMO_LOGS="+bytecode,graph_breaks,guards")
     assert done.returncode == 0 and done.stdout == "tensor(1.)\n", done.stderr
     text = re.sub(r"0x[0-9a-f]+", "0x..", done.stderr.replace(str(program), "toy.py"))
     return re.sub(r"<<module 'torch' from '[^>]*>", "<<module 'torch' ..>", text)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 import dynamo
 from dynamo.base import logs
 from dynamo.base.logs import ARTIFACTS, log, set_logs
+from tests.processes import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -166,9 +165,7 @@ def test_the_debug_folder_keeps_all(tmp_path: Path) -> None:
     files = {path.name for path in (tmp_path / "0_0_train").iterdir()}
     assert {"graph.py", "ir.txt", "kernels.cpp", "kernels.txt", "wrapper.py", "guards.txt", "bytecode.txt"} <= files
     assert {"ir.txt", "kernels.cpp"} <= {path.name for path in (tmp_path / "0_0_train_backward").iterdir()}
-    environment = {**os.environ, "PYTHONPATH": str(Path(logs.__file__).parents[2])}
-    done = subprocess.run([sys.executable, str(tmp_path / "0_0_train" / "graph.py")], capture_output=True, text=True,
-                          env=environment, check=True)
-    assert done.stdout.startswith("tensor(")
+    done = run_python(str(tmp_path / "0_0_train" / "graph.py"))
+    assert done.stdout.startswith("tensor("), done.stderr
     built = subprocess.run(["g++", "-fsyntax-only", "-fopenmp", "-w", str(tmp_path / "0_0_train" / "kernels.cpp")], check=False)
     assert built.returncode == 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ from dynamo.diagnose.graphs import operations
 from inductor.lowering.registry import LOWERINGS
 from tests.common import messages
 from tests.diagnose.defects import DEFECTS, Defect
+from tests.processes import run_python
 
-ROOT = Path(__file__).parents[2]
 IN_GRAPHS = [seeded for seeded in DEFECTS if seeded.stage != "capture"]
 
 
@@ -107,14 +104,12 @@ def test_the_script_runs_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     with config.patch(repro="accuracy"):
         dynamo.compile(deep)(torch.randn(400))
     script = scripts(tmp_path)[0]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "DYNAMO_CACHE_DIR": str(tmp_path / "other")}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, cwd=tmp_path)
+    done = run_python(str(script), folder=tmp_path, DYNAMO_CACHE_DIR=str(tmp_path / "other"))
     assert done.returncode == 0 and "does what the graph does" in done.stdout, done.stderr  # it knows no defect
     code = f"import sys; sys.argv=['repro']; from torch import ops; from inductor.lowering.registry import LOWERINGS\n" \
            f"import inductor.compile_fx\nLOWERINGS[ops.aten.sub.Tensor] = LOWERINGS[ops.aten.add.Tensor]\n" \
            f"exec(compile(open({str(script)!r}).read(), {str(script)!r}, 'exec'))"
-    env["DYNAMO_CACHE_DIR"] = str(tmp_path / "third")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)
+    done = run_python("-c", code, folder=tmp_path, DYNAMO_CACHE_DIR=str(tmp_path / "third"))
     assert done.returncode == 1 and "values differ" in done.stdout, done.stderr
 
 

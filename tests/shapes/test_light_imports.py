@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.processes import run_python
 
 PRELUDE = """
 import sys
@@ -107,7 +106,7 @@ def test_compiles_without_heavy_imports() -> None:
     for name, program in PROGRAMS.items():
         heavy = ["torch._dynamo"] + ["sympy"] * (name != "references")
         code += program + f"NAME, HEAVY = {name!r}, {heavy}" + CHECK
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -128,5 +127,5 @@ torch.all(x), torch.all(x)
 assert 1 <= len(asked) == len(set(asked)), asked
 assert torch.all(x).shape == ()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr[-3000:]

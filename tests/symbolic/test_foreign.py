@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.processes import run_python
 
 PROGRAM = """
 import torch
@@ -23,5 +22,5 @@ print("fine")
 
 
 def test_modules_made_inside_after_another_compiler() -> None:
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True)
+    run = run_python("-c", PROGRAM, quiet=True)
     assert run.stdout == "fine\n", run.stderr

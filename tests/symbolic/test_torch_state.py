@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.testing import CompileCounter
+from tests.processes import run_python
 
 SEED = inspect.unwrap(torch.manual_seed)  # torch's own compiler, once used in the process, wraps it
 
@@ -258,5 +257,5 @@ for set_seed in (torch.manual_seed, kept):
 
 @pytest.mark.parametrize("order", ["before", "behind"])
 def test_torch_s_own_compiler_may_be_used_in_the_same_process(order: str) -> None:
-    done = subprocess.run([sys.executable, "-c", ORDERS, order], capture_output=True, text=True)
+    done = run_python("-c", ORDERS, order)
     assert done.returncode == 0, done.stderr
