@@ -119,11 +119,19 @@ WITHOUT_GRADIENTS = ("mutates", "mutates_view")
 TABLE = default_decompositions()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name: str) -> None:
+# The forward pass of training is that of inference, so that a few have both by default.
+@pytest.mark.parametrize(("name", "training"), [
+    *[(name, True) for name in PROGRAMS if name not in WITHOUT_GRADIENTS], *[(name, False) for name in WITHOUT_GRADIENTS],
+    *[pytest.param(name, False, marks=pytest.mark.slow if number % 6 else ())
+      for number, name in enumerate(PROGRAMS) if name not in WITHOUT_GRADIENTS],
+])
+def test_program(name: str, training: bool) -> None:
     if name == "one_hot" and torch.__version__.startswith("2.11"):
         pytest.skip("one_hot of torch 2.11 looks at the values of its input")
-    program = Program(name)
+    (check_training if training else check_inference)(Program(name))
+
+
+def check_inference(program: Program) -> None:
     recorded = Recorded()
     with torch.no_grad():
         examples = [x.detach() if isinstance(x, torch.Tensor) else x for x in program.examples]
@@ -134,8 +142,6 @@ def test_program(name: str) -> None:
             check(program.gm.forward, call, lambda: program.make(*sizes), views=False, exact=False)
 
         assert program.held(compare) >= 5, recorded.modules[0].meta["symbols"]
-    if name not in WITHOUT_GRADIENTS:
-        check_training(program)
 
 
 def check_training(program: Program) -> None:

@@ -55,7 +55,8 @@ def compiled(model: torch.nn.Module, recorded: list[Recorded]) -> Callable[..., 
     return dynamo.compile(model, backend=backend)
 
 
-@pytest.mark.parametrize(("make", "train"), [(bert, True), (gpt2, False), (llama, True)])
+@pytest.mark.parametrize(("make", "train"), [
+    pytest.param(bert, True, marks=pytest.mark.slow), (gpt2, False), (llama, True)])
 def test_one_capture_for_all_sizes(make: Callable[[], torch.nn.Module], train: bool) -> None:
     model = make().train(train)
     recorded: list[Recorded] = []

@@ -51,6 +51,7 @@ def test_drawn_differs(n): assert not inlined()
 '''
 
 
+@pytest.mark.third_party  # it starts pytest three times, as these tests do
 def test_runner(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "test_toy.py").write_text(TOY)
