@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
+from tests.parametrize import rotated
 
 ENDS_IN_A_VIEW: dict[str, Callable[[Any], Any]] = {
     "adaptive_avg_pool1d": lambda x: F.adaptive_avg_pool1d(x[None], 2),
@@ -77,9 +78,7 @@ WRITABLE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dynamic", (False, True))
-@pytest.mark.parametrize("backend", ("aot_eager", "inductor"))
-@pytest.mark.parametrize("name", (*ONE_OF_MANY, *WRITABLE))
+@rotated("name, backend, dynamic", (*ONE_OF_MANY, *WRITABLE), ("aot_eager", "inductor"), (False, True))
 def test_one_of_many_views_is_written_into(name: str, backend: str, dynamic: bool) -> None:
     action = {**ONE_OF_MANY, **WRITABLE}[name]
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.shapes.noticed import draws, may_fail
+from tests.parametrize import rotated
 
 T = torch.tensor
 Operation = Callable[[Any, Any], Any]
@@ -232,16 +233,15 @@ def compare(program: Any, name: str, backend: str, **options: Any) -> None:
         agree(outcome(compiled, y), outcome(f, y))
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-@pytest.mark.parametrize("name", FAILING)
-def test_error_by_values(program: Any, name: str) -> None:
+@rotated("name, program", FAILING, PROGRAMS, each=3, ids=lambda value: getattr(value, "__name__", None))
+def test_error_by_values(name: str, program: Any) -> None:
     compare(program, name, "eager")
 
 
 # The parts of a loss raise another error in aot_eager.
-@pytest.mark.parametrize("backend", ("aot_eager", "inductor"))
-@pytest.mark.parametrize("name", [name for name in FAILING if name not in (*DRAWN, "cross_entropy")])
-def test_generated_code_raises(backend: str, name: str) -> None:
+@rotated("name, backend", [name for name in FAILING if name not in (*DRAWN, "cross_entropy")],
+         ("inductor", "aot_eager"))
+def test_generated_code_raises(name: str, backend: str) -> None:
     for program in (unused, behind_a_write):
         compare(program, name, backend)
 

@@ -15,6 +15,7 @@ import dynamo
 from dynamo.shapes.fake import FakeWorld
 from dynamo.shapes.trials import Trial
 from dynamo.testing import CompileCounter
+from tests.parametrize import rotated
 
 aten = torch.ops.aten
 Operation = Callable[[Any, Any], Any]
@@ -89,11 +90,9 @@ def outcome(f: Any) -> Any:
     return result, log, x.tolist(), y.tolist(), torch.rand(2).tolist()
 
 
-@pytest.mark.parametrize("dynamic", (None, True))
-@pytest.mark.parametrize("backend", ("eager", "inductor"))
-@pytest.mark.parametrize("program", (in_try, in_finally), ids=lambda program: program.__name__)
-@pytest.mark.parametrize("name", [*BY_TYPES, *BY_NUMBERS])
-def test_handlers_see_the_error(program: Any, name: str, backend: str, dynamic: Any) -> None:
+@rotated("name, program, backend, dynamic", [*BY_TYPES, *BY_NUMBERS], (in_try, in_finally), ("eager", "inductor"),
+         (None, True), each=3, ids=lambda value: getattr(value, "__name__", None))
+def test_handlers_see_the_error(name: str, program: Any, backend: str, dynamic: Any) -> None:
     dynamo.reset()
     f = program({**BY_TYPES, **BY_NUMBERS}[name])
     compiled = dynamo.compile(f, backend=backend, dynamic=dynamic)

@@ -15,6 +15,7 @@ import torch
 
 import dynamo
 from dynamo.frames import worth
+from tests.parametrize import rotated
 
 
 def use_heap(what: str, call: int) -> Callable[[torch.Tensor], Any]:
@@ -60,9 +61,8 @@ def use_heap(what: str, call: int) -> Callable[[torch.Tensor], Any]:
     return f
 
 
-@pytest.mark.parametrize("call", [2, 3, 12, 30, 46])
-@pytest.mark.parametrize("what", ["nothing", "grow", "shrink", "raise"])
-def test_comparisons_of_a_heap(what: str, call: int) -> None:
+@rotated("call, what", [2, 3, 12, 30, 46], ["nothing", "grow", "shrink", "raise"], each=2)
+def test_comparisons_of_a_heap(call: int, what: str) -> None:
     f, x = use_heap(what, call), torch.rand(2)
     assert dynamo.compile(f, backend="eager")(x)[1:] == f(x)[1:]
 

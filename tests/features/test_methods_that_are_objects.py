@@ -9,10 +9,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 import dynamo
+from tests.parametrize import rotated
 
 BOUND_BY_C = type(vars(torch._C.Graph)["nodes"])  # as methods of extensions are
 
@@ -71,8 +71,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("base", BASES)
+@rotated("base, kind", BASES, KINDS, each=2)
 def test_answers(base: str, kind: str) -> None:
     asked, different = 0, []
     for name, (run, answer) in OPERATIONS.items():

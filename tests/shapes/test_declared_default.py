@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -14,6 +13,7 @@ from torch import nn
 import dynamo
 from dynamo import Dim
 from dynamo.testing import CompileCounter
+from tests.parametrize import rotated
 
 SIZES = (5, 2, 9, 16, 3, 31)
 
@@ -67,21 +67,20 @@ def one_static(x: torch.Tensor) -> None:
 
 NAMED = {"x": {0: Dim("batch", min=2, max=64), 1: Dim("length", min=2, max=64)}}
 # How it is declared, `dynamic=`, the batch sizes, and how often each model is compiled.
-ROWS: list[tuple[Callable[[torch.Tensor], None], Any, tuple[int, ...], int]] = [
-    (dynamic, None, SIZES, 1),
-    (in_range, None, SIZES, 1),
-    (nothing, NAMED, SIZES, 1),
-    (nothing, True, SIZES, 1),
-    (nothing, None, SIZES, 2),
-    (one_static, None, (4,) * 6, 2),
-    (one_static, None, (4, 4, 4, 6, 6, 6), 3),
-]
+ROWS: dict[str, tuple[Callable[[torch.Tensor], None], Any, tuple[int, ...], int]] = {
+    "marked": (dynamic, None, SIZES, 1),
+    "range": (in_range, None, SIZES, 1),
+    "named": (nothing, NAMED, SIZES, 1),
+    "all": (nothing, True, SIZES, 1),
+    "automatic": (nothing, None, SIZES, 2),
+    "static": (one_static, None, (4,) * 6, 2),
+    "two static": (one_static, None, (4, 4, 4, 6, 6, 6), 3),
+}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=("marked", "range", "named", "all", "automatic", "static", "two static"))
-@pytest.mark.parametrize("model", [Attention, Pooled, Joined])
-def test_models(model: type[nn.Module], row: Any) -> None:
-    mark, setting, batches, compiles = row
+@rotated("how, model", ROWS, [Attention, Pooled, Joined])
+def test_models(how: str, model: type[nn.Module]) -> None:
+    mark, setting, batches, compiles = ROWS[how]
     torch.manual_seed(0)
     ours = model()
     eager = copy.deepcopy(ours).double()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -12,6 +11,7 @@ from torch.nn import functional
 import dynamo
 from dynamo.base.cuts import RANGES, is_cut
 from dynamo.testing import CompileCounter
+from tests.parametrize import rotated
 
 SIZES = (5, 7, 4, 6, 13)
 
@@ -51,8 +51,7 @@ PROGRAMS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@rotated("name, backend", PROGRAMS, ["eager", "inductor"])
 def test_two_graphs(name: str, backend: str) -> None:
     program, counter = PROGRAMS[name], CompileCounter(backend)
     compiled = dynamo.compile(program, backend=counter)

@@ -11,6 +11,7 @@ import torch
 import dynamo
 from dynamo.exc import ConstraintViolation
 from dynamo.testing import CompileCounter
+from tests.parametrize import rotated
 from tests.shapes.operators import OPERATORS
 from tests.shapes.test_numbers import assert_same
 
@@ -19,8 +20,7 @@ SIZES = ((4, 6), (7, 6), (3, 6), (2, 6), (1, 6), (5, 8), (6, 6), (12, 2))
 FIXED = frozenset(("loop over rows", "loop over range", "text", "unbind"))
 
 
-@pytest.mark.parametrize("dynamic", [None, True, False])
-@pytest.mark.parametrize("name", OPERATORS)
+@rotated("name, dynamic", OPERATORS, [None, True, False])
 def test_operator(name: str, dynamic: bool | None) -> None:
     program = OPERATORS[name]
     compiled = dynamo.compile(program, backend="eager", dynamic=dynamic)

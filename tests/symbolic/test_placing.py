@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import dynamo
+from tests.parametrize import rotated
 
 KEYS: dict[str, tuple[Callable[[Tensor], Any], tuple[int, ...]]] = {
     "row": (lambda i: i, (3, 3)),
@@ -36,8 +37,7 @@ def fresh() -> None:
     dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("name", KEYS)
+@rotated("name, backend", KEYS, ["eager", "aot_eager"])
 def test_values(name: str, backend: str) -> None:
     key, size = KEYS[name]
 
@@ -85,8 +85,7 @@ def test_gradients() -> None:
     assert repr(outcomes[0]) == repr(outcomes[1])
 
 
-@pytest.mark.parametrize("name", KEYS)
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@rotated("name, backend", KEYS, ["inductor", "eager"])
 def test_tensors_from_outside(name: str, backend: str) -> None:
     """They are written in place."""
     key, size = KEYS[name]

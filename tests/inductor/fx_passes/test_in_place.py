@@ -15,6 +15,7 @@ from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.places import ELEMENTS, PARTS
 from inductor.lowering.registry import LOWERINGS
 from tests.inductor.fx_passes.writes import LAYOUTS, functional_graph
+from tests.parametrize import rotated
 
 aten = torch.ops.aten
 AT = torch.tensor([4, 1])
@@ -145,9 +146,8 @@ COPIED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("program", [*IN_PLACE, *COPIED], ids=lambda program: program.__name__)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dynamic", [False, True])
+@rotated("program, layout, dynamic", [*IN_PLACE, *COPIED], LAYOUTS, [False, True], each=2,
+         ids=lambda value: getattr(value, "__name__", None))
 def test_values(program: Callable[..., Any], layout: str, dynamic: bool) -> None:
     compiled = dynamo.compile(program, fullgraph=True, dynamic=dynamic)
     for factor in (1, 3):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import dynamo
+from tests.parametrize import rotated
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("order", [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1)])
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_of_a_permuted_tensor(dtype: torch.dtype, order: tuple[int, ...], dynamic: bool) -> None:
+@rotated("order, dtype, dynamic", [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1)],
+         [torch.int8, torch.float32, torch.bfloat16], [False, True], each=2)
+def test_of_a_permuted_tensor(order: tuple[int, ...], dtype: torch.dtype, dynamic: bool) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.argmax(), (x + 1).argmin(), x.flatten(1).argmax(-1), (x / x).argmax()
 

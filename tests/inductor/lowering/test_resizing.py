@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import dynamo
 from dynamo.aot.resizing import upsample_linear
 from inductor import metrics
+from tests.parametrize import rotated
 
 MODES = {"linear": (7,), "bilinear": (5, 6), "trilinear": (3, 4, 2)}
 TARGETS: tuple[dict[str, Any], ...] = (
@@ -66,8 +67,7 @@ def test_weights_are_eagers_bit_by_bit(align: bool) -> None:
         torch.testing.assert_close(upsample_linear(x, [size], align), want, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("dynamic", [None, True])
+@rotated("dynamic, dtype", [None, True], [torch.float32, torch.float64])
 def test_beside_infinities_for_changing_sizes(dynamic: bool | None, dtype: torch.dtype) -> None:
     """Where both sizes are equal eager reads no neighbour; a weight of 0 makes nan of infinity."""
 
@@ -94,8 +94,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("name", [*OTHERS, "adaptive average", "adaptive maximum", "bilinear"])
+@rotated("name, memory_format", [*OTHERS, "adaptive average", "adaptive maximum", "bilinear"],
+         [torch.contiguous_format, torch.channels_last])
 def test_other_ways_for_changing_sizes(name: str, memory_format: torch.memory_format) -> None:
     """Values, gradients and strides, with and without what spoils sums."""
     options = OTHERS.get(name, {"mode": name})
