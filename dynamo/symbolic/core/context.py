@@ -90,3 +90,8 @@ class CompileContext:
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)
     refusals: dict[Any, bool] = field(default_factory=dict)
 
+    def check_length(self, steps: int) -> None:
+        """Breaks where a trace has more instructions and calls than it may have."""
+        if steps > self.max_steps:
+            raise Break("trace_too_long", f"{steps} instructions")
+

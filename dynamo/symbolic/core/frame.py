@@ -13,7 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from dynamo.bytecode.decode import Decoded, Instruction
-from dynamo.guards.records import GuardSet, UserLine
+from dynamo.guards.records import GuardSet
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.graph import GraphBuilder
@@ -168,6 +168,7 @@ class ObjectTable(Protocol):
     """The real objects that the trace has met; `KnownObjects` is the record."""
 
     owners: dict[int, Any]
+    collecting: dict[int, Any]
 
     def items(self) -> Iterable[tuple[Any, Var]]: ...
     def var_of(self, value: Any) -> Var | None: ...
@@ -207,7 +208,6 @@ class Evaluation(Objects, Protocol):
     steps: int
     calls: int
     handled: bool
-    collecting: dict[int, Any]
 
     @property
     def suspended(self) -> dict[Any, Any]: ...
@@ -240,8 +240,6 @@ class Evaluation(Objects, Protocol):
         """Assumes something about the real value at `source`."""
     def wrap(self, value: Any, source: Source | None) -> Var:
         """The Var of a real value that is found at `source`."""
-    def wrap_named(self, value: Any, source: Source) -> Var: ...
-    def wrap_or_pass_on(self, value: Any, source: Source) -> Var: ...
     def constant(self, value: Any) -> Var:
         """A Var for a value computed while tracing."""
 
@@ -259,19 +257,10 @@ class Evaluation(Objects, Protocol):
         """The result of a real call; its exception is the traced program's."""
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raises an exception of the traced program."""
-    def raise_as(self, error: Exception) -> NoReturn: ...
-    def user_line(self) -> UserLine | None:
-        """Of the innermost frame that is not torch's own, which the user can't change."""
-    def user_stack(self) -> tuple[UserLine, ...]:
-        """The user's lines, outermost first."""
-    def check_length(self) -> None:
-        """Breaks where the trace has more instructions and calls than it may have."""
     def is_modelled(self, function: Any) -> bool:
         """True where a call of the function is a row of the rule table or one graph node."""
     def is_fixed_place(self, source: Source) -> bool:
         """True where nobody rebinds what is found at the source."""
-    def raise_name_error(self, name: str, text: str) -> NoReturn:
-        """Raises NameError in the traced program; it knows the name."""
     def call_in_transform(
         self, function: Any, args: list[Any], kwargs: dict[str, Any], tensors: list[Any]
     ) -> Var | None:

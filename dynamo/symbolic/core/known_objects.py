@@ -24,13 +24,15 @@ NAMED = (
 
 
 class KnownObjects:
-    """One per trace. owners: objects by the ids of their instance dicts."""
+    """One per trace. owners: objects by the ids of their instance dicts. collecting: lists that get
+    a warning behind the graph, by id."""
 
     def __init__(self, trace: Evaluation) -> None:
         self.trace = trace
         self._by_id: dict[int, tuple[Any, Var]] = {}
         self._found: list[Var] | None = None  # what `wrap` gave, while that is noted
         self.owners: dict[int, Any] = {}
+        self.collecting: dict[int, Any] = {}
 
     def clear(self) -> None:
         self._by_id.clear()
@@ -66,7 +68,7 @@ class KnownObjects:
             ):
                 self.trace.guard("SAME", source, var.source)
             return var
-        if key in self.trace.collecting:
+        if key in self.collecting:
             raise Break("call_of_unknown_function", "what lists the warnings")
         if source is None:
             source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))

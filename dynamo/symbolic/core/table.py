@@ -16,12 +16,12 @@ import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.core import large
 from dynamo.symbolic.core.constant import ConstVar, is_nan, part_value
-from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 
@@ -151,7 +151,7 @@ def fold(
     try:
         result = function(*values, **keywords)
     except Exception as error:
-        tx.trace.raise_as(error)
+        raise_as(tx.trace, error)
     if is_nan(result):  # it may be one of the arguments
         given = zip([*args, *kwargs.values()], [*values, *keywords.values()], strict=True)
         for var, value in given:
@@ -241,3 +241,10 @@ def _name(function: Any) -> str:
 
 
 NONE = ConstVar(None)
+
+
+def raise_as(trace: Evaluation, error: Exception) -> NoReturn:
+    """Raises in the traced program what a real call has raised."""
+    if vars(error):  # what its `__init__` has set, as that of re.error does
+        raise Break("exception_state", type(error).__qualname__) from error
+    trace.raise_exception(type(error), *error.args)

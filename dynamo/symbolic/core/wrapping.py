@@ -110,3 +110,20 @@ def wrap_value(trace: Evaluation, value: Any, source: Source | None) -> Var:
     if source is None:
         raise Break("value_unknown", name)
     return OpaqueVar(trace, value, source, Break("value_unknown", name))
+
+
+def wrap_named(trace: Evaluation, value: Any, source: Source) -> Var:
+    """`wrap` for a value found by a name that may be gone later: reading it would raise then,
+    also where nothing of the value is looked at."""
+    trace.guard("PRESENT", source)
+    return trace.wrap(value, source)
+
+
+def wrap_or_pass_on(trace: Evaluation, value: Any, source: Source) -> Var:
+    """The Var of a value; one that can't be modelled may still be passed on."""
+    try:
+        return trace.wrap(value, source)
+    except Break as reason:
+        opaque = OpaqueVar(trace, value, source, reason)
+        trace.objects.remember(value, opaque)
+        return opaque

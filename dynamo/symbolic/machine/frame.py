@@ -21,6 +21,7 @@ from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.stack_values import OpaqueVar, UnreadVar
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.core.wrapping import wrap_or_pass_on
 from dynamo.symbolic.machine import breaks, inline
 from dynamo.symbolic.machine.loop_iterators import LoopIteratorVar
 from dynamo.symbolic.machine.opcodes import HANDLERS
@@ -146,7 +147,7 @@ class SymbolicFrame:
                     self.load_local(instruction.arg)
                 raise trace.context.forced[trace.steps]
             if trace.steps + trace.calls > trace.context.max_steps:
-                trace.check_length()
+                trace.context.check_length(trace.steps + trace.calls)
             if trace.suspended:
                 self.close_dropped()
             if trace.noticed and trace.noticed.dropped(trace):
@@ -240,7 +241,7 @@ class SymbolicFrame:
             opaque = kind(self.trace, value, var.source, Break("opaque_iterator", ""))
             self.trace.objects.remember(value, opaque)
             return opaque
-        return self.trace.wrap_or_pass_on(value, var.source)
+        return wrap_or_pass_on(self.trace, value, var.source)
 
     def load_local(self, name: str) -> Var | None:
         """A local variable, None where it is unbound."""
@@ -257,7 +258,7 @@ class SymbolicFrame:
     def call(self, function: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """A call whose result is used further inside of the current instruction."""
         self.trace.calls += 1  # one instruction may make any number (`"".join(map(f, items))`)
-        self.trace.check_length()
+        self.trace.context.check_length(self.trace.steps + self.trace.calls)
         awaiting, self.awaiting = self.awaiting, False
         try:
             return function.call(self, args, kwargs)

@@ -20,8 +20,7 @@ import torch
 from dynamo import _C
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.base.instances import is_class
-from dynamo.base.user_lines import TORCH
-from dynamo.guards.records import GuardSet, UserLine
+from dynamo.guards.records import GuardSet
 from dynamo.guards.sources import (
     AttrSource,
     BuiltinSource,
@@ -43,6 +42,7 @@ from dynamo.symbolic.core.lookup import (
     full_name,
     is_own_method,
 )
+from dynamo.symbolic.core.places import user_line, user_stack
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.machine.noticed import Noticed
@@ -88,7 +88,6 @@ class Trace:
         self.context = context
         self._states: dict[type, Any] = {}
         self.attributes = Attributes(self)
-        self.collecting: dict[int, Any] = {}  # lists that get a warning behind the graph, by id
         self.handled = sys.exception() is not None  # by a caller, or an outer block
         self.make = Makers()
         self.objects = self.state(KnownObjects)
@@ -104,7 +103,7 @@ class Trace:
         self.suspended: dict[RunningFrame, weakref.ref[GeneratorVar]] = {}
         self.guards = GuardSet()
         self.effects = Effects()
-        self.graph = GraphBuilder(self.user_stack, self.step_now)
+        self.graph = GraphBuilder(lambda: user_stack(self.frames), self.step_now)
         self.world = make_world(bool(getattr(context, "symbolic", False)))
         self.symbols = Symbols(self, context)
         self._said: dict[tuple[str, int, int], tuple[Source | None, Any]] = {}
@@ -131,16 +130,6 @@ class Trace:
 
     # -- places -----------------------------------------------------------------------------
 
-    def user_stack(self) -> tuple[UserLine, ...]:
-        """The user's lines, outermost first."""
-        return tuple(frame.user_line() for frame in self.frames)
-
-    def user_line(self) -> UserLine | None:
-        """Of the innermost frame that is not torch's own, which the user can't change."""
-        own = (f for f in reversed(self.frames) if not f.code.co_filename.startswith(TORCH))
-        frame = next(own, self.frames[-1] if self.frames else None)
-        return None if frame is None else frame.user_line()
-
     def step_now(self) -> int:
         """The number of the innermost frame's instruction."""
         return self.frames[-1].step_at_start if self.frames else self.steps
@@ -157,26 +146,11 @@ class Trace:
         if source is not None and is_in_constant_tuple(source):
             return
         self._said[said] = source, payload  # they live as long as their ids count
-        self.guards.add_at(self.user_line, kind, source, payload)
+        self.guards.add_at(lambda: user_line(self.frames), kind, source, payload)
         if kind in ("TYPE", "ID") and is_class(payload):
             guard_bases(self, payload)
 
     # -- values -----------------------------------------------------------------------------
-
-    def wrap_named(self, value: Any, source: Source) -> Var:
-        """`wrap` for a value found by a name that may be gone later: reading it would raise then,
-        also where nothing of the value is looked at."""
-        self.guard("PRESENT", source)
-        return self.wrap(value, source)
-
-    def wrap_or_pass_on(self, value: Any, source: Source) -> Var:
-        """The Var of a value; one that can't be modelled may still be passed on."""
-        try:
-            return self.wrap(value, source)
-        except Break as reason:
-            opaque = OpaqueVar(self, value, source, reason)
-            self.objects.remember(value, opaque)
-            return opaque
 
     def constant(self, value: Any) -> Var:
         """A Var for a value computed while tracing; containers become new containers."""
@@ -197,14 +171,7 @@ class Trace:
             return self.symbols.wrap_symbolic(value)
         return self.wrap(value, None)
 
-    # -- globals ----------------------------------------------------------------------------
-
     # -- calls ------------------------------------------------------------------------------
-
-    def check_length(self) -> None:
-        """Breaks where the trace has more instructions and calls than it may have."""
-        if self.steps + self.calls > self.context.max_steps:
-            raise Break("trace_too_long", f"{self.steps + self.calls} instructions")
 
     def call(self, tx: Frame, function: Any, /, *args: Var, **kwargs: Var) -> Var:
         """Calls a real built-in with Vars."""
@@ -259,20 +226,6 @@ class Trace:
             raise Break("unknown_number", str(args[0]))  # a row that does not know such numbers
         values = [arg if isinstance(arg, Var) else self.constant(arg) for arg in args]
         raise ObservedException(ExceptionVar(cls, values))
-
-    def raise_as(self, error: Exception) -> NoReturn:
-        """Raises in the traced program what a real call has raised."""
-        if vars(error):  # what its `__init__` has set, as that of re.error does
-            raise Break("exception_state", type(error).__qualname__) from error
-        self.raise_exception(type(error), *error.args)
-
-    def raise_name_error(self, name: str, text: str) -> NoReturn:
-        """Raises NameError in the traced program; it knows the name."""
-        error = ExceptionVar(NameError, [ConstVar(text)])
-        error.name_once(name=ConstVar(name))
-        raise ObservedException(error)
-
-    # -- with and import -------------------------------------------------------------------
 
     # -- objects ----------------------------------------------------------------------------
 
@@ -340,7 +293,7 @@ class Trace:
         except (Signal, DynamoError):  # an argument was looked at
             raise
         except Exception as error:
-            self.raise_as(error)
+            table.raise_as(self, error)
 
     def leave(self) -> None:
         """Leaves what the trace has entered and not left."""
@@ -406,9 +359,10 @@ def guard_bases(trace: Trace, cls: type) -> None:
     order = type.__dict__["__mro__"].__get__(cls)
     if len(order) > 2 and not is_settled(cls):
         place = AttrSource(ObjectSource(cls, cls.__qualname__), "__mro__")
-        trace.guards.add_at(trace.user_line, "LENGTH", place, len(order))
+        line = lambda: user_line(trace.frames)  # noqa: E731
+        trace.guards.add_at(line, "LENGTH", place, len(order))
         for at, base in enumerate(order[1:-1], 1):
-            trace.guards.add_at(trace.user_line, "ID", ItemSource(place, at), base)
+            trace.guards.add_at(line, "ID", ItemSource(place, at), base)
 
 
 def alias_part(tx: Frame, var: Var) -> Any:

@@ -24,7 +24,7 @@ from dynamo.symbolic.core.known_libraries import is_pure
 from dynamo.symbolic.core.lookup import find_in_mro, told_name
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.core.wrapping import wraps
+from dynamo.symbolic.core.wrapping import wrap_named, wraps
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.functions import BuiltinVar, FunctionVar
 from dynamo.symbolic.python.lists import SizeVar, TupleVar
@@ -85,7 +85,7 @@ class CachedFunctionVar(Var):
             return tx.trace.wrap(self.python_type(), None)
         assert self.source is not None
         if name in self.real.__dict__:
-            return tx.trace.wrap_named(self.real.__dict__[name], AttrSource(self.source, name))
+            return wrap_named(tx.trace, self.real.__dict__[name], AttrSource(self.source, name))
         if find_in_mro(self.python_type(), name) is not None:
             raise Break("attribute_unknown", f"{name} of {self!r}")
         tx.trace.guard("LACKS_ATTR", self.source, name)

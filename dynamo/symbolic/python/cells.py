@@ -13,7 +13,8 @@ from typing import Any
 from dynamo.guards.sources import CellContentsSource, Source
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.core.wrapping import wraps
+from dynamo.symbolic.core.wrapping import wrap_or_pass_on, wraps
+from dynamo.symbolic.python.exceptions import raise_name_error
 
 
 class CellVar(Var):
@@ -57,7 +58,7 @@ class CellVar(Var):
                 place = CellContentsSource(self.source)
                 if not issubclass(type(value), type):  # `__class__`, which nobody empties
                     trace.guard("PRESENT", place)
-                self._contents = trace.wrap_or_pass_on(value, place)
+                self._contents = wrap_or_pass_on(trace, value, place)
         return self._contents
 
     def load(self, tx: Frame, name: str = "", free: bool = False) -> Var:
@@ -66,7 +67,7 @@ class CellVar(Var):
         if contents is not None:
             return contents
         if free:
-            tx.trace.raise_name_error(
+            raise_name_error(
                 name,
                 f"cannot access free variable '{name}' where it is not associated with "
                 "a value in enclosing scope",

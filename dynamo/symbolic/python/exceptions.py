@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dynamo import hook
 from dynamo.base.errors import Break
@@ -272,3 +272,10 @@ def handled_outside(trace: Evaluation) -> bool:
         handled = CallSource(ObjectSource(sys.exception, "sys.exception"))
         trace.guard("ID", handled, None)
     return trace.handled
+
+
+def raise_name_error(name: str, text: str) -> NoReturn:
+    """Raises NameError in the traced program; it knows the name."""
+    error = ExceptionVar(NameError, [ConstVar(text)])
+    error.name_once(name=ConstVar(name))
+    raise ObservedException(error)

@@ -11,6 +11,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import FunctionVar, MethodVar
 from dynamo.symbolic.python.objects import InstanceDictVar
@@ -39,7 +40,7 @@ def get_attr(tx: Frame, var: FunctionVar, name: str) -> Var:
         value = tx.trace.run_real(lambda: getattr(var.real, name))
         if isinstance(value, types.MethodWrapperType):
             return MethodVar(tx.trace.wrap(getattr(types.FunctionType, name), None), var)
-        return tx.trace.wrap_named(value, AttrSource(var.source, name))
+        return wrap_named(tx.trace, value, AttrSource(var.source, name))
     if name in ("__name__", "__qualname__"):
         code_name = "co_name" if name == "__name__" else "co_qualname"
         return ConstVar(getattr(var.code, code_name))

@@ -31,7 +31,7 @@ from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.lookup import find_in_mro, module_of, note_written, order_names, told_name
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.core.wrapping import wraps, wraps_if
+from dynamo.symbolic.core.wrapping import wrap_named, wraps, wraps_if
 from dynamo.symbolic.python.cells import CellVar
 
 FIXED_LIBRARIES = frozenset({"torch", *sys.stdlib_module_names}) - {"__main__"}
@@ -335,7 +335,7 @@ class FunctionVar(Var):
             return self.written.get(name)
         if name in self.real.__dict__:
             place = ItemSource(self._own_place(), name)
-            return tx.trace.wrap_named(self.real.__dict__[name], place)
+            return wrap_named(tx.trace, self.real.__dict__[name], place)
         tx.trace.guard("DICT_LACKS", self._own_place(), name)
         return None
 

@@ -18,6 +18,8 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import builtins_of, find_module
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wrap_named
+from dynamo.symbolic.python.exceptions import raise_name_error
 
 
 class GlobalNames:
@@ -56,8 +58,8 @@ class GlobalNames:
         if written and value is not None:
             return value
         if not written and name in module_globals:
-            return self.trace.wrap_named(
-                module_globals[name], self.source_of(module_globals, name))
+            return wrap_named(
+                self.trace, module_globals[name], self.source_of(module_globals, name))
         names = builtins_of(module_globals)
         if not written:
             self.trace.guard("DICT_LACKS", self.source(module_globals), name)
@@ -67,7 +69,7 @@ class GlobalNames:
         if replaced or name not in names:
             if not replaced and names is builtins_of({}):
                 self.trace.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
-            self.trace.raise_name_error(name, f"name '{name}' is not defined")
+            raise_name_error(name, f"name '{name}' is not defined")
         source = self._builtin_sources.setdefault(name, BuiltinSource(name))
         if names is builtins_of(self.trace.frames[0].globals):
             self.trace.guard("ID", source, names[name])
@@ -91,5 +93,5 @@ class GlobalNames:
             kind = "DICT_HAS" if present else "DICT_LACKS"
             self.trace.guard(kind, self.source(tx.globals), name)
         if not present:
-            self.trace.raise_name_error(name, f"name '{name}' is not defined")
+            raise_name_error(name, f"name '{name}' is not defined")
         self.trace.effects.store_global(tx.globals, name, None)

@@ -273,7 +273,8 @@ class Rank:
 
     def __lt__(self, other: Rank) -> bool:
         self.tx.trace.calls += 1
-        self.tx.trace.check_length()
+        trace = self.tx.trace
+        trace.context.check_length(trace.steps + trace.calls)
         plain = plainly_less(self.key, other.key)
         if plain is not None:
             return plain

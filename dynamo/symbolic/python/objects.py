@@ -35,7 +35,7 @@ from dynamo.symbolic.core.lookup import (
     told_name,
 )
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.core.wrapping import wraps_if
+from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
 from dynamo.symbolic.python.demands import as_demanded
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.equality import is_among
@@ -144,7 +144,7 @@ class ObjectVar(Var):
         source = self.dict_place()
         if dict.__contains__(real_dict, name):
             value = dict.__getitem__(real_dict, name)
-            return tx.trace.wrap_named(value, ItemSource(source, name))
+            return wrap_named(tx.trace, value, ItemSource(source, name))
         tx.trace.guard("DICT_LACKS", source, name)
         return None
 
@@ -163,7 +163,7 @@ class ObjectVar(Var):
         except AttributeError:
             tx.trace.guard("LACKS_ATTR", self.source, name)
             return None
-        return tx.trace.wrap_named(value, AttrSource(self.source, name))
+        return wrap_named(tx.trace, value, AttrSource(self.source, name))
 
     def write_own(self, tx: Frame, name: str, value: Var | None) -> None:
         """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""

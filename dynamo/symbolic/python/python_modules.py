@@ -19,7 +19,7 @@ from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.core.wrapping import wraps_if
+from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
 
 # Modules whose functions and classes are taken as fixed: nobody rebinds `torch.add` between two
 # calls. Their plain values are guarded like any other.
@@ -91,7 +91,7 @@ class PythonModuleVar(Var):
             tx.trace.state(Unguarded).read_name(module, name, value)
             return tx.trace.wrap(value, ObjectSource(value, f"{module.__name__}.{name}"))
         assert self.source is not None
-        return tx.trace.wrap_named(value, ItemSource(DictSource(self.source), name))
+        return wrap_named(tx.trace, value, ItemSource(DictSource(self.source), name))
 
     def _fallback(self, tx: Frame, name: str) -> Var | None:
         """The module's own `__getattr__`, where it has one that Python code defines."""

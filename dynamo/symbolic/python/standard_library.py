@@ -277,7 +277,7 @@ def warn(
     if collected is not None:  # the list of `catch_warnings(record=True)`
         if tx.trace.objects.var_of(collected) is not None:
             return None
-        tx.trace.collecting[id(collected)] = collected
+        tx.trace.objects.collecting[id(collected)] = collected
     call = functools.partial(warn_at, frame.globals, text, kind, place.filename, place.lineno)
     tx.trace.effects.output(hook.Disabled(call))
     return ConstVar(None)

@@ -27,6 +27,7 @@ from dynamo.guards.sources import Scope, Source
 from dynamo.shapes.fake import NotSymbolic, Unprintable
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation
+from dynamo.symbolic.core.places import user_line
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.shapes.numbers import (
     CURVES,
@@ -390,7 +391,7 @@ class Symbols:
 
     def place(self) -> str:
         """The user's line, with its text."""
-        line = self.trace.user_line()
+        line = user_line(self.trace.frames)
         if line is None:
             return "an unknown line"
         text = line.text or linecache.getline(line.filename, line.lineno).strip()

@@ -19,6 +19,7 @@ from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.python.lists import SizeVar
 from dynamo.symbolic.tensors import hooks, torch_functions
@@ -92,7 +93,7 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
     if raw is None:
         if var.real is not None and name in getattr(var.real, "__dict__", {}):
             assert var.source is not None
-            return trace.wrap_named(var.real.__dict__[name], AttrSource(var.source, name))
+            return wrap_named(trace, var.real.__dict__[name], AttrSource(var.source, name))
         if var.real is not None:
             trace.guard("LACKS_ATTR", var.source, name)
         elif name.startswith("_") and not name.startswith("__"):  # else only of subclasses

@@ -16,7 +16,7 @@ from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.core.wrapping import wraps
+from dynamo.symbolic.core.wrapping import wrap_named, wraps
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 # TorchScript's integers have 64 bits.
@@ -61,7 +61,7 @@ class CompiledVar(Var):
             return tx.trace.wrap(hook.Compiled, None)
         assert self.source is not None
         if name in self.real.__dict__:
-            return tx.trace.wrap_named(self.real.__dict__[name], AttrSource(self.source, name))
+            return wrap_named(tx.trace, self.real.__dict__[name], AttrSource(self.source, name))
         tx.trace.guard("DICT_LACKS", DictSource(self.source), name)
         if find_in_mro(hook.Compiled, name) is not None:
             raise Break("attribute_unknown", f"{name} of {self!r}")

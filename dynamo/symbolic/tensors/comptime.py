@@ -15,6 +15,7 @@ from dynamo.guards.listing import lines
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
+from dynamo.symbolic.core.places import user_line, user_stack
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
@@ -38,7 +39,7 @@ class Context(Comptime):
         print(self.graph())
 
     def print_bt(self) -> None:
-        print(*self.frame.trace.user_stack(), sep="\n")
+        print(*user_stack(self.frame.trace.frames), sep="\n")
 
     def print_locals(self) -> None:
         contents = {name: cell.peek(self.frame.trace) for name, cell in self.frame.cells.items()}
@@ -73,8 +74,9 @@ class ComptimeVar(OpaqueVar):
         try:
             real(Context(tx))
         except Exception as error:
+            line = user_line(tx.trace.frames)
             raise DynamoError(
-                f"{tx.trace.user_line()}\n  A function given to comptime failed while compiling: "
+                f"{line}\n  A function given to comptime failed while compiling: "
                 f"{type(error).__name__}: {error}\n  What to do: mend it; its argument has the "
                 "methods of dynamo.comptime."
             ) from error

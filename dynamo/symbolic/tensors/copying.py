@@ -18,6 +18,7 @@ from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in, shortens
 from dynamo.symbolic.python.global_names import GlobalNames
@@ -56,7 +57,7 @@ def deepcopy_atom(
     own, trace, name = vars(copy), tx.trace, "_deepcopy_dispatch"
     if own.get(name) is not DISPATCH or trace.effects.written_global(own, name)[0]:
         return None
-    registry = trace.wrap_named(DISPATCH, trace.state(GlobalNames).source_of(own, name))
+    registry = wrap_named(trace, DISPATCH, trace.state(GlobalNames).source_of(own, name))
     row = registry.lookup(tx, trace.call(tx, type, x)) if isinstance(registry, DictVar) else None
     if not isinstance(row, FunctionVar) or row.real is not ATOMIC:
         return None

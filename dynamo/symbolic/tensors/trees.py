@@ -18,6 +18,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import is_derived
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python import functions
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dicts import DictVar
@@ -185,7 +186,7 @@ def parts(tx: Frame, *names: str) -> list[Var] | None:
     if any(trace.effects.written_global(own, name)[0] for name in names):
         return None
     place = trace.state(GlobalNames).source_of
-    found = [trace.wrap_named(own[name], place(own, name)) for name in names]
+    found = [wrap_named(trace, own[name], place(own, name)) for name in names]
     rows = [own["SUPPORTED_NODES"].get(kind) for kind in CONTAINERS.values()]
     known = all(row is not None and row.flatten_fn in FLATTEN for row in rows)
     return found if known and isinstance(found[0], DictVar) else None
