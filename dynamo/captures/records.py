@@ -10,12 +10,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from dynamo import hook
 from dynamo.base.decisions import decisions
 from dynamo.captures.anchors import Anchors, Changed, Finder, Unkept
+from dynamo.captures.fingerprints import Kinds
 from dynamo.captures.pickles import Reader, Writer
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
@@ -25,9 +26,9 @@ from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly, weakly
 from dynamo.symbolic.core.unguarded import Met
 
-NO_IDENTITY = frozenset({int, float, complex, str, bytes, tuple, frozenset, list, dict, set})
+NO_IDENTITY = Kinds(int, float, complex, str, bytes, tuple, frozenset, list, dict, set)
 END = 1 << 40  # no place in a prefix
-PLAIN_ANSWERS = frozenset({bool, int, float, str, bytes, type(None)})
+PLAIN_ANSWERS = Kinds(bool, int, float, str, bytes, type(None))
 
 
 class Kept(NamedTuple):
@@ -162,9 +163,8 @@ def read_head(
     if len({id(value) for value in objects}) < len(objects):
         raise Changed("two of its objects are one now")
     for value in objects:
-        code = getattr(value, "__code__", None) if callable(value) else None
-        if code is not None and decisions.has("skipped", code):
-            raise Changed(f"the program says to skip {code.co_qualname}")
+        if type(value) is FunctionType and decisions.has("skipped", value.__code__):
+            raise Changed(f"the program says to skip {value.__qualname__}")
     return objects
 
 
