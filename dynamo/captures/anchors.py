@@ -118,6 +118,7 @@ class Anchors:
         self.rows: list[Row] = []
         self.prints = Fingerprints()
         self._numbers: dict[int, tuple[int, Any]] = {}
+        self._wanted: set[int] = set()  # values whose way is being looked for
         self._places: dict[int, tuple[Any, Source]] = {}
         self._nested: dict[int, tuple[CodeType, CodeType, int]] = {}
         self.signatures: dict[int, Any] = {}  # the functions of signatures, by identity
@@ -177,7 +178,13 @@ class Anchors:
         found = self._numbers.get(id(value))
         if found is not None:
             return found[0]
-        how = self._way_to(value)
+        if id(value) in self._wanted:  # by a part of itself
+            raise Unkept(f"it refers to {shown(value)}, which has no name and no place")
+        self._wanted.add(id(value))
+        try:
+            how = self._way_to(value)
+        finally:
+            self._wanted.discard(id(value))
         if how is None:
             raise Unkept(f"it refers to {shown(value)}, which has no name and no place")
         number = self._add(value, how, self._text_of(value))

@@ -28,7 +28,6 @@ from dynamo.base.decisions import is_in_graph
 from dynamo.guards.weak import HEAP_TYPE
 
 
-
 class Kinds:
     """Types by identity: a metaclass may compare and hash its classes as it likes.
 
@@ -68,7 +67,7 @@ NO_PART_OF_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__annotatio
 _module, _title = (type.__dict__[name].__get__ for name in ("__module__", "__qualname__"))
 _mro, _class_dict = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
 _flags, _size = (type.__dict__[name].__get__ for name in ("__flags__", "__basicsize__"))
-dict_of_module = types.ModuleType.__dict__["__dict__"].__get__
+dict_of_module = type.__getattribute__(types.ModuleType, "__dict__")["__dict__"].__get__
 first = operator.itemgetter(0)
 _codes: dict[int, tuple[CodeType, str]] = {}
 

@@ -68,7 +68,8 @@ def parts_of_frame(
         known = continuations.record(frame.code)
         code += f" {known.instruction} {known.layout} {known.form}"
     return {
-        "code": f"{frame.code.co_qualname} {code} {asked}",
+        "function": f"{frame.code.co_qualname} ({frame.code.co_filename})",
+        "code": f"{code} {asked}",
         "values": _text_of_values(frame),
         "options": repr((options.mode, sorted(options.options.items()), options.fullgraph,
                          options.dynamic)),  # fmt: skip
@@ -76,6 +77,7 @@ def parts_of_frame(
                           if row[0] not in ELSEWHERE]),  # fmt: skip
         "lessons": _text_of_lessons(context),
         "strict": str(is_strict()),
+        "devices": _text_of_devices(),
         **versions(),
     }
 
@@ -87,6 +89,8 @@ def _check_state(options: CompileOptions) -> None:
     for name, value in options.options.items():
         if type(value) not in OPTIONS:
             raise NoKey(f"the option {name} is a {title_of(type(value))}")
+    if options.options.get("graph_cache") is False:
+        raise NoKey("the option graph_cache is False")
     if options.verify or options.background or options.dims is not None:
         raise NoKey("it is compiled with verify, background or dimensions by name")
     if config.debug_dir or config.repro or recordings.wanted():
@@ -128,15 +132,22 @@ def versions() -> dict[str, str]:
             "python": f"{platform.python_version()} {sys.implementation.cache_tag} {sys.flags}",
             "dynamo-jit": key.own_source(store),
             "installed": repr([_about(sysconfig.get_path(name))
-                               for name in ("purelib", "platlib", "stdlib")]),
-            "devices": f"{torch.cuda.is_available()} {os.cpu_count()}",
+                               for name in ("purelib", "platlib")]),
+            "processors": f"{torch.cuda.is_available()} {os.cpu_count()}",
         })  # fmt: skip
     return _versions
 
 
-def _about(folder: str) -> tuple[str, int]:
-    """A folder, and when a package was last put there or removed."""
-    return folder, os.stat(folder).st_mtime_ns
+def _text_of_devices() -> str:
+    """The GPUs' names, once the program uses them."""
+    if not torch.cuda.is_initialized():
+        return ""
+    return repr([torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())])
+
+
+def _about(folder: str) -> tuple[str, list[str]]:
+    """A folder of packages, and what is in it: names of theirs tell versions."""
+    return folder, sorted(name for name in os.listdir(folder) if name != "__pycache__")
 
 
 def _text_of_values(frame: hook.FrameState) -> str:

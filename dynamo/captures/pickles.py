@@ -44,6 +44,7 @@ RECORDS: dict[type, str] = {
                  *SOURCES)}  # fmt: skip
 IDS_OF_RECORDS = {id(kind): name for kind, name in RECORDS.items()}
 PLAIN = Kinds(int, float, complex, bool, str, bytes, type(None), tuple, frozenset, range, slice)
+PLAIN_IDENTITIES = frozenset(map(id, PLAIN.kinds))
 MUTABLE = Kinds(list, dict, set, bytearray)
 SINGLES = {"...": ..., "NotImplemented": NotImplemented}
 NAMED_BY_TORCH = (torch.dtype, torch.layout, torch.memory_format)
@@ -116,7 +117,7 @@ class Writer(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         kind = type(value)
-        if kind in PLAIN:
+        if id(kind) in PLAIN_IDENTITIES:  # most are: no call for them
             return None
         maker = NAMES_OF_MAKERS.get(id(value))
         if maker is not None:

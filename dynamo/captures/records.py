@@ -21,7 +21,7 @@ from dynamo.captures.pickles import Reader, Writer
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
 from dynamo.guards.kinds import const_equal
-from dynamo.guards.records import Guard, released, source_text
+from dynamo.guards.records import Guard, UserLine, released, source_text
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly, weakly
 from dynamo.symbolic.core.unguarded import Met
@@ -86,7 +86,9 @@ def write(made: Made, continuations: Continuations) -> Kept:
     anchors.check(met.classes)
     _check_codes(met, anchors, continuations)
     reads = [(_way_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
-    guards, held = _written(tuple(map(_strong, made.guards)), anchors, continuations)
+    lines: dict[UserLine | None, UserLine | None] = {None: None}
+    strong = tuple([_strong(guard, lines) for guard in made.guards])
+    guards, held = _written(strong, anchors, continuations)
     parts = (tuple(made.program), made.inputs, tuple(map(_answer, met.answers)), tuple(held))
     body, _ = _written(parts, anchors, continuations)
     code, _ = _written(made.code, anchors, continuations, in_code=True, new_code=made.code,
@@ -121,8 +123,9 @@ def _check_codes(met: Met, anchors: Anchors, continuations: Continuations) -> No
             raise Unkept(f"it has traced {code.co_qualname}, which no function that it knows has")
 
 
-def _strong(guard: Guard) -> Guard:
-    """The guard with what it is about, which an entry refers to weakly."""
+def _strong(guard: Guard, lines: dict[UserLine | None, UserLine | None]) -> Guard:
+    """The guard with what it is about, which an entry refers to weakly. lines: those with their
+    texts, each written once."""
     payload = guard.payload
     if guard.kind == "DICT_KEYS":
         payload = tuple(map(strongly, payload))
@@ -132,8 +135,9 @@ def _strong(guard: Guard) -> Guard:
         raise Unkept("something that it is about is gone")
     if guard.kind == "ID" and type(payload) in NO_IDENTITY:
         raise Unkept(f"it compares the identity of {guard.source}")
-    line = guard.line if guard.line is None else replace(guard.line, text=source_text(guard.line))
-    return Guard(guard.kind, guard.source, payload, line)
+    if guard.line not in lines:
+        lines[guard.line] = replace(guard.line, text=source_text(guard.line))
+    return Guard(guard.kind, guard.source, payload, lines[guard.line])
 
 
 def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:

@@ -25,7 +25,6 @@ from dynamo.guards.records import Guard
 from dynamo.guards.sources import DictSource, ItemSource, ModuleSource, ObjectSource, Source
 
 
-
 class Unguarded:
     """One per trace.
 
