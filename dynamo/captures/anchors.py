@@ -37,9 +37,12 @@ from dynamo.captures.fingerprints import (
     C_FUNCTIONS,
     FIELD,
     Fingerprints,
+    Kinds,
     NoFingerprint,
+    dict_of_module,
     find_by_name,
     name_of,
+    title_of,
 )
 from dynamo.guards import sources as s
 from dynamo.guards.records import Guard
@@ -69,8 +72,8 @@ INTERPRETERS = {kind.__qualname__: kind for kind in (
     type(iter(OrderedDict())), type(reversed([])), type(iter(())), type(re.finditer("", "")),
     FIELD, functools._lru_cache_wrapper,
 )}  # fmt: skip
-FUNCTIONS = frozenset({types.FunctionType, functools._lru_cache_wrapper})
-UNCHECKED = frozenset({dict, tuple, types.CellType, types.MappingProxyType, Signature})
+FUNCTIONS = Kinds(types.FunctionType, functools._lru_cache_wrapper)
+UNCHECKED = Kinds(dict, tuple, types.CellType, types.MappingProxyType, Signature)
 
 
 class Unkept(Exception):
@@ -94,6 +97,7 @@ def step_of(source: Source) -> tuple[str, Any] | None:
     return None
 
 
+PLAIN_KEYS = Kinds(str, int, bool, type(None))
 PLAIN_STEPS = (s.LocalSource, s.CellSource, s.GlobalsSource, s.GlobalSource, s.BuiltinSource,
                s.ModuleSource, s.AttrSource, s.DictSource, s.DictKeySource, s.DictValueSource,
                s.CellContentsSource, s.TypeSource)  # fmt: skip
@@ -102,7 +106,7 @@ PLAIN_STEPS = (s.LocalSource, s.CellSource, s.GlobalsSource, s.GlobalSource, s.B
 def is_plain_step(source: Source) -> bool:
     """True for a step that holds no object of the program."""
     if isinstance(source, s.ItemSource):
-        return type(source.key) in (str, int, bool, type(None))
+        return type(source.key) in PLAIN_KEYS
     return isinstance(source, PLAIN_STEPS)
 
 
@@ -114,6 +118,7 @@ class Anchors:
         self.rows: list[Row] = []
         self.prints = Fingerprints()
         self._numbers: dict[int, tuple[int, Any]] = {}
+        self._wanted: set[int] = set()  # values whose way is being looked for
         self._places: dict[int, tuple[Any, Source]] = {}
         self._nested: dict[int, tuple[CodeType, CodeType, int]] = {}
         self.signatures: dict[int, Any] = {}  # the functions of signatures, by identity
@@ -173,7 +178,13 @@ class Anchors:
         found = self._numbers.get(id(value))
         if found is not None:
             return found[0]
-        how = self._way_to(value)
+        if id(value) in self._wanted:  # by a part of itself
+            raise Unkept(f"it refers to {shown(value)}, which has no name and no place")
+        self._wanted.add(id(value))
+        try:
+            how = self._way_to(value)
+        finally:
+            self._wanted.discard(id(value))
         if how is None:
             raise Unkept(f"it refers to {shown(value)}, which has no name and no place")
         number = self._add(value, how, self._text_of(value))
@@ -201,18 +212,19 @@ class Anchors:
 
     def _by_name(self, value: Any) -> tuple[Any, ...] | None:
         if issubclass(type(value), types.ModuleType):
-            name = value.__dict__.get("__name__")
+            name = dict_of_module(value).get("__name__")
             found = type(name) is str and sys.modules.get(name) is value
             return ("name", name, "") if found else None
         if issubclass(type(value), Enum):
-            owner = type(value)
-            named = owner._member_map_.get(value._name_) is value
-            return ("member of", self.row(owner), value._name_) if named else None
+            owner, name = type(value), object.__getattribute__(value, "__dict__").get("_name_")
+            named = type(name) is str and _class_dict(owner)["_member_map_"].get(name) is value
+            return ("member of", self.row(owner), name) if named else None
         if issubclass(type(value), torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             return "operator", *str(value).split(".")
         if type(value) is dict:
-            module = sys.modules.get(str(value.get("__name__")))
-            if module is not None and module.__dict__ is value:
+            name = value.get("__name__")
+            module = sys.modules.get(name) if type(name) is str else None
+            if issubclass(type(module), types.ModuleType) and dict_of_module(module) is value:
                 return "part", self.row(module), "__dict__"
             return None
         if issubclass(type(value), torch._ops._OpNamespace):
@@ -223,14 +235,14 @@ class Anchors:
             known = self.signatures.get(id(value))
             return None if known is None else ("signature", self.row(known[0]), known[1])
         if issubclass(type(value), logging.Logger):
-            name = value.__dict__.get("name")
+            name = object.__getattribute__(value, "__dict__").get("name")
             return ("logger", name) if known_logger(name) is value else None
         if type(value) in C_FUNCTIONS or type(value) in FUNCTIONS:
             return self._by_qualified_name(value)
         return self._by_qualified_name(value) if issubclass(type(value), type) else None
 
     def _by_qualified_name(self, value: Any) -> tuple[Any, ...] | None:
-        owner = getattr(value, "__objclass__", None)
+        owner = getattr(value, "__objclass__", None) if type(value) in C_FUNCTIONS else None
         if issubclass(type(owner), type) and _class_dict(owner).get(value.__name__) is value:
             return "member", self.row(owner), value.__name__
         module, name = name_of(value)
@@ -240,17 +252,17 @@ class Anchors:
             return "interpreter's", name
         if id(value) in UNNAMED:
             return "name", *UNNAMED[id(value)]
-        bound: Any = getattr(value, "__self__", None)
         if type(value) is types.BuiltinFunctionType:
-            short = value.__name__
+            short, bound = value.__name__, value.__self__
             if module and find_by_name(module, short) is value:  # of a C++ extension
                 return "name", module, short
-            if isinstance(bound, types.ModuleType) and bound.__dict__.get(short) is value:
+            of_module = issubclass(type(bound), types.ModuleType)
+            if of_module and dict_of_module(bound).get(short) is value:
                 return "part of module", self.row(bound), short
             variables = torch._C._VariableFunctions
             if getattr(variables, short, None) is value:
                 return "variable function", short
-            if issubclass(type(bound), type) and getattr(bound, short, None) == value:
+            if type(bound) is type and getattr(bound, short, None) == value:
                 return "bound", self.row(bound), short
         return None
 
@@ -274,6 +286,8 @@ class Anchors:
 
     def row_at(self, source: Source) -> int | None:
         """The row of what stands at a source that begins at an object."""
+        if isinstance(source, s.AttrSource) and source.name not in PARTS:
+            return None  # it may be computed
         try:
             value = source.fetch(EMPTY)
         except Exception:  # of the program's own, or gone
@@ -314,7 +328,7 @@ def shown(value: Any) -> str:
     kind = type(value)
     if issubclass(kind, type) or kind is types.FunctionType:
         return ".".join(name_of(value))
-    return f"a {kind.__qualname__}"
+    return f"a {title_of(kind)}"
 
 
 class Finder:
@@ -355,9 +369,12 @@ def _named(finder: Finder, module: str, name: str) -> Any:
     return found
 
 
+WITH_ITEMS = Kinds(tuple, dict, types.MappingProxyType)
+
+
 def _item(finder: Finder, row: int, key: Any) -> Any:
     container = finder.objects[row]
-    if type(container) not in (tuple, dict, types.MappingProxyType):
+    if type(container) not in WITH_ITEMS:
         raise TypeError("it is no tuple or dict")
     return container[key]
 
@@ -376,9 +393,9 @@ FINDERS: dict[str, Any] = {
     "place": lambda finder, source: source.fetch(finder.scope),
     "type": lambda finder, row, _=None: type(finder.objects[row]),
     "part": lambda finder, row, name: getattr(finder.objects[row], name),
-    "part of module": lambda finder, row, name: finder.objects[row].__dict__[name],
+    "part of module": lambda finder, row, name: dict_of_module(finder.objects[row])[name],
     "member": lambda finder, row, name: _class_dict(finder.objects[row])[name],
-    "member of": lambda finder, row, name: finder.objects[row]._member_map_[name],
+    "member of": lambda finder, row, name: _class_dict(finder.objects[row])["_member_map_"][name],
     "item": _item,
     "nested": lambda finder, row, number: finder.objects[row].co_consts[number],
     "frame": lambda finder, name: finder.of_frame[name],

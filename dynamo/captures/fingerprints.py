@@ -27,27 +27,47 @@ import torch
 from dynamo.base.decisions import is_in_graph
 from dynamo.guards.weak import HEAP_TYPE
 
+
+class Kinds:
+    """Types by identity: a metaclass may compare and hash its classes as it likes.
+
+    >>> int in Kinds(int, str), bool in Kinds(int, str)
+    (True, False)
+    """
+
+    def __init__(self, *kinds: type) -> None:
+        self.kinds = kinds
+        self._identities = frozenset(map(id, kinds))
+
+    def __contains__(self, kind: type) -> bool:
+        return id(kind) in self._identities
+
+
 OWN = frozenset({"dynamo", "inductor"})  # the digest of this package stands in each key
-PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type(Ellipsis)})
+PLAIN = Kinds(int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 NAMED_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-C_FUNCTIONS = (
+C_FUNCTIONS = Kinds(
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.MethodWrapperType,
 )
 # Descriptors, and the functions in them.
-PARTS: dict[type, tuple[str, ...]] = {
-    property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
-    functools.cached_property: ("func", "attrname"),
-    functools._lru_cache_wrapper: ("__wrapped__",),
-    functools.partial: ("func", "args", "keywords"),
-}
+PARTS: dict[int, tuple[str, ...]] = {id(kind): names for kind, names in (
+    (property, ("fget", "fset", "fdel")), (staticmethod, ("__func__",)),
+    (classmethod, ("__func__",)), (functools.cached_property, ("func", "attrname")),
+    (functools._lru_cache_wrapper, ("__wrapped__",)),
+    (functools.partial, ("func", "args", "keywords")),
+)}  # fmt: skip
+IN_CLASSES = Kinds(types.FunctionType, property, staticmethod, classmethod,
+                   functools.cached_property, *C_FUNCTIONS.kinds)  # fmt: skip
 FIELD = type(namedtuple("Pair", "first second").first)  # type: ignore[attr-defined]
 NO_PART_OF_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__",
                               "__abstractmethods__", "_abc_impl", "__static_attributes__",
                               "__firstlineno__", "__annotations_cache__"})
 _module, _title = (type.__dict__[name].__get__ for name in ("__module__", "__qualname__"))
 _mro, _class_dict = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
+_flags, _size = (type.__dict__[name].__get__ for name in ("__flags__", "__basicsize__"))
+dict_of_module = type.__getattribute__(types.ModuleType, "__dict__")["__dict__"].__get__
 first = operator.itemgetter(0)
 _codes: dict[int, tuple[CodeType, str]] = {}
 
@@ -81,6 +101,11 @@ def name_of(value: Any) -> tuple[str, str]:
     return module if type(module) is str else "", str(getattr(value, "__qualname__", ""))
 
 
+def title_of(kind: type) -> str:
+    """The qualified name of a class, whatever its metaclass says."""
+    return str(_title(kind))
+
+
 class Fingerprints:
     """Those of one moment: functions may get other code later."""
 
@@ -102,22 +127,23 @@ class Fingerprints:
         kind = type(value)
         if kind in PLAIN:
             return f"{kind.__name__} {value!r}"
-        if isinstance(value, NAMED_VALUES):
+        if issubclass(kind, NAMED_VALUES):
             return str(value)
         if kind is types.FunctionType:
             return self.of_function(value)
         if issubclass(kind, type):
             return self.of_class(value)
         if issubclass(kind, types.ModuleType):
-            return f"module {value.__dict__.get('__name__')}"
+            return f"module {dict_of_module(value).get('__name__')}"
         if kind in C_FUNCTIONS:
             return self.of_c_function(value)
-        if kind in PARTS:
-            parts = [self.of(getattr(value, name, None)) for name in PARTS[kind]]
+        if id(kind) in PARTS:
+            parts = [self.of(getattr(value, name, None)) for name in PARTS[id(kind)]]
             return f"{kind.__name__} ({', '.join(parts)})"
         if issubclass(kind, Enum):
-            inner = value.__dict__.get("_value_")
-            return f"member {value.__dict__.get('_name_')} {self.of(inner)} of {self.of(kind)}"
+            own = object.__getattribute__(value, "__dict__")
+            inner = self.of(own.get("_value_"))
+            return f"member {own.get('_name_')} {inner} of {self.of(kind)}"
         if kind is FIELD:
             return f"field {value.__reduce__()[1][0]}"
         if kind is tuple:
@@ -136,7 +162,7 @@ class Fingerprints:
             return f"pattern {value.pattern!r} {value.flags}"
         if issubclass(kind, logging.Logger):
             return self.of_logger(value)
-        raise NoFingerprint(f"a {kind.__qualname__} has no name")
+        raise NoFingerprint(f"a {title_of(kind)} has no name")
 
     def of_function(self, value: types.FunctionType) -> str:
         module, name = name_of(value)
@@ -151,17 +177,19 @@ class Fingerprints:
 
     def _default(self, value: Any) -> str:
         """Others than plain ones are guarded where they are used."""
-        plain = type(value) in PLAIN or isinstance(value, NAMED_VALUES)
-        return self.of(value) if plain else type(value).__qualname__
+        plain = type(value) in PLAIN or issubclass(type(value), NAMED_VALUES)
+        return self.of(value) if plain else title_of(type(value))
 
     def of_c_function(self, value: Any) -> str:
         owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
-        if owner is None or isinstance(owner, types.ModuleType):
-            where = getattr(owner, "__name__", "")
+        if owner is None:
+            where = ""
+        elif issubclass(type(owner), types.ModuleType):
+            where = str(dict_of_module(owner).get("__name__"))
         elif issubclass(type(owner), type):
             where = ".".join(name_of(owner))
         else:
-            where = f"a {type(owner).__qualname__}"
+            where = f"a {title_of(type(owner))}"
         return f"{type(value).__name__} {where} {value.__name__}"
 
     def of_logger(self, value: logging.Logger) -> str:
@@ -178,30 +206,34 @@ class Fingerprints:
     def of_class(self, cls: type) -> str:
         """Of a class that is written in Python also its bases and what its dict holds."""
         title = ".".join(name_of(cls))
-        if not cls.__flags__ & HEAP_TYPE or title.partition(".")[0] in OWN:
+        if not _flags(cls) & HEAP_TYPE or title.partition(".")[0] in OWN:
             return f"class {title}"
-        lines = [f"class {title} {cls.__flags__ & ~TRANSIENT} {cls.__basicsize__}"]
+        lines = [f"class {title} {_flags(cls) & ~TRANSIENT} {_size(cls)}"]
         lines += [self.of(base) for base in (type(cls), *_mro(cls)[1:])]
         if issubclass(type(cls), EnumType):
-            lines.append(repr(list(_class_dict(cls)["_member_map_"])))
+            lines += [f"{name} is {self._member(value)}"
+                      for name, value in _class_dict(cls)["_member_map_"].items()]  # fmt: skip
         own = [item for item in _class_dict(cls).items()
                if type(item[0]) is str and item[0] not in NO_PART_OF_CLASS]
         lines += [f"{name}: {self._attribute(value)}" for name, value in sorted(own, key=first)]
         text = "\n".join(lines)
         return f"class {title} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
+    def _member(self, value: Any) -> str:
+        """A member of an enum, which may have several names."""
+        own = object.__getattribute__(value, "__dict__")
+        return f"{own.get('_name_')} {self._default(own.get('_value_'))}"
+
     def _attribute(self, value: Any) -> str:
         """What a class has under a name: functions and descriptors as they are; of the rest, which
         is guarded where it counts, only what it is."""
         kind = type(value)
-        if kind is types.FunctionType or kind in C_FUNCTIONS or kind in (
-            property, staticmethod, classmethod, functools.cached_property
-        ):
+        if kind in IN_CLASSES:
             try:
                 return self.of(value)
             except NoFingerprint:
-                return kind.__qualname__
-        return kind.__qualname__
+                return title_of(kind)
+        return title_of(kind)
 
 
 # Py_TPFLAGS that CPython sets as it goes: of caches, and of classes that are abstract now.
@@ -217,7 +249,7 @@ def find_by_name(module: str, name: str) -> Any:
         if issubclass(type(found), type):
             found = _class_dict(found).get(part)
         elif issubclass(type(found), types.ModuleType):
-            found = found.__dict__.get(part)
+            found = dict_of_module(found).get(part)
         else:
             return None
     return found

@@ -103,7 +103,8 @@ class Place:
             told(self.frame, "what lies on the disk", defect)
             return None
         if not found:
-            self.tell(self.store.explain_miss(self.key) if logs.log("cache").enabled else "")
+            if logs.log("cache").enabled:
+                self.tell(self.store.explain_miss(self.key, same="function"))
         for kept in found:
             try:
                 entry = Restored(self, kept).entry(compile_graph)

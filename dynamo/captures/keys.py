@@ -24,9 +24,16 @@ from dynamo.base import logs, recordings
 from dynamo.base.config import config
 from dynamo.base.decisions import decisions, stance_now
 from dynamo.base.strictness import is_strict
-from dynamo.captures.fingerprints import NoFingerprint, digest_of_code, name_of
+from dynamo.captures.fingerprints import (
+    Kinds,
+    NoFingerprint,
+    digest_of_code,
+    name_of,
+    title_of,
+)
 from dynamo.codegen.continuation import Continuations
 from dynamo.options import CompileOptions
+from dynamo.shapes.marks import marks_of
 from dynamo.symbolic.core.context import CompileContext
 
 # Decisions about functions, which have no text.
@@ -38,7 +45,9 @@ ELSEWHERE = frozenset(("cache_dir", "cache_megabytes", "capture_cache", "progres
                        "suppress_errors", "recompile_limit", "accumulated_recompile_limit",
                        "fail_on_recompile_limit_hit", "error_on_recompile", "report"))  # fmt: skip
 DEEP, MANY = 4, 64  # how far, and how many items of a container, a summary looks
-BY_VALUE = frozenset({bool, str, type(None)})
+BY_VALUE = Kinds(bool, str, type(None))
+KEYS = Kinds(str, int, bool)
+OPTIONS = Kinds(bool, int, float, str, type(None))
 
 
 class NoKey(Exception):
@@ -59,7 +68,8 @@ def parts_of_frame(
         known = continuations.record(frame.code)
         code += f" {known.instruction} {known.layout} {known.form}"
     return {
-        "code": f"{frame.code.co_qualname} {code} {asked}",
+        "function": f"{frame.code.co_qualname} ({frame.code.co_filename})",
+        "code": f"{code} {asked}",
         "values": _text_of_values(frame),
         "options": repr((options.mode, sorted(options.options.items()), options.fullgraph,
                          options.dynamic)),  # fmt: skip
@@ -67,6 +77,7 @@ def parts_of_frame(
                           if row[0] not in ELSEWHERE]),  # fmt: skip
         "lessons": _text_of_lessons(context),
         "strict": str(is_strict()),
+        "devices": _text_of_devices(),
         **versions(),
     }
 
@@ -75,6 +86,11 @@ def _check_state(options: CompileOptions) -> None:
     """Errors: NoKey where something is on that a kept trace knows nothing of."""
     if options.backend_name != "inductor" or options.backend is not lookup_backend("inductor"):
         raise NoKey(f"the backend is {options.backend_name}")
+    for name, value in options.options.items():
+        if type(value) not in OPTIONS:
+            raise NoKey(f"the option {name} is a {title_of(type(value))}")
+    if options.options.get("graph_cache") is False:
+        raise NoKey("the option graph_cache is False")
     if options.verify or options.background or options.dims is not None:
         raise NoKey("it is compiled with verify, background or dimensions by name")
     if config.debug_dir or config.repro or recordings.wanted():
@@ -116,20 +132,28 @@ def versions() -> dict[str, str]:
             "python": f"{platform.python_version()} {sys.implementation.cache_tag} {sys.flags}",
             "dynamo-jit": key.own_source(store),
             "installed": repr([_about(sysconfig.get_path(name))
-                               for name in ("purelib", "platlib", "stdlib")]),
-            "devices": f"{torch.cuda.is_available()} {os.cpu_count()}",
+                               for name in ("purelib", "platlib")]),
+            "processors": f"{torch.cuda.is_available()} {os.cpu_count()}",
         })  # fmt: skip
     return _versions
 
 
-def _about(folder: str) -> tuple[str, int]:
-    """A folder, and when a package was last put there or removed."""
-    return folder, os.stat(folder).st_mtime_ns
+def _text_of_devices() -> str:
+    """The GPUs' names, once the program uses them."""
+    if not torch.cuda.is_initialized():
+        return ""
+    return repr([torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())])
+
+
+def _about(folder: str) -> tuple[str, list[str]]:
+    """A folder of packages, and what is in it: names of theirs tell versions."""
+    return folder, sorted(name for name in os.listdir(folder) if name != "__pycache__")
 
 
 def _text_of_values(frame: hook.FrameState) -> str:
     rows = [f"{name}: {_text(value, 0)}" for name, value in frame.locals.items()]
-    return "\n".join([*rows, " ".join(frame.cells), str(frame.globals.get("__name__"))])
+    module = frame.globals.get("__name__")
+    return "\n".join([*rows, " ".join(frame.cells), module if type(module) is str else ""])
 
 
 def _text(value: Any, depth: int) -> str:
@@ -141,24 +165,23 @@ def _text(value: Any, depth: int) -> str:
         return _text_of_tensor(value)
     name = ".".join(name_of(kind))
     if depth < DEEP:
-        if kind in (tuple, list):
+        if kind is tuple or kind is list:
             return f"{name}[{', '.join([_text(item, depth + 1) for item in value[:MANY]])}]"
         if kind is dict and len(value) <= MANY:
             return f"{name}{[(_key(key), _text(item, depth + 1)) for key, item in value.items()]}"
     if issubclass(kind, torch.nn.Module):
-        own = object.__getattribute__(value, "__dict__")
-        return f"{name} {own.get('training')}"
+        return f"{name} {object.__getattribute__(value, '__dict__').get('training') is True}"
     return name
 
 
 def _key(key: Any) -> str:
-    return repr(key) if type(key) in (str, int, bool) else type(key).__qualname__
+    return repr(key) if type(key) in KEYS else title_of(type(key))
 
 
 def _text_of_tensor(value: torch.Tensor) -> str:
     if value.layout is not torch.strided:
         return f"{type(value).__name__} {value.layout}"
     return (f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.stride()} "
-            f"{value.device} {value.requires_grad}")
+            f"{value.device} {value.requires_grad} {sorted(marks_of(value).items()) or ''}")
 
 

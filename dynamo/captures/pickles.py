@@ -21,6 +21,7 @@ import torch
 
 from dynamo import hook
 from dynamo.captures.anchors import BY_ROW, Anchors, Changed, Unkept, shown
+from dynamo.captures.fingerprints import Kinds
 from dynamo.codegen.again import Raising
 from dynamo.codegen.continuation import Continuations, Layout
 from dynamo.codegen.rebuild import RECIPE, Computes, number_function
@@ -41,9 +42,10 @@ RECORDS: dict[type, str] = {
     kind: kind.__qualname__
     for kind in (Guard, UserLine, TensorFacts, Layout, shape_code.Fact, shape_code.ShapeFacts,
                  *SOURCES)}  # fmt: skip
-PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), tuple, frozenset, range,
-                   slice})
-MUTABLE = frozenset({list, dict, set, bytearray})
+IDS_OF_RECORDS = {id(kind): name for kind, name in RECORDS.items()}
+PLAIN = Kinds(int, float, complex, bool, str, bytes, type(None), tuple, frozenset, range, slice)
+PLAIN_IDENTITIES = frozenset(map(id, PLAIN.kinds))
+MUTABLE = Kinds(list, dict, set, bytearray)
 SINGLES = {"...": ..., "NotImplemented": NotImplemented}
 NAMED_BY_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
@@ -115,7 +117,7 @@ class Writer(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         kind = type(value)
-        if kind in PLAIN:
+        if id(kind) in PLAIN_IDENTITIES:  # most are: no call for them
             return None
         maker = NAMES_OF_MAKERS.get(id(value))
         if maker is not None:
@@ -127,7 +129,8 @@ class Writer(pickle.Pickler):
         if value is self.graph and value is not None:
             return "graph"
         if issubclass(kind, type):
-            return ("record", RECORDS[value]) if value in RECORDS else self.row(value)
+            record = IDS_OF_RECORDS.get(id(value))
+            return self.row(value) if record is None else ("record", record)
         if value is ... or value is NotImplemented:
             return ("single", repr(value) if value is NotImplemented else "...")
         if kind is functools.partial and value.func is upcoming:
@@ -162,6 +165,8 @@ class Writer(pickle.Pickler):
             held = strongly(value.held)
             if held is None and value.held is not None:
                 raise Unkept(f"it refers to {value.name}, which is gone")
+            if type(held) in MUTABLE:
+                self.row(held)  # an object of the program: guards look into it
             return MAKERS["object"], (held, value.name)
         if kind is Raising:
             return MAKERS["raising"], tuple(value)
@@ -173,11 +178,11 @@ class Writer(pickle.Pickler):
             return MAKERS["partial"], (value.func, value.args, tuple(value.keywords.items()))
         if kind is torch.Size:
             return MAKERS["size"], (tuple(value),)
-        if isinstance(value, NAMED_BY_TORCH):
+        if issubclass(kind, NAMED_BY_TORCH):
             return MAKERS["of torch"], (str(value),)
         if kind is torch.device:
             return MAKERS["device"], (str(value),)
-        if kind in RECORDS:
+        if id(kind) in IDS_OF_RECORDS:
             return kind, tuple([getattr(value, name) for name in value.__dataclass_fields__])
         if kind in PLAIN:
             return NotImplemented

@@ -10,24 +10,25 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from dynamo import hook
 from dynamo.base.decisions import decisions
 from dynamo.captures.anchors import Anchors, Changed, Finder, Unkept
+from dynamo.captures.fingerprints import Kinds
 from dynamo.captures.pickles import Reader, Writer
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
 from dynamo.guards.kinds import const_equal
-from dynamo.guards.records import Guard, released, source_text
+from dynamo.guards.records import Guard, UserLine, released, source_text
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly, weakly
 from dynamo.symbolic.core.unguarded import Met
 
-NO_IDENTITY = frozenset({int, float, complex, str, bytes, tuple, frozenset, list, dict, set})
+NO_IDENTITY = Kinds(int, float, complex, str, bytes, tuple, frozenset, list, dict, set)
 END = 1 << 40  # no place in a prefix
-PLAIN_ANSWERS = frozenset({bool, int, float, str, bytes, type(None)})
+PLAIN_ANSWERS = Kinds(bool, int, float, str, bytes, type(None))
 
 
 class Kept(NamedTuple):
@@ -85,7 +86,9 @@ def write(made: Made, continuations: Continuations) -> Kept:
     anchors.check(met.classes)
     _check_codes(met, anchors, continuations)
     reads = [(_way_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
-    guards, held = _written(tuple(map(_strong, made.guards)), anchors, continuations)
+    lines: dict[UserLine | None, UserLine | None] = {None: None}
+    strong = tuple([_strong(guard, lines) for guard in made.guards])
+    guards, held = _written(strong, anchors, continuations)
     parts = (tuple(made.program), made.inputs, tuple(map(_answer, met.answers)), tuple(held))
     body, _ = _written(parts, anchors, continuations)
     code, _ = _written(made.code, anchors, continuations, in_code=True, new_code=made.code,
@@ -120,8 +123,9 @@ def _check_codes(met: Met, anchors: Anchors, continuations: Continuations) -> No
             raise Unkept(f"it has traced {code.co_qualname}, which no function that it knows has")
 
 
-def _strong(guard: Guard) -> Guard:
-    """The guard with what it is about, which an entry refers to weakly."""
+def _strong(guard: Guard, lines: dict[UserLine | None, UserLine | None]) -> Guard:
+    """The guard with what it is about, which an entry refers to weakly. lines: those with their
+    texts, each written once."""
     payload = guard.payload
     if guard.kind == "DICT_KEYS":
         payload = tuple(map(strongly, payload))
@@ -131,8 +135,9 @@ def _strong(guard: Guard) -> Guard:
         raise Unkept("something that it is about is gone")
     if guard.kind == "ID" and type(payload) in NO_IDENTITY:
         raise Unkept(f"it compares the identity of {guard.source}")
-    line = guard.line if guard.line is None else replace(guard.line, text=source_text(guard.line))
-    return Guard(guard.kind, guard.source, payload, line)
+    if guard.line not in lines:
+        lines[guard.line] = replace(guard.line, text=source_text(guard.line))
+    return Guard(guard.kind, guard.source, payload, lines[guard.line])
 
 
 def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
@@ -162,9 +167,8 @@ def read_head(
     if len({id(value) for value in objects}) < len(objects):
         raise Changed("two of its objects are one now")
     for value in objects:
-        code = getattr(value, "__code__", None) if callable(value) else None
-        if code is not None and decisions.has("skipped", code):
-            raise Changed(f"the program says to skip {code.co_qualname}")
+        if type(value) is FunctionType and decisions.has("skipped", value.__code__):
+            raise Changed(f"the program says to skip {value.__qualname__}")
     return objects
 
 

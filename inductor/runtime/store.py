@@ -72,7 +72,7 @@ class Store:
         path = self.path(key, suffix)
         try:
             with path.open("rb") as file:
-                if not _trusted(os.fstat(file.fileno())):
+                if not _readable(os.fstat(file.fileno())):
                     return None
                 content = file.read()
         except OSError:
@@ -116,8 +116,14 @@ class Store:
         """Keeps the parts of the key, for `explain_miss`."""
         self.write(key, ".key", json.dumps(dict(key.parts)).encode())
 
-    def explain_miss(self, key: Key, limit: int = 200) -> str:
-        """Why `key` is not there: the difference to the nearest of the newest `limit` entries."""
+    def explain_miss(self, key: Key, limit: int = 200, same: str = "") -> str:
+        """Why `key` is not there: the difference to the nearest of the newest `limit` entries.
+
+        same: a part; only entries that have it in common are compared.
+        """
+        strange = next(filter(is_strange, self.path(key, "").parent.glob(f"{key.digest}.*")), None)
+        if strange is not None:
+            return f"another user has written {strange}, or may write it"
         wanted = dict(key.parts)
         folder = self.root / key.kind
         files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
@@ -127,12 +133,15 @@ class Store:
                 have = json.loads(file.read_text())
             except (OSError, ValueError):
                 continue
+            if same and have.get(same) != wanted[same]:
+                continue
             differing = {n: _difference(have.get(n, ""), wanted[n])
                          for n in wanted if have.get(n) != wanted[n]}  # fmt: skip
             if best is None or len(differing) < len(best):
                 best = differing
         if best is None:
-            return f"no {key.kind} is in the cache yet"
+            about = f" of {wanted[same]}" if same else ""
+            return f"no {key.kind}{about} is in the cache yet"
         if not best:
             return f"the {key.kind} was removed from the cache"
         told = ", ".join([f"{name}{how}" for name, how in best.items()])
@@ -175,8 +184,21 @@ def is_ours(path: Path) -> bool:
         return False
 
 
+def is_strange(path: Path) -> bool:
+    """True for a file that is there and not read, as others have written it or may."""
+    try:
+        return path.suffix != ".so" and not _readable(path.stat())
+    except OSError:
+        return False
+
+
 def _trusted(about: os.stat_result) -> bool:
     return stat.S_ISREG(about.st_mode) and about.st_uid in (os.geteuid(), 0)
+
+
+def _readable(about: os.stat_result) -> bool:
+    """The same of a file that is made for its owner alone, whatever the umask says."""
+    return _trusted(about) and not about.st_mode & stat.S_IWOTH
 
 
 _used: set[Path] = set()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from dynamo.base.config import config
 from tests.captures.processes import run, start
 
 PROGRAM = """
@@ -46,6 +48,75 @@ def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
     assert outcome.reused == 0 and outcome.traced == 1 and not outcome.defects
 
 
+def test_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
+    run(tmp_path, PROGRAM)
+    the_file(tmp_path).chmod(0o666)
+    outcome = run(tmp_path, PROGRAM)
+    assert outcome.reused == 0 and outcome.traced == 1 and not outcome.defects
+    assert "another user has written" in outcome.said
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    outcome = run(tmp_path, PROGRAM)
+    assert outcome.traced == 1 and not outcome.defects
+    assert "can't be written" in outcome.said
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    full = """
+import pathlib
+def write_bytes(self, content):
+    raise OSError(28, "No space left on device")
+pathlib.Path.write_bytes = write_bytes
+"""
+    outcome = run(tmp_path, PROGRAM + full)
+    assert outcome.traced == 1 and not outcome.defects
+    assert "it is not kept, [Errno 28] No space left on device" in outcome.said
+    assert not [*(tmp_path / "cache").glob("**/*.capture")]
+
+
+def test_a_forked_process_keeps_and_finds(tmp_path: Path) -> None:
+    forks = """
+import os
+def g(x):
+    return torch.tanh(x) * 3
+def run():
+    first = pair(f, torch.randn(4, 3))
+    child = os.fork()
+    if child == 0:
+        try:
+            equal = all(torch.equal(*pair(function, torch.randn(4, 3))) for function in (f, g))
+        finally:
+            os._exit(0 if equal else 1)
+    return [first, (os.waitpid(child, 0)[1], 0)]
+"""
+    outcome = run(tmp_path, PROGRAM + forks)
+    assert outcome.traced == 1 and not outcome.defects
+    both = (PROGRAM + forks).replace("first = pair", "pair(g, torch.randn(4, 3)); first = pair")
+    assert run(tmp_path, both).reused == 2  # that of g is the child's
+
+
+def test_artifacts_carry_traces(tmp_path: Path) -> None:
+    saves = """
+def run():
+    made = pair(f, torch.randn(4, 3))
+    open(FOLDER + "/artifacts", "wb").write(dynamo.save_cache_artifacts()[0])
+    return [made]
+"""
+    loads = """
+def run():
+    dynamo.load_cache_artifacts(open(FOLDER + "/artifacts", "rb").read())
+    return [pair(f, torch.randn(4, 3))]
+"""
+    for source in (saves, loads):
+        program = f"FOLDER = {str(tmp_path)!r}\n{PROGRAM.split('def run')[0].strip()}\n"
+        outcome = run(tmp_path, program + source)
+        assert not outcome.defects
+        shutil.rmtree(tmp_path / "cache")
+    assert outcome.reused == 1, outcome.said
+
+
 def test_eight_processes_fill_one_folder(tmp_path: Path) -> None:
     waiting = [start(tmp_path, PROGRAM) for _ in range(8)]
     for outcome in waiting:
@@ -59,9 +130,40 @@ def test_what_is_not_kept_says_why(tmp_path: Path) -> None:
     assert "it is not kept, it asks for the id() of an object" in run(tmp_path, source).said
 
 
-def test_it_is_off_by_default_and_by_its_setting(tmp_path: Path) -> None:
+def test_it_is_off_by_default() -> None:
+    assert config._knobs["capture_cache"].default is False
+
+
+def test_its_setting_turns_it_off(tmp_path: Path) -> None:
     run(tmp_path, PROGRAM, capture_cache=False)
     assert not (tmp_path / "cache" / "capture").exists()
+
+
+def test_an_option_turns_it_off(tmp_path: Path) -> None:
+    said = run(tmp_path, PROGRAM.replace("def run", "compile = dynamo.compile\ndynamo.compile = lambda f: compile("
+                                         "f, options={'graph_cache': False})\ndef run")).said
+    assert "is not kept: the option graph_cache is False" in said
+
+
+def test_another_backend_is_not_kept(tmp_path: Path) -> None:
+    said = run(tmp_path, PROGRAM.replace("def run", "compile = dynamo.compile\ndynamo.compile = lambda f: compile("
+                                         "f, backend=lambda gm, inputs: gm.forward)\ndef run")).said
+    assert "is not kept: the backend is <lambda>" in said
+
+
+def test_a_miss_says_what_differs(tmp_path: Path) -> None:
+    assert "no capture of f (" in run(tmp_path, PROGRAM).said
+    assert "the nearest capture differs in: code" in run(tmp_path, PROGRAM.replace("* 2", "* 3")).said
+    assert "the nearest capture differs in: values" in run(tmp_path, PROGRAM.replace("(4, 3)", "(4, 5)")).said
+
+
+@pytest.mark.parametrize("line", [
+    "torch.__version__ = '0.1'", "import platform; platform.python_version = lambda: '3.0'",
+    "from inductor import graph_key; graph_key.own_source = lambda store: 'of another version'",
+    "import os; os.cpu_count = lambda: 123", "import os; os.listdir = lambda folder: ['other-1.0.dist-info']"])
+def test_another_version_is_another_key(line: str, tmp_path: Path) -> None:
+    run(tmp_path, PROGRAM)
+    assert run(tmp_path, f"{PROGRAM}\n{line}").traced == 1
 
 
 def test_another_setting_is_another_key(tmp_path: Path) -> None:

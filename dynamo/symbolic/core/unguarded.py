@@ -24,8 +24,6 @@ import torch
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import DictSource, ItemSource, ModuleSource, ObjectSource, Source
 
-SAME_EVERYWHERE = frozenset({int, bool, float, complex, type(None)})  # types of equal hashes
-
 
 class Unguarded:
     """One per trace.
@@ -42,6 +40,7 @@ class Unguarded:
         self.answers: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
         self.signatures: list[tuple[inspect.Signature, Any, bool]] = []
         self.reason = ""
+        self._asked: set[tuple[int, int]] = set()
 
     def read(self, place: Source, value: Any) -> None:
         """The value was taken as the one that always stands there."""
@@ -60,9 +59,15 @@ class Unguarded:
         """A function of the program was called, and its result is a constant of the trace."""
         self.answers.append((function, args, kwargs, result))
 
+    def is_subclass(self, cls: type, abstract: type, found: bool) -> None:
+        """`issubclass` was asked about an abstract class, with which others may be registered."""
+        if (id(cls), id(abstract)) not in self._asked:
+            self._asked.add((id(cls), id(abstract)))
+            self.answer(issubclass, [cls, abstract], {}, found)
+
     def ordered(self, values: Any) -> None:
         """The order of a set was asked for, which hangs on hashes: those of texts are random."""
-        if not all(type(value) in SAME_EVERYWHERE for value in values):
+        if not all(map(has_same_hash, values)):
             self.refuse("it depends on the order of a set")
 
     def refuse(self, reason: str) -> None:
@@ -85,6 +90,17 @@ class Unguarded:
         return Met(tuple(named.values()), tuple(classes.values()), dict(self.reads),
                    tuple(self.codes.values()), tuple(self.answers), tuple(self.signatures),
                    self.reason)
+
+
+def has_same_hash(value: Any) -> bool:
+    """True for numbers: hashes of texts are random, and those of None and of a NaN are addresses.
+
+    >>> has_same_hash(1.5), has_same_hash(None), has_same_hash(float("nan"))
+    (True, False, False)
+    """
+    kind = type(value)
+    number = kind is int or kind is bool or kind is float or kind is complex
+    return number and value == value
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dynamo.symbolic.core.lookup import (
     told_name,
 )
 from dynamo.symbolic.core.table import NONE, first_rule, rule
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.aliases import AliasVar
 from dynamo.symbolic.python.binders import is_settled
@@ -158,8 +159,10 @@ def told_class(tx: Frame, var: Var, cls: type) -> type:
 def is_subclass(tx: Frame, cls: type, kinds: type) -> bool:
     """What `issubclass` says, or the part of `isinstance` that looks at classes alone."""
     found: bool = tx.trace.run_real(lambda: issubclass(cls, kinds))
-    if not found and isinstance(kinds, abc.ABCMeta):
-        guard_registrations(tx, cls, kinds)
+    if isinstance(kinds, abc.ABCMeta) and not (found and is_derived(cls, kinds)):
+        tx.trace.state(Unguarded).is_subclass(cls, kinds, found)
+        if not found:
+            guard_registrations(tx, cls, kinds)
     return found
 
 
