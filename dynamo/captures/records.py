@@ -135,9 +135,10 @@ def _strong(guard: Guard, lines: dict[UserLine | None, UserLine | None]) -> Guar
         raise Unkept("something that it is about is gone")
     if guard.kind == "ID" and type(payload) in NO_IDENTITY:
         raise Unkept(f"it compares the identity of {guard.source}")
-    if guard.line not in lines:
-        lines[guard.line] = replace(guard.line, text=source_text(guard.line))
-    return Guard(guard.kind, guard.source, payload, lines[guard.line])
+    line = guard.line
+    if line not in lines:
+        lines[line] = None if line is None else replace(line, text=source_text(line))
+    return Guard(guard.kind, guard.source, payload, lines[line])
 
 
 def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
