@@ -242,7 +242,7 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
     before = torch.get_num_threads()
     found = library_kernels._measure(product, None, 2)
     assert torch.get_num_threads() == before
-    assert found["onednn"] == pytest.approx(math.log(2.0 if steady else 0.5))
+    assert found["onednn"] == pytest.approx(math.log(8.0 if steady else 0.5))
 
 
 @pytest.mark.parametrize("columns", [False, True])
