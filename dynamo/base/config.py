@@ -103,7 +103,7 @@ class Config:
     ) -> Iterator[None]:
         """Settings for the duration of a `with` block or a decorated function, in this thread: by
         keywords, in a mapping, or one name and its value."""
-        if len(value) != isinstance(changes, str):
+        if bool(value) != isinstance(changes, str) or value[1:]:
             raise TypeError("config.patch takes keywords, a mapping, or a name and its value")
         given = {changes: value[0]} if isinstance(changes, str) else changes or {}
         changes = {**given, **more}
