@@ -363,10 +363,20 @@ def test_an_interrupt_while_a_call_waits() -> None:
     backend = Slow()
     g = dynamo.compile(f, backend=backend, options={**LATER, "background_calls": 1})
     x = torch.randn(4)
-    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    raised = threading.Event()
+
+    def interrupt() -> None:  # again where it meets a callback of the interpreter, which drops it
+        while not raised.wait(0.3):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
     with pytest.raises(KeyboardInterrupt):
-        g(x, x)
+        try:
+            g(x, x)
+        finally:
+            raised.set()
+    sender.join()
     backend.go.set()
     assert dynamo.background.wait(SECONDS)
     assert torch.equal(g(x, x), f(x, x)) and backend.calls == 1
