@@ -9,7 +9,6 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.shapes.numbers import is_number
 from dynamo.symbolic.shapes.open_text import UnreadText
 from dynamo.symbolic.tensors import held
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -54,34 +53,9 @@ def format_tensor(tx: Frame, tensor: Var, spec: Var = ConstVar("")) -> Var | Non
 
 @first_rule([min])
 def min_of_held(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else extreme(tx, "min", args)
+    return None if kwargs else held.extreme(tx, "min", args)
 
 
 @first_rule([max])
 def max_of_held(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else extreme(tx, "max", args)
-
-
-def extreme(tx: Frame, name: str, args: tuple[Var, ...]) -> Var | None:
-    """`min(a, b)` and `max(a, b)` of a tensor of no dimension; None where Python decides.
-
-    Python compares, and gives one of the two objects. Where a graph break is an error, the value
-    of that is computed in the graph: a tensor, also where a number wins.
-    """
-    found = held.extreme(tx, name, args)
-    if found is not None or len(args) != 2 or not tx.trace.context.settings.fullgraph:
-        return found
-    tensors = [arg for arg in args if isinstance(arg, TensorVar)]
-    if not tensors or not all(isinstance(arg, TensorVar) or is_number(arg) for arg in args):
-        return None
-    if len({arg.fake.dtype for arg in tensors}) > 1 or any(
-        arg.fake.dim() or not arg.fake.dtype.is_floating_point for arg in tensors
-    ):
-        return None
-    first, second = args
-    if isinstance(second, TensorVar):
-        compare, pair = {"max": torch.gt, "min": torch.lt}[name], [second, first]
-    else:  # a number comes last
-        compare, pair = {"max": torch.lt, "min": torch.gt}[name], [first, second]
-    wins = tx.trace.call_real(tx, compare, pair, {})
-    return tx.trace.call_real(tx, torch.where, [wins, second, first], {})
+    return None if kwargs else held.extreme(tx, "max", args)
