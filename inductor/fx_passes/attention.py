@@ -3,7 +3,8 @@
 In: a captured graph (torch-level calls). Out: the same graph (changed in place), where the target
 of such a call is `inductor.attention_ops.attention`, which takes the same arguments and decides
 while the graph is recorded. Where something is known of its mask (`attention_masks.py`), it is
-`attention_with_parts`, which gets that, too. Our kernel's result has queries outside of heads;
+`attention_with_parts`, which gets that, too; where heads of keys are repeated for those of queries
+(`repeated_heads.py`), it gets them as they were. Our kernel's result has queries outside of heads;
 eager's has other strides for some masks. So only calls are replaced whose readers all transpose
 it, or copy where strides ask for it. Of flex attention the target becomes one that knows its
 kernels.
@@ -20,6 +21,7 @@ from inductor.config import config
 from inductor.flex_ops import served
 from inductor.fx_passes.attention_masks import parts_of
 from inductor.fx_passes.attention_patterns import is_indifferent, serve_written_attention
+from inductor.fx_passes.repeated_heads import before_repeats
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
@@ -32,11 +34,21 @@ def serve_attention(gm: fx.GraphModule) -> None:
             continue
         if node.users and all(map(is_indifferent, node.users)):
             node.target = attention
+            _tell_repeats(node)
             _tell_parts(node)
             changed = True
     if changed:
         gm.recompile()
     serve_written_attention(gm)
+
+
+def _tell_repeats(node: fx.Node) -> None:
+    """Give a call the heads of keys and values as they were before the program repeated them."""
+    found = before_repeats(node)
+    if found is not None:
+        keys, values, repeats = found
+        node.args = (node.args[0], keys, values, *node.args[3:])
+        node.kwargs = {**node.kwargs, "repeats": repeats}
 
 
 def _tell_parts(node: fx.Node) -> None:

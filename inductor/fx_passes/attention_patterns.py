@@ -96,10 +96,10 @@ def _may_move(graph: fx.Graph, first: fx.Node, last: fx.Node) -> bool:
             node = node.args[0]  # type: ignore[assignment]
     nodes = list(graph.nodes)
     between = nodes[min(map(nodes.index, moved)) : nodes.index(last)]
-    return not any(map(_has_effect, between))
+    return not any(map(has_effect, between))
 
 
-def _has_effect(node: fx.Node) -> bool:
+def has_effect(node: fx.Node) -> bool:
     """Whether a call may write a tensor or change a mode."""
     if node.op not in ("call_function", "call_method") or _is_off(node):
         return False
@@ -108,7 +108,7 @@ def _has_effect(node: fx.Node) -> bool:
     if node.target in vars(operator).values():
         return node.target in WRITES
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return str(name).endswith("_")
+    return str(name).endswith("_") and name != "__getitem__"
 
 
 def _source(node: Any) -> fx.Node | None:

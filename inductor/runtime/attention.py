@@ -25,8 +25,10 @@ from inductor.codegen.attention.plain import kernel_text
 from inductor.codegen.attention.spec import (
     AttentionSpec,
     Blocks,
+    Few,
     Four,
     dense_heads,
+    few_of,
     forward_choices,
     four_strides,
     keys_choices,
@@ -103,6 +105,29 @@ class Forward:
         b, m = q if bias is None else bias, q if mask is None else mask
         self.call(_stream(self.device), q, k, v, b, m, out, lse)
         return out, lse
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOfFew:
+    """Two kernels: chunks of the keys, and what comes of them together."""
+
+    call: KernelCall
+    join: KernelCall
+    part: Allocation
+    sums: Allocation
+    out: Allocation
+    nothing: torch.Tensor
+    device: torch.device
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        part, sums, out, stream = self.part(), self.sums(), self.out(), _stream(self.device)
+        b, m = q if bias is None else bias, q if mask is None else mask
+        self.call(stream, q, k, v, b, m, part, sums)
+        self.join(stream, part, sums, out)
+        return out, self.nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +253,13 @@ class AttentionCall:
             return forward(q, k, v, bias, mask)
         facts: dict[str, Any] = {"causal": causal, "scale": scale, "window": window, "cap": cap}
         spec = spec_of(q, k, v, bias, mask, **facts, nan_rows=nan_rows, lse=lse)
-        made = [functools.partial(prepare_forward, spec, q.device, blocks)
-                for blocks in forward_choices(spec)]
+        made: list[Callable[[], Callable[..., Any]]] = [
+            functools.partial(prepare_forward, spec, q.device, blocks)
+            for blocks in forward_choices(spec)
+        ]
+        few = few_of(spec)
+        if few is not None:
+            made.insert(0, functools.partial(prepare_few, spec, few, q.device))
         slow = functools.partial(reference_attention, **facts, nan_rows=nan_rows, lse=lse)
         self.known[key], result = first_that_runs(made, slow, (q, k, v, bias, mask))
         return result
@@ -247,6 +277,26 @@ def prepare_forward(
     sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
     nothing = torch.empty(0, dtype=torch.float32, device=device)
     return Forward(call, out, sums, nothing, device)
+
+
+def prepare_few(spec: AttentionSpec, few: Few, device: torch.device) -> ForwardOfFew:
+    """The kernels of few queries, not compiled yet."""
+    module, size = load_kernels(), (spec.batch, spec.heads, spec.queries, spec.value_head)
+    shared = spec.batch * spec.kv_heads * few.splits
+    constants = spec.constants() | {
+        "SPLITS": few.splits, "CHUNK": few.chunk,
+        "PAD_SPLITS": 1 << (few.splits - 1).bit_length(),
+    }  # fmt: skip
+    grid, each = (shared, 1, 1), (spec.batch * spec.heads * spec.queries, 1, 1)
+    one = Blocks(1, 1, 4, 1)
+    call = AttentionLaunch.of(module.attention_few, grid, constants, few.blocks, 7)
+    join = AttentionLaunch.of(module.attention_join, each, constants, one, 3)
+    rows = shared * spec.queries * (spec.heads // spec.kv_heads)
+    part = Allocation((rows, spec.value_head), (spec.value_head, 1), torch.float32, device)
+    sums = Allocation((rows,), (1,), torch.float32, device)
+    out = Allocation(size, spec.out, spec.dtype, device)
+    nothing = torch.empty(0, dtype=torch.float32, device=device)
+    return ForwardOfFew(call, join, part, sums, out, nothing, device)
 
 
 def first_that_runs(

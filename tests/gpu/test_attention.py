@@ -95,6 +95,29 @@ def test_as_torch_chooses(mask: str, gradients: bool) -> None:
     check(f, lambda: inputs(mask, False, gradients, 64, torch.float16), calls=2, slack=8.0)
 
 
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("mask", ["none", "keys", "scores", "bias"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_few_queries_of_many_keys(dtype: torch.dtype, mask: str, queries: int) -> None:
+    """As in decoding, with a cache of fewer heads, which the program repeats where it masks keys."""
+    keys, heads, few, size = 1100, 8, 2, 64
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor | None) -> torch.Tensor:
+        if mask == "keys":
+            k, v = (x[:, :, None].expand(B, few, heads // few, keys, size).reshape(B, heads, keys, size) for x in (k, v))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=m, enable_gqa=mask != "keys")
+        return out.transpose(1, 2).reshape(B, queries, -1) * 2
+
+    def make() -> tuple[Any, ...]:
+        q = torch.randn(B, queries, heads, size, device=DEVICE).to(dtype).transpose(1, 2)
+        k, v = (torch.randn(B, few, keys, size, device=DEVICE).to(dtype) for _ in range(2))
+        shape = {"keys": (B, 1, 1, keys), "scores": (B, 1, queries, keys), "bias": (1, heads, queries, keys)}
+        m = None if mask == "none" else torch.randn(shape[mask], device=DEVICE).to(dtype)
+        return q, k, v, m > -0.5 if m is not None and mask != "bias" else m
+
+    check(attend, make, calls=2, slack=8.0)
+
+
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
 def test_written_by_hand(gradients: bool) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

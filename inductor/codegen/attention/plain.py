@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from inductor.codegen.attention.template import Loops, Scores, Visit, Walk, render
+from inductor.codegen.attention.few import FEW
+from inductor.codegen.attention.template import PASSED, Loops, Scores, Visit, Walk, fill, render
 
 HEAD: Final = '''\
 """Generated: kernels of attention."""
@@ -157,4 +158,5 @@ def kernel_text() -> str:
         SCORES, "BIAS, MASK, ", "MASK, ", "weight", "SCALE, CAP",
         'float("nan") if NAN_ROWS else float("inf")', UNSEEN_KEYS,
     )
-    return render(scores, WALK, HEAD)
+    few = fill(FEW, {"tensors": scores.tensors, "passed": PASSED})
+    return render(scores, WALK, HEAD) + few

@@ -18,6 +18,10 @@ Grid = tuple[int, int, int]
 HALF = (torch.float16, torch.bfloat16)
 MOST_HEAD = 256
 LEAST_PAD = 16
+FEW_QUERIES = 16  # of which programs share the keys
+MOST_ROWS = 128  # of a tile that holds the queries of several heads
+MOST_SPLITS, LEAST_CHUNK = 64, 128  # programs for the keys of one head, keys for each of them
+ENOUGH_PROGRAMS = 264  # two for each multiprocessor of a large device
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,37 @@ class AttentionSpec:
     def grid_of_keys(self, blocks: Blocks) -> Grid:
         """Programs of a kernel over blocks of keys."""
         return (-(-self.keys // blocks.columns) * self.batch * self.kv_heads, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """How the keys of few queries are shared out: so many programs of `chunk` keys for each head
+    of keys, with tiles of so many rows, which are all queries of the heads that share it."""
+
+    splits: int
+    chunk: int
+    blocks: Blocks
+
+
+def splits_of(batch: int, heads: int, queries: int, kv_heads: int, keys: int) -> int:
+    """How many programs share the keys of a head; 1 where one goes over all of them."""
+    if queries > FEW_QUERIES or queries * (heads // kv_heads) > MOST_ROWS:
+        return 1
+    wanted = -(-ENOUGH_PROGRAMS // (batch * kv_heads))
+    return max(1, min(wanted, keys // LEAST_CHUNK, MOST_SPLITS))
+
+
+def few_of(spec: AttentionSpec) -> Few | None:
+    """None where one program goes over all keys. Log-sum-exps, as training wants them, are not
+    given."""
+    splits = splits_of(spec.batch, spec.heads, spec.queries, spec.kv_heads, spec.keys)
+    if splits == 1 or spec.lse:
+        return None
+    widest = max(padded(spec.head), padded(spec.value_head))
+    rows = padded(spec.queries * (spec.heads // spec.kv_heads))
+    blocks = Blocks(rows, 64 if widest <= 128 else 32, 4, 3)
+    chunk = -(-spec.keys // (splits * blocks.columns)) * blocks.columns
+    return Few(-(-spec.keys // chunk), chunk, blocks)
 
 
 def padded(size: int) -> int:

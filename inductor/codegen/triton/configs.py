@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inductor.codegen.triton.launch import Launch
+from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
+from inductor.ir.body import Op
 from inductor.ir.extent import Extent, hint_of
 
 WARP = 32
@@ -27,6 +29,12 @@ ANY_NUMBER = 1 << 62
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
 LONG_LOOP_BLOCKS = ((1 << 15, (1, 8192, 16)), (1 << 13, (1, 4096, 16)))  # for so many columns
 FEW_LOADS = 2  # of which a thread holds many elements without trouble
+# Long rows of exponentials, of which a step takes several tiles: sums alone, and with a second pass
+# that stores: a multiprocessor then has one program, whose row is still in the cache.
+EXPONENTIALS, EXPONENTIALS_STORED = (1, 1024, 8), (1, 4096, 32)
+EXPONENTIALS_IN_HALF = (1, 2048, 32)  # stored, too, of rows that do not begin at 16 bytes
+ALIGNMENT = 16
+FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
 
 
@@ -161,10 +169,13 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
-    configs = []
     blocks: tuple[tuple[int, int, int], ...] = LOOP_BLOCKS_ALONG_ROWS
+    configs = []
     if not along_rows:
-        blocks = (*_for_long_rows(launch, widest), *LOOP_BLOCKS)
+        blocks = LOOP_BLOCKS
+        if launch.splits == 1:
+            configs = [Config(*block) for block in _for_exponentials(launch)]
+            blocks = (*_for_long_rows(launch, widest), *_for_few_rows(rows), *LOOP_BLOCKS)
     for block, columns, warps in blocks:
         columns = min(columns, widest)
         if launch.splits != 1:
@@ -174,6 +185,24 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     return _unique(configs)
 
 
+def _for_exponentials(launch: Launch) -> list[tuple[int, int, int]]:
+    if all(tiles_of(stage) == 1 for stage in launch.stages):
+        return []
+    accesses = [
+        op for stage in launch.stages for op in stage.ops
+        if op.name in ("load", "store") and op.index is not None and op.index.stride_of("r") != 0
+    ]  # fmt: skip
+    if all(op.name == "load" for op in accesses):
+        return [EXPONENTIALS]
+    aligned = all(_begins_aligned(op) for op in accesses if op.dtype.itemsize == 2)
+    return [EXPONENTIALS_STORED if aligned else EXPONENTIALS_IN_HALF]
+
+
+def _begins_aligned(op: Op) -> bool:
+    step = None if op.index is None else op.index.stride_of("x")
+    return type(step) is int and step * op.dtype.itemsize % ALIGNMENT == 0
+
+
 def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:
     """More in flight at a time, where that is no strain on registers."""
     read = [
@@ -181,9 +210,13 @@ def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:
          if op.name == "load" and op.index is not None and op.index.stride_of("r") != 0}
         for stage in launch.stages
     ]
-    if launch.splits != 1 or max(map(len, read)) > FEW_LOADS:
+    if max(map(len, read)) > FEW_LOADS:
         return []
     return [block for least, block in LONG_LOOP_BLOCKS if widest >= least][:1]
+
+
+def _for_few_rows(rows: int) -> list[tuple[int, int, int]]:
+    return [ONE_STEP] if rows <= FEW_ROWS else []
 
 
 def _warps(elements: int) -> int:

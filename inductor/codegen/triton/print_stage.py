@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor.codegen.triton.eviction import EVICT_FIRST, read_for_the_last_time
 from inductor.codegen.triton.launch import Launch, NotPrintable, Phases, Stage
 from inductor.codegen.triton.numbers import Numbers
 from inductor.codegen.triton.online import is_same, tiles_of
@@ -147,6 +148,7 @@ class StagePrinter:
         self.partial: dict[int, tuple[str, ...]] = {}
         self.maxima: set[int] = set()  # that a sum of exponentials keeps
         self.phases = Phases(stage)
+        self.read_last = read_for_the_last_time(frame.launch, stage)
         self.position = 0
 
     def print(self) -> None:
@@ -322,7 +324,10 @@ class StagePrinter:
         self.needs_barrier |= op.buffer in self.memory.dirty
         pointer, axes = self._pointer(op, masks[0].axes if masks else NO_AXES)
         mask = self._mask(axes, *(m.name for m in masks))
-        text = f"tl.load({pointer}, {mask}, other=0)" if mask else f"tl.load({pointer})"
+        more = f", {mask}, other=0" if mask else ""
+        if op.buffer in self.read_last and "r" in axes:
+            more += f", {EVICT_FIRST}"
+        text = f"tl.load({pointer}{more})"
         return Text(self.writer.define(text, again=op.buffer not in self.frame.written), axes)
 
     def _print_store(self, op: Op) -> None:
@@ -335,7 +340,10 @@ class StagePrinter:
         if op.imm == "set":
             pointer, axes = self._pointer(op, value.axes)
             mask = self._mask(axes)
-            self.writer.line(f"tl.store({pointer}, {value.name}{mask and ', ' + mask})")
+            more = f", {mask}" if mask else ""
+            if self.read_last and "r" in axes:
+                more += f", {EVICT_FIRST}"
+            self.writer.line(f"tl.store({pointer}, {value.name}{more})")
             return
         if op.dtype not in ATOMIC_ADD:
             raise NotPrintable(f"no atomic add of {op.dtype}")

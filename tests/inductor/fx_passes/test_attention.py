@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+import dynamo
 import inductor.attention_ops
 import inductor.written_attention
 from inductor.compile_fx import aot_eager
@@ -74,6 +75,33 @@ def viewed(q, k, v, m):
 
 def shown(q, k, v, m):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=m).transpose(1, 2)
+
+
+def repeat_by_views(x, n):
+    batch, heads, length, size = x.shape
+    return x[:, :, None, :, :].expand(batch, heads, n, length, size).reshape(batch, heads * n, length, size)
+
+
+def repeated(q, k, v, m):
+    k, v = repeat_by_views(k[:, :2], 2), v[:, :2].repeat_interleave(2, dim=1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0).transpose(1, 2).flatten(2)
+
+
+def repeated_unevenly(q, k, v, m):
+    k, v = repeat_by_views(k[:, :2], 2), repeat_by_views(v[:, :1], 4)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0).transpose(1, 2).flatten(2)
+
+
+def repeated_and_written(q, k, v, m):
+    few = k[:, :2].clone()
+    k, v = repeat_by_views(few, 2), repeat_by_views(v[:, :2], 2)
+    few.mul_(2)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0).transpose(1, 2).flatten(2) + few.sum()
+
+
+def tiled(q, k, v, m):
+    k, v = k[:, :2].repeat(1, 2, 1, 1), v[:, :2].repeat(1, 2, 1, 1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0).transpose(1, 2).flatten(2)
 
 
 SERVED = [plain, causal, biased, masked, grouped, gemma, neo, old, filled]
@@ -162,3 +190,33 @@ def test_rows_without_keys_are_nan_as_written() -> None:
     with torch.no_grad():
         result = aot_eager(gm, given)(*given)
     assert torch.isnan(result[0] if isinstance(result, (tuple, list)) else result).all()
+
+
+@pytest.mark.parametrize("faster", [True, False])
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize(
+    "program, heads", [(repeated, 2), (repeated_unevenly, 4), (repeated_and_written, 4), (tiled, 4)],
+    ids=lambda value: getattr(value, "__name__", str(value)))
+def test_heads_that_the_program_repeats(
+    program, heads: int, grad: bool, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our kernel reads them once; torch's gets them as the program has written them."""
+    monkeypatch.setattr(inductor.attention_ops, "is_faster", lambda *_: faster)
+    keys: list[int] = []
+
+    def backend(gm, example_inputs):
+        serve_attention(gm)
+        for node in gm.graph.nodes:
+            if node.target is inductor.attention_ops.attention:
+                keys.append(node.args[1].meta["example_value"].shape[1])
+        return aot_eager(gm, example_inputs)
+
+    given, own = tensors(grad), tensors(grad)
+    result, expected = dynamo.compile(program, backend=backend)(*given), program(*own)
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
+    assert keys == [heads]
+    if grad:
+        result.square().sum().backward()
+        expected.square().sum().backward()
+        for one, other in zip(given[:3], own[:3], strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=1e-6)

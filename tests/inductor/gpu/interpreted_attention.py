@@ -12,13 +12,14 @@ import inductor.attention_ops
 from dynamo.aot.capture import capture_forward
 from dynamo.base.counters import counters
 from inductor import cuda
-from inductor.codegen.attention.spec import Blocks, four_strides, spec_of
+from inductor.codegen.attention.spec import Blocks, few_of, four_strides, spec_of
 from inductor.fx_passes.attention import serve_attention
 from inductor.lowering.run import lower_graph
 from inductor.runtime.attention import (
     AttentionBackwardCall,
     AttentionCall,
     prepare_backward,
+    prepare_few,
     prepare_forward,
 )
 from inductor.runtime.attention_reference import reference_attention, reference_backward
@@ -88,6 +89,36 @@ def test_forward_and_backward(name: str, blocks: Blocks) -> None:
     )
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+FEW: dict[str, dict[str, Any]] = {
+    "one": {"sizes": (2, 4, 4, 1, 300, 16, 16)},
+    "grouped": {"sizes": (1, 6, 2, 1, 421, 24, 20)},
+    "several": {"sizes": (2, 4, 2, 5, 390, 16, 32)},
+    "causal": {"sizes": (1, 2, 1, 16, 300, 16, 16), "causal": True},
+    "window": {"sizes": (1, 4, 2, 9, 300, 16, 16), "causal": True, "window": 3},
+    "mask of keys": {"sizes": (2, 4, 2, 2, 500, 16, 16), "mask": (2, 1, 1, 500)},
+    "mask": {"sizes": (2, 4, 1, 3, 300, 16, 16), "mask": (2, 4, 3, 300)},
+    "nan rows": {"sizes": (2, 4, 1, 3, 300, 16, 16), "mask": (2, 4, 3, 300), "nan_rows": True},
+    "bias": {"sizes": (2, 4, 2, 3, 300, 16, 16), "bias": (1, 4, 3, 300)},
+    "bias of keys, cap": {"sizes": (2, 4, 2, 3, 300, 16, 16), "bias": (2, 1, 1, 300), "cap": 2.0},
+    "mask and bias": {"sizes": (1, 4, 2, 1, 300, 16, 16), "bias": (1, 4, 1, 300), "mask": (1, 1, 1, 300)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_queries(name: str) -> None:
+    """Programs share the keys, and one of them may see none."""
+    (q, k, v, bias, mask), facts = tensors(**FEW[name])
+    if mask is not None:
+        mask[..., :140] = False  # the whole first chunk
+    spec = spec_of(q, k, v, bias, mask, lse=False, **facts)
+    few = few_of(spec)
+    assert few is not None and few.splits > 1 and few.splits * few.chunk >= k.shape[2]
+    out, _ = prepare_few(spec, few, q.device)(q, k, v, bias, mask)
+    wide = [x if x is None or x.dtype is torch.bool else x.double() for x in (q, k, v, bias, mask)]
+    expected, _ = reference_attention(*wide, *facts.values(), False)
+    torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3, equal_nan=True)
 
 
 def test_least_number_as_bias_is_no_infinity() -> None:

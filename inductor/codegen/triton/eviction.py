@@ -1,0 +1,44 @@
+"""Which accesses of a launch should not push others out of the second-level cache.
+
+In: a `Launch` that loops over its columns. Out: for a stage, whether it is the last pass over rows
+that an earlier stage has read, and over which buffers. What such a pass reads is not wanted again,
+and what it stores would take the place of rows that other programs are about to read again.
+"""
+
+from __future__ import annotations
+
+from inductor.codegen.triton.launch import Launch, Stage
+from inductor.ir.extent import hint_of
+
+CACHED = 24 << 20  # bytes that stay in the cache anyway, until the next kernel reads them
+EVICT_FIRST = 'eviction_policy="evict_first"'
+
+
+def read_for_the_last_time(launch: Launch, stage: Stage) -> frozenset[str]:
+    """The buffers that `stage` is the last to read, column by column, and not the first."""
+    if launch.persistent or launch.tiled or stage not in launch.stages:
+        return frozenset()
+    at = launch.stages.index(stage)
+    before = {name for each in launch.stages[:at] for name in _by_columns(each)}
+    behind = {name for each in launch.stages[at + 1 :] for name in _by_columns(each)}
+    bytes_of = {name: _bytes(launch, stage, name) for name in _by_columns(stage)}
+    return frozenset(
+        name for name in (bytes_of.keys() & before) - behind if bytes_of[name] > CACHED
+    )
+
+
+def _by_columns(stage: Stage) -> set[str]:
+    return {
+        op.buffer for op in stage.ops
+        if op.name == "load" and op.index is not None and op.index.stride_of("r") != 0
+    }  # fmt: skip
+
+
+def _bytes(launch: Launch, stage: Stage, name: str) -> int:
+    """Bytes of a buffer that all programs read; one row where rows share it."""
+    found = 0
+    for op in stage.ops:
+        if op.name == "load" and op.buffer == name and op.index is not None:
+            rows = hint_of(launch.rows) if op.index.stride_of("x") != 0 else 1
+            found = max(found, rows * hint_of(stage.columns) * op.dtype.itemsize)
+    return found

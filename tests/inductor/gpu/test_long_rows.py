@@ -1,0 +1,71 @@
+"""Rows that do not fit on the chip: blocks of their loops, and what is to stay in the cache."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from triton_kernels import Index_zero, softmax, stage
+from triton_reference import layout_of
+
+from inductor.codegen.triton.configs import EXPONENTIALS, EXPONENTIALS_IN_HALF, EXPONENTIALS_STORED
+from inductor.codegen.triton.eviction import EVICT_FIRST
+from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
+from inductor.ir.body import LoopBody
+
+HALF = torch.float16
+
+
+def printed(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> TritonKernel:
+    """A softmax whose memory has this dtype."""
+    kernel, buffers = softmax(rows, columns)
+    stages = tuple(
+        LoopBody(each.ranges, each.reduction_ranges, tuple(
+            replace(op, dtype=dtype) if op.buffer in ("a", "c") else op for op in each.ops))
+        for each in kernel.stages)
+    layouts = {name: replace(layout_of(tensor), dtype=dtype) for name, tensor in buffers.items()}
+    return print_kernel(replace(kernel, stages=stages), layouts)
+
+
+def first_config(kernel: TritonKernel) -> tuple[int, int, int]:
+    (source,) = kernel.sources
+    config = source.choices.all()[0]
+    return config.rows, config.columns, config.warps
+
+
+@pytest.mark.parametrize("columns, dtype, expected", [
+    (20001, torch.float32, EXPONENTIALS_STORED), (20000, HALF, EXPONENTIALS_STORED),
+    (20001, HALF, EXPONENTIALS_IN_HALF),
+])  # fmt: skip
+def test_blocks_of_rows_that_are_stored(columns, dtype, expected) -> None:
+    assert first_config(printed(1200, columns, dtype)) == expected
+
+
+def test_last_pass_leaves_the_cache_to_others() -> None:
+    text = printed(1200, 20001).sources[0].text
+    loops = re.split(r"(?m)^    for base in ", text)[1:]
+    assert len(loops) == 2
+    assert EVICT_FIRST not in loops[0]
+    assert loops[1].count(EVICT_FIRST) == 2  # one load, one store
+
+
+def test_small_tensors_stay_in_the_cache() -> None:
+    assert EVICT_FIRST not in printed(12, 20001).sources[0].text
+    assert EVICT_FIRST not in printed(20000, 1000).sources[0].text  # held on the chip
+
+
+def test_sums_alone_take_small_tiles() -> None:
+    rows, columns = 30, 20001
+
+    def total(ops, o, i, r):
+        values = ops.load("a", o[0] * columns + r[0], torch.float32)
+        shifted = ops.sub(values, ops.load("m", Index_zero(), torch.float32))
+        ops.store("c", o[0] * columns, ops.reduction("sum", ops.exp(shifted)))
+
+    kernel, buffers = softmax(rows, columns)
+    stages = kernel.stages[0], stage((rows,), (), (columns,), total)
+    layouts = {name: layout_of(tensor) for name, tensor in buffers.items()}
+    made = print_kernel(replace(kernel, stages=stages, locals=kernel.locals[:1]), layouts)
+    assert first_config(made) == EXPONENTIALS
