@@ -57,7 +57,7 @@ def test_small_tensors_stay_in_the_cache() -> None:
 
 
 def test_sums_alone_take_small_tiles() -> None:
-    rows, columns = 30, 20001
+    rows, columns = 600, 20001
 
     def total(ops, o, i, r):
         values = ops.load("a", o[0] * columns + r[0], torch.float32)
