@@ -154,9 +154,10 @@ def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     if x.numel() == 0 or not x.dtype.is_floating_point:
         return NotImplemented
     top = torch.amax(x, dim, keepdim=True)
-    top = torch.where(top.abs() == float("inf"), 0.0, top)
+    # Infinities are put right for each row, so that kernels may find maximum and sum in one pass.
     total = torch.log(torch.sum(torch.exp(x - top), dim, keepdim=keepdim))
-    return total + (top if keepdim else torch.squeeze(top, dim))  # no view, as in eager
+    top = top if keepdim else torch.squeeze(top, dim)
+    return torch.where(top.abs() == float("inf"), top, total + top)
 
 
 def pixel_shuffle(x: Tensor, factor: int) -> Tensor:

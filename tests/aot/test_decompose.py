@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+
 import torch.nn.functional as F
 
+import dynamo
 from dynamo import aot
 from dynamo.aot.decompositions import FROM_TORCH, OWN, default_decompositions
 from dynamo.aot.foreach import FOREACH
@@ -162,3 +164,22 @@ def test_signs_of_zero_are_told_apart() -> None:
         if node.target is aten.add.Tensor
     ]
     assert {"0.0", "-0.0"} <= set(constants)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dim", [-1, 0, (0, 1)])
+def test_logsumexp_of_infinities(dim, keepdim: bool) -> None:
+    """A row with an infinity, of nothing but them, with both, with NaN; forward and backward."""
+    inf, nan = float("inf"), float("nan")
+    given = R(6, 40)
+    given[0, 3] = given[4, 5] = inf
+    given[1] = given[3, 1] = given[4, 6] = -inf
+    given[2, 7] = nan
+    a, b = given.clone().requires_grad_(), given.clone().requires_grad_()
+    expected = torch.logsumexp(a, dim, keepdim=keepdim)
+    got = dynamo.compile(lambda x: torch.logsumexp(x, dim, keepdim=keepdim))(b)
+    torch.testing.assert_close(got, expected, equal_nan=True)
+    assert got.stride() == expected.stride()
+    expected.sum().backward()
+    got.sum().backward()
+    torch.testing.assert_close(b.grad, a.grad, equal_nan=True)
