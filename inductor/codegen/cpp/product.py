@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import hashlib
 
-PRODUCT_TEXT = r"""
+from inductor.codegen.cpp.registers import REGISTERS
+
+_TEXT = r"""
 typedef long i64;
 typedef float f32;
 extern "C" {
@@ -36,13 +38,6 @@ enum { LANES = 8, ROWS = 6, DIRECT = 1 };
 #else
 enum { LANES = 4, ROWS = 6, DIRECT = 0 };
 #endif
-// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
-// read operands again from memory and move sums from one register to another.
-#if defined(__AVX__) && !defined(__AVX512F__)
-#define HOLD(value) asm("" : "+x"(value))
-#else
-#define HOLD(value)
-#endif
 // Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. ALIAS: rows
 // that are a multiple of so many numbers apart would.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
@@ -54,16 +49,6 @@ enum { CHUNK = 512 / COLUMNS };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
-// With three operands, the compiler would put sums into other registers and move them back.
-#if defined(__FMA__) && !defined(__AVX512F__)
-#define ADD_PRODUCT(sum, left, right) \
-  asm("vfmadd231ps %1, %2, %0" : "+x"(sum) : "x"(left), "x"(right))
-#else
-#define ADD_PRODUCT(sum, left, right) \
-  sum += left * right;                \
-  HOLD(sum)
-#endif
-
 // What is read next: `runs` pieces of `lines` lines of a cache, `stride` bytes apart.
 struct Next {
   const char* from;
@@ -455,6 +440,7 @@ EXPORT int PRODUCT(
 }
 """
 
+PRODUCT_TEXT = REGISTERS + _TEXT
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
 PRODUCT_UNIT = "\n".join(
     [
