@@ -58,7 +58,11 @@ def load_product(store: Store, toolchain: Toolchain) -> Product:
 
 @functools.cache
 def _load(path: str) -> Product:
-    library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    return bind_product(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL))
+
+
+def bind_product(library: ctypes.CDLL) -> Product:
+    """The functions of a built library."""
     function, pack = library[PRODUCT_NAME], library[f"{PRODUCT_NAME}_pack"]
     number, pointer = ctypes.c_long, ctypes.c_void_p
     function.argtypes = [number, number, number, pointer, number, number, pointer, number, number]

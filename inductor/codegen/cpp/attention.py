@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 
-_HEAD = r"""
+from inductor.codegen.cpp.registers import REGISTERS
+
+_HEAD = REGISTERS + r"""
 typedef long i64;
 typedef float f32;
 typedef unsigned char u8;
@@ -34,13 +36,6 @@ enum { LANES = 16, ROWS = 14 };
 enum { LANES = 8, ROWS = 6 };
 #else
 enum { LANES = 4, ROWS = 6 };
-#endif
-// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
-// read operands again from memory and move sums from one register to another.
-#if defined(__AVX__) && !defined(__AVX512F__)
-#define HOLD(value) asm("" : "+x"(value))
-#else
-#define HOLD(value)
 #endif
 // Rows of scores are LINE apart, so that they do not all fall into the same sets of a cache.
 enum { VECTORS = 2, PANEL = LANES * VECTORS, CHUNK = 512, LINE = CHUNK + LANES };
@@ -127,8 +122,7 @@ static void tile(i64 depth, const f32* a, i64 lda, const f32* b, i64 ldb, f32* c
       Vector left = all(a[r * lda + p]);
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) {
-        sum[r][v] += left * right[v];
-        HOLD(sum[r][v]);
+        ADD_PRODUCT(sum[r][v], left, right[v]);
       }
     }
   }

@@ -18,9 +18,10 @@ from __future__ import annotations
 import hashlib
 
 from inductor.codegen.cpp.depthwise import DEPTHWISE
+from inductor.codegen.cpp.registers import REGISTERS
 from inductor.codegen.cpp.winograd import WINOGRAD
 
-_TILES = r"""
+_TILES = REGISTERS + r"""
 typedef long i64;
 typedef float f32;
 extern "C" {
@@ -46,13 +47,9 @@ enum { LINE_LANES = 16, AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef void (*Epilogue)(void**, i64, i64, i64, i64);
-// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
-// read operands again from memory and move sums from one register to another.
 #if defined(__AVX__) && !defined(__AVX512F__)
-#define HOLD(value) asm("" : "+x"(value))
 enum { STREAMS = 1 };
 #else
-#define HOLD(value)
 enum { STREAMS = 0 };
 #endif
 
@@ -95,8 +92,7 @@ static inline __attribute__((always_inline)) const f32* walk(
           Vector left = *(const f32*)(at[g][r / 3] + r % 3 * s + 4 * u) - Vector{};
 #pragma GCC unroll 2
           for (int v = 0; v < V; ++v) {
-            sum[g * R + r][v] += left * right[v];
-            HOLD(sum[g * R + r][v]);
+            ADD_PRODUCT(sum[g * R + r][v], left, right[v]);
           }
         }
     }

@@ -64,8 +64,8 @@ struct Depthwise {
           HOLD(tap);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            sum[u][r][v] += (Vector) * (const Loose*)((r < 3 ? p + r * s : q) + v * LANES) * tap;
-            HOLD(sum[u][r][v]);
+            const Vector x = *(const Loose*)((r < 3 ? p + r * s : q) + v * LANES);
+            ADD_PRODUCT(sum[u][r][v], x, tap);
           }
         }
         p += next, q += next, b += LANES;

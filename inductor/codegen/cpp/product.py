@@ -1,19 +1,26 @@
 """A matrix product of our own, as C++: for processors and layouts on which the libraries are slow.
 
 What is here: the text of one translation unit and the name of its function, which every graph may
-call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of both sides
-are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also come
-as panels (`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense. While a panel
-is used, the next one is fetched into the second cache: weights mostly lie in memory. Only additions
-and products of float32 are used, in the order of k, so that NaN, infinities and zero behave as in
-any product.
+call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of b are
+copied first, as panels [depth, COLUMNS], so that they are read in order; b may also come as panels
+(`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense; it is copied, too, unless
+its rows can be read where they lie. While a panel is used, the next one is fetched into the second
+cache: weights mostly lie in memory. Only additions and products of float32 are used, in the order
+of k, so that NaN, infinities and zero behave as in any product.
+
+Where another thread (of this or of another program) shares a core, what counts is how many
+instructions a tile needs beside its sums: hence the unrolled loop, prefetches once in BURST steps,
+and sums whose registers the compiler does not rename. A thread that has finished its panels takes
+some of another's.
 """
 
 from __future__ import annotations
 
 import hashlib
 
-PRODUCT_TEXT = r"""
+from inductor.codegen.cpp.registers import REGISTERS
+
+_TEXT = r"""
 typedef long i64;
 typedef float f32;
 extern "C" {
@@ -25,21 +32,16 @@ int omp_get_num_threads();
 long sysconf(int);
 }
 #if defined(__AVX512F__)
-enum { LANES = 16, ROWS = 14 };
+enum { LANES = 16, ROWS = 14, DIRECT = 0 };
 #elif defined(__AVX__)
-enum { LANES = 8, ROWS = 6 };
+enum { LANES = 8, ROWS = 6, DIRECT = 1 };
 #else
-enum { LANES = 4, ROWS = 6 };
+enum { LANES = 4, ROWS = 6, DIRECT = 0 };
 #endif
-// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
-// read operands again from memory and move sums from one register to another.
-#if defined(__AVX__) && !defined(__AVX512F__)
-#define HOLD(value) asm("" : "+x"(value))
-#else
-#define HOLD(value)
-#endif
-// Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE.
+// Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. ALIAS: rows
+// that are a multiple of so many numbers apart would.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
+enum { ALIAS = 1024, BURST = 16, GROUP = 4, MOST_THREADS = 128 };
 // Sums of so many products are added up: a long chain of additions is less exact.
 enum { CHAIN = 192 };
 // So many panels are packed at a time, where several blocks of rows read them: 1.5 MB.
@@ -47,20 +49,13 @@ enum { CHUNK = 512 / COLUMNS };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
-// As in `convolution.py`.
-#if defined(__AVX__) && !defined(__AVX512F__)
-#define HOLD(value) asm("" : "+x"(value))
-#else
-#define HOLD(value)
-#endif
-
 // What is read next: `runs` pieces of `lines` lines of a cache, `stride` bytes apart.
 struct Next {
   const char* from;
   i64 runs, lines, stride;
 };
 
-// It is fetched into the second cache line by line, `rate` lines for every two steps of a tile.
+// It is fetched into the second cache line by line, `rate` lines for every BURST steps of a tile.
 // Without, weights come from memory at the moment when they are needed.
 struct Ahead {
   const char* next;
@@ -74,7 +69,7 @@ static Ahead ahead(const Next& next, i64 part, i64 parts, i64 steps) {
   if (!count) return {0, 0, 0, 0, 0, 0};
   i64 run = first / next.lines, at = first % next.lines;
   return {next.from + run * next.stride + at * LINE, count, next.lines - at, next.lines,
-          next.stride - next.lines * LINE, int(count * 2 / steps + 1)};
+          next.stride - next.lines * LINE, int(count * BURST / steps + 1)};
 }
 
 static inline __attribute__((always_inline)) void fetch(Ahead& more) {
@@ -87,12 +82,12 @@ static inline __attribute__((always_inline)) void fetch(Ahead& more) {
 }
 
 // A tile c [R, COLUMNS] = a [R, depth] b [depth, COLUMNS] + start, where there is one. Rows of a
-// are STRIDE apart.
+// are lda apart: STRIDE, unless they may be DIRECT.
 struct Tile {
   i64 depth;
   const f32 *a, *b;
   f32* c;
-  i64 ldc;
+  i64 lda, ldc;
   const f32* start;
   i64 lds;
 };
@@ -100,7 +95,9 @@ struct Tile {
 template <int R>
 static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
   const f32 *b = t.b, *start = t.start;
-  const i64 lds = t.lds, ldc = t.ldc;
+  const i64 lds = t.lds, ldc = t.ldc, lda = DIRECT ? t.lda : STRIDE;
+  enum { NEAR = DIRECT ? 3 : R };  // rows that are addressed from one pointer
+  enum { UNROLL = R + 2 > ROWS ? 4 : 1 };  // lower tiles are rare
   f32* c = t.c;
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -109,7 +106,9 @@ static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
   }
   for (i64 from = 0; from < t.depth; from += CHAIN) {
     const i64 depth = t.depth - from < CHAIN ? t.depth - from : CHAIN;
-    const f32* a = t.a + from;
+    const f32* a[(R + NEAR - 1) / NEAR];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r += NEAR) a[r / NEAR] = t.a + from + r * lda;
     Vector sum[R][VECTORS] = {};
     auto step = [&](i64 p) __attribute__((always_inline)) {
       Vector right[VECTORS];
@@ -120,21 +119,21 @@ static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        Vector left = a[r * STRIDE + p] - Vector{};
+        Vector left = a[r / NEAR][r % NEAR * lda + p] - Vector{};
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v) {
-          sum[r][v] += left * right[v];
-          HOLD(sum[r][v]);
+          ADD_PRODUCT(sum[r][v], left, right[v]);
         }
       }
     };
     i64 p = 0;
-    for (; p + 2 <= depth; p += 2) {
+    while (p + BURST <= depth) {
       fetch(more);
-      step(p);
-      step(p + 1);
+      for (const i64 end = p + BURST; p < end; p += UNROLL)
+#pragma GCC unroll 4
+        for (int i = 0; i < UNROLL; ++i) step(p + i);
     }
-    if (p < depth) step(p);
+    for (; p < depth; ++p) step(p);
     const f32* other = from ? c : start;
     const i64 ldo = from ? ldc : lds;
 #pragma GCC unroll 16
@@ -219,6 +218,7 @@ struct Product {
   const f32 *a, *b, *bias;
   f32* c;
   i64 lda, step, row, column, panels_given;
+  bool direct;  // rows of a are read where they lie
   Epilogue* epilogue;
   void* context;
 
@@ -237,16 +237,17 @@ struct Product {
     return {0, 0, 0, 0};
   }
 
-  // Columns j0.. of the result, for the rows whose copy is `left`. next: what is read later.
+  // Columns j0.. of the result, for the rows of a that are `left`. next: what is read later.
   void panel(i64 j0, i64 r0, i64 r1, i64 p0, i64 depth, const f32* left, const f32* right,
              const Next& next) const {
+    const i64 ldl = direct ? lda : STRIDE;
     const i64 width = n - j0 < COLUMNS ? n - j0 : COLUMNS, rows = r1 - r0, count = up(rows, ROWS);
     f32 edge[ROWS * COLUMNS];
     for (i64 i = 0; i < count; ++i) {
       const i64 from = rows * i / count, height = rows * (i + 1) / count - from;
       f32* to = c + (r0 + from) * n + j0;
       const Ahead more = ahead(next, i, count, depth);
-      Tile t = {depth, left + from * STRIDE, right, to, n, bias ? bias + j0 : 0, 0};
+      Tile t = {depth, left + from * ldl, right, to, ldl, n, bias ? bias + j0 : 0, 0};
       if (p0) t.start = to, t.lds = n;
       if (width == COLUMNS) {
         tile_of<ROWS>(height, t, more);
@@ -255,7 +256,7 @@ struct Product {
       for (int r = 0; r < height; ++r)
         for (int j = 0; j < COLUMNS; ++j)
           edge[r * COLUMNS + j] = j < width && t.start ? t.start[r * t.lds + j] : 0;
-      tile_of<ROWS>(height, {depth, t.a, right, edge, COLUMNS, edge, COLUMNS}, more);
+      tile_of<ROWS>(height, {depth, t.a, right, edge, ldl, COLUMNS, edge, COLUMNS}, more);
       for (int r = 0; r < height; ++r)
         for (int j = 0; j < width; ++j) to[r * n + j] = edge[r * COLUMNS + j];
     }
@@ -266,35 +267,47 @@ struct Product {
     pack(b + p0 * row + j0 * column, row, column, depth, width, to);
   }
 
+  // The left side for the rows r0.. and `depth` terms from p0 on: a itself or a copy in `left`.
+  // begin: what is read next, fetched meanwhile.
+  const f32* left_side(i64 r0, i64 r1, i64 p0, i64 depth, f32* left, const Next& begin) const {
+    const i64 parts = direct ? 1 : r1 - r0;
+    for (i64 i = 0; i < parts; ++i) {
+      Ahead more = ahead(begin, i, parts, 1);
+      fetch(more);
+      if (!direct && step == 1) memcpy(left + i * STRIDE, a + (r0 + i) * lda + p0, depth * 4);
+    }
+    if (direct) return a + r0 * lda + p0;
+    if (step != 1) copy_turned(a + r0 + p0 * step, step, r1 - r0, depth, left);
+    return left;
+  }
+
   // Of the sums of panels first.. in rows r0.. the `depth` terms from p0 on. `room` has room for
   // all panels where they are `kept` (and are there already if `packed`), else for one. They are
-  // finished GROUP at a time.
+  // finished GROUP at a time. near: the first one has been fetched.
   void strip(i64 r0, i64 r1, i64 first, i64 last, i64 p0, i64 depth, f32* left, f32* room,
-             bool kept, bool packed) const {
-    enum { GROUP = 4 };
-    const Next begin = panels_given ? panel_behind(panel_at(first * COLUMNS, p0), p0 ? 0 : depth)
-                       : packed ? Next{0, 0, 0, 0} : source(first, p0, depth);
-    for (i64 i = r0; i < r1; ++i) {
-      Ahead more = ahead(begin, i - r0, r1 - r0, 1);
-      fetch(more);
-      if (step == 1) memcpy(left + (i - r0) * STRIDE, a + i * lda + p0, depth * 4);
-    }
-    if (step != 1) copy_turned(a + r0 + p0 * step, step, r1 - r0, depth, left);
+             bool kept, bool packed, bool near) const {
+    const Next nothing = {0, 0, 0, 0};
+    const Next begin = near || packed ? nothing
+                       : panels_given ? panel_behind(panel_at(first * COLUMNS, p0), p0 ? 0 : depth)
+                                      : source(first, p0, depth);
+    const f32* side = left_side(r0, r1, p0, depth, left, begin);
     for (i64 at = first, done = first; at < last; ++at) {
-      const bool more = at + 1 < last;
+      const bool ends = at + 1 == last && p0 + depth == k;  // then others follow, from their begin
+      const bool more = at + 1 < (ends ? up(n, COLUMNS) : last);
+      const i64 then = ends ? 0 : p0;
       const f32* right = room + (kept ? (at - first) * depth * COLUMNS : 0);
-      Next next = {0, 0, 0, 0};
+      Next next = nothing;
       if (panels_given) {
         right = panel_at(at * COLUMNS, p0);
-        if (more) next = panel_behind(panel_at((at + 1) * COLUMNS, p0), depth);
+        if (more) next = panel_behind(panel_at((at + 1) * COLUMNS, then), depth);
         else if (p0 + depth < k) next = panel_behind(panel_at(first * COLUMNS, p0 + depth), depth);
       } else if (packed) {
-        if (more) next = panel_behind(right + depth * COLUMNS, depth);
+        if (more && !ends) next = panel_behind(right + depth * COLUMNS, depth);
       } else {
         pack_panel(at, p0, depth, (f32*)right);
-        if (more) next = source(at + 1, p0, depth);
+        if (more) next = source(at + 1, then, depth);
       }
-      panel(at * COLUMNS, r0, r1, p0, depth, left, right, next);
+      panel(at * COLUMNS, r0, r1, p0, depth, side, right, next);
       if (!epilogue || p0 + depth < k || (at + 1 - done < GROUP && at + 1 < last)) continue;
       const i64 end = (at + 1) * COLUMNS;
       epilogue(context, r0, r1, done * COLUMNS, end < n ? end : n);
@@ -302,8 +315,9 @@ struct Product {
     }
   }
 
-  // Panels first.. of the result in rows begin.., `tall` of them at a time.
-  void share(i64 begin, i64 end, i64 tall, i64 first, i64 last, f32* left, f32* room) const {
+  // Panels first.. of the result in rows begin.., `tall` of them at a time. near: as in `strip`.
+  void share(i64 begin, i64 end, i64 tall, i64 first, i64 last, bool near, f32* left,
+             f32* room) const {
     const i64 passes = up(k, DEPTH), deep = up(up(k, passes), 4) * 4;
     const bool chunks = !panels_given && end - begin > tall;  // each panel is packed once
     const i64 wide = chunks ? CHUNK : last - first, high = chunks ? end - begin : tall;
@@ -313,7 +327,7 @@ struct Product {
           const i64 depth = k - p0 < deep ? k - p0 : deep, c1 = c0 + wide < last ? c0 + wide : last;
           for (i64 r0 = top; r0 < end && r0 < top + high; r0 += tall)
             strip(r0, r0 + tall < end ? r0 + tall : end, c0, c1, p0, depth, left, room, chunks,
-                  chunks && r0 > top);
+                  chunks && r0 > top, near && c0 == first && !p0);
         }
   }
 };
@@ -341,6 +355,42 @@ static i64 most_rows() {
   return rows > ROWS ? rows : ROWS;
 }
 
+// Panels that nobody has begun: `end` in the upper half, the first one in the lower one.
+struct Panels {
+  unsigned long left;
+  char apart[2 * LINE - 8];
+
+  // The owner takes them from the front, others from the back: few at a time, one by one in the
+  // end, or all at once.
+  bool take(bool front, bool all, i64& first, i64& last) {
+    unsigned long now = __atomic_load_n(&left, __ATOMIC_RELAXED);
+    for (;;) {
+      const i64 begin = now & 0xffffffff, end = now >> 32;
+      if (begin >= end) return false;
+      const i64 half = up(end - begin, 2), some = all ? end - begin : half < GROUP ? half : GROUP;
+      first = front ? begin : end - some, last = first + some;
+      const unsigned long then = front ? now + some : now - ((unsigned long)some << 32);
+      if (__atomic_compare_exchange_n(&left, &now, then, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return true;
+    }
+  }
+};
+
+// All of a product that is left, for one of the threads: its own part, then others'. `across`
+// parts of each of `down` bands of rows.
+static void work(const Product& p, Panels* parts, i64 down, i64 across, i64 tall, f32* left) {
+  const i64 count = down * across, me = omp_get_thread_num();
+  for (i64 i = 0; i < count; ++i) {
+    const i64 part = (me + i) % count, band = part % down;
+    i64 first, last, before = -1;
+    while (parts[part].take(i == 0, !p.direct || count == 1, first, last)) {
+      p.share(p.m * band / down, p.m * (band + 1) / down, tall, first, last, first == before, left,
+              left + tall * STRIDE);
+      before = last;
+    }
+  }
+}
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT i64 PRODUCT_COLUMNS() { return COLUMNS; }
 
@@ -358,9 +408,11 @@ EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* t
 EXPORT int PRODUCT(
     i64 m, i64 n, i64 k, const f32* a, i64 lda, i64 step, const f32* b, i64 row, i64 column,
     const f32* bias, f32* c, i64 threads, Epilogue* epilogue, void* context) {
-  Product p = {m, n, k, a, b, bias, c, lda, step, row, column, row == 0, epilogue, context};
+  const bool direct = DIRECT && step == 1 && lda % ALIAS;
+  Product p = {m, n, k, a, b, bias, c, lda, step, row, column, row == 0, direct, epilogue, context};
   i64 worth = m * n / 4096 * k / 256 + 1;  // a thread has at least some 2 million operations
   if (threads > worth) threads = worth;
+  if (threads > MOST_THREADS) threads = MOST_THREADS;
   i64 bands = up(m, ROWS), panels = up(n, COLUMNS), down = 1, least = -1;
   for (i64 t = 1; t <= threads; ++t) {
     if (threads % t) continue;
@@ -368,27 +420,27 @@ EXPORT int PRODUCT(
     if (least < 0 || work < least) least = work, down = t;
   }
   i64 across = threads / down, highest = up(m, down), tall = most_rows();
-  tall = up(highest, up(highest, tall));
+  tall = up(up(highest, up(highest, tall)), ROWS) * ROWS;
   int failed = 0;
+  Panels parts[MOST_THREADS];
+  for (i64 j = 0; j < threads; ++j) {
+    const i64 jc = j / down;
+    parts[j].left = panels * (jc + 1) / across << 32 | panels * jc / across;
+  }
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    i64 count = omp_get_num_threads();
     i64 packed = row && tall < highest ? CHUNK : 1;
     f32* left = room_of_thread.of(tall * STRIDE + DEPTH * COLUMNS * packed);
-    if (!left) {
+    if (left)
+      work(p, parts, down, across, tall, left);
+    else
       failed = 1;
-    } else {
-      for (i64 job = omp_get_thread_num(); job < down * across; job += count) {
-        i64 jr = job % down, jc = job / down;
-        p.share(m * jr / down, m * (jr + 1) / down, tall, panels * jc / across,
-                panels * (jc + 1) / across, left, left + tall * STRIDE);
-      }
-    }
   }
   return failed;
 }
 """
 
+PRODUCT_TEXT = REGISTERS + _TEXT
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
 PRODUCT_UNIT = "\n".join(
     [

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import random
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +14,11 @@ import torch
 
 import dynamo
 from inductor import compile_fx
+from inductor.codegen.cpp.product import PRODUCT_UNIT
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
-from inductor.runtime.products import Product, load_product
+from inductor.runtime.own_libraries import own_library
+from inductor.runtime.products import Product, bind_product, load_product
 from inductor.scheduler import library_kernels
 
 
@@ -49,7 +55,7 @@ def assert_right(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: Any) ->
 def test_sizes_and_strides(product: Product, seed: int) -> None:
     numbers = random.Random(seed)
     for _ in range(12):
-        sizes = [1, 2, 13, 15, 31, 33, 385, 769, numbers.randint(1, 1700)]
+        sizes = [1, 2, 13, 15, 31, 33, 385, 769, 1024, numbers.randint(1, 1700)]
         m, n, k = (numbers.choice(sizes) for _ in "mnk")
         lefts = [torch.randn(m, k), torch.randn(m, k + 3)[:, :k], torch.randn(k, m).t()]
         x = numbers.choice([*lefts, torch.randn(k, m + 5).t()[2 : m + 2]])
@@ -63,6 +69,53 @@ def test_sizes_and_strides(product: Product, seed: int) -> None:
         out.fill_(float("nan"))
         product.multiply(x, product.panels(weight), bias, out, threads)
         assert_right(out, x, weight, bias)
+
+
+SETS = [("-march=x86-64",), ("-mavx",), ("-mavx2", "-mfma"), ("-mavx512f",)]
+
+
+@pytest.mark.parametrize("flags", SETS)
+def test_other_instruction_sets(flags: tuple[str, ...]) -> None:
+    """They compile, and are right where this processor can run them."""
+    store = cache_store()
+    toolchain = need_toolchain(store)
+    if platform.machine() != "x86_64" or "-march=native" not in toolchain.compile_flags:
+        pytest.skip("the flags are those of compilers for x86-64")
+    plain = [flag for flag in toolchain.compile_flags if flag != "-march=native"]
+    other = replace(toolchain, compile_flags=(*plain, *flags))
+    path = own_library((PRODUCT_UNIT,), store, other)
+    runs = set(Path("/proc/cpuinfo").read_text().split())
+    if not {flag[2:] for flag in flags if flag.startswith("-m")} - {"arch=x86-64"} <= runs:
+        return
+    product = bind_product(ctypes.CDLL(path))
+    for m, n, k in ((37, 70, 129), (1, 33, 1024), (100, 257, 801)):
+        x, weight, bias = torch.randn(m, k), torch.randn(n, k).t(), torch.randn(n)
+        for side in (weight, product.panels(weight)):
+            out = torch.full((m, n), float("nan"))
+            product.multiply(x, side, bias, out, 2)
+            assert_right(out, x, weight, bias)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("turned", [False, True])
+def test_each_part_is_finished_once(product: Product, threads: int, turned: bool) -> None:
+    """By which thread ever: each part of the result is complete when the epilogue gets it."""
+    numbers = random.Random(threads)
+    m, n, k = numbers.randint(90, 300), numbers.randint(400, 1300), numbers.randint(700, 1700)
+    x, weight = torch.randn(k, m).t() if turned else torch.randn(m, k), torch.randn(k, n)
+    panels, out, seen = product.panels(weight), torch.zeros(m, n), torch.zeros(m, n)
+    taken = torch.empty(m, n)
+
+    def finish(context: Any, r0: int, r1: int, j0: int, j1: int) -> None:
+        seen[r0:r1, j0:j1] += 1
+        taken[r0:r1, j0:j1] = out[r0:r1, j0:j1]
+
+    number, pointer = ctypes.c_long, ctypes.c_void_p
+    callback = ctypes.CFUNCTYPE(None, pointer, number, number, number, number)(finish)
+    sides = (x.data_ptr(), *x.stride(), panels.data_ptr(), 0, 0, None, out.data_ptr())
+    assert product.function(m, n, k, *sides, threads, callback, None) == 0
+    assert (seen == 1).all()
+    assert_right(taken, x, weight, None)
 
 
 def test_special_values_spread_as_in_any_product(product: Product) -> None:

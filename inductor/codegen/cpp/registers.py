@@ -1,0 +1,23 @@
+"""How tiles keep their sums in registers: C++ text for the kernels that sum products up.
+
+A compiler left alone reads operands again from memory where there are 16 registers, and moves sums
+from one register to another. These instructions count where another thread shares the core.
+"""
+
+REGISTERS = r"""
+// HOLD: a value is wanted in a register now. ADD_PRODUCT: sum += left * right, in the same register
+// (with an operation of three operands, the compiler would rename sums and move them back).
+#if defined(__AVX__) && !defined(__AVX512F__)
+#define HOLD(value) asm("" : "+x"(value))
+#else
+#define HOLD(value)
+#endif
+#if defined(__FMA__) && !defined(__AVX512F__)
+#define ADD_PRODUCT(sum, left, right) \
+  asm("vfmadd231ps %1, %2, %0" : "+x"(sum) : "x"(left), "x"(right))
+#else
+#define ADD_PRODUCT(sum, left, right) \
+  sum += left * right;                \
+  HOLD(sum)
+#endif
+"""
