@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.backends.registry import Backend
-from lazy import _C
+from lazy import _C, scripted
 from lazy.record import BUSY, LOCK
 from lazy.recorder import ACTIVE, HOME, LONGEST, MODES, Recorder, arm, enter, set_modes
 from lazy.report import REPORT, End, Metrics
@@ -67,6 +67,7 @@ class mode:  # noqa: N801
 
     def __enter__(self) -> mode:
         inner = _Dispatch(self.recorder)
+        scripted.install()
         with LOCK:
             self.stack.append((inner, HOME[0]))
             HOME[0] = self.recorder
@@ -124,6 +125,7 @@ def tensor(x: torch.Tensor) -> LazyTensor:
         return x
     if not isinstance(x, torch.Tensor) or not is_plain(x):
         raise TypeError(f"lazy.tensor takes a strided tensor, not {type(x).__name__}")
+    scripted.install()
     with torch.no_grad(), torch.inference_mode(False), torch._C._DisableTorchDispatch():
         copy = x.detach().clone()
     made = wrap(Value(facts_of(copy), copy))
