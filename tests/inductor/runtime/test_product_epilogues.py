@@ -75,7 +75,9 @@ def test_results_are_those_of_eager(schedules: Any, name: str, sizes: Any) -> No
     for mine, its, right in zip(*map(_listed, (found, eager, exact)), strict=True):
         assert mine.dtype is its.dtype and mine.shape == its.shape
         error, usual = ((each.double() - right.double()).abs().max() for each in (mine, its))
-        assert error <= 3 * usual + 1e-6
+        # a sum that is rounded differently may be cast to the neighbour
+        place = torch.finfo(mine.dtype).eps * right.double().abs().max() if mine.dtype.itemsize == 2 else 1e-6
+        assert error <= 3 * usual + place
     assert templates(schedules)
 
 
