@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -13,6 +13,17 @@ os.environ.setdefault("DYNAMO_FULLGRAPH_COMPILES", "0")
 # Most tests look at what a compile does, which a graph of an earlier run would leave out.
 os.environ.setdefault("DYNAMO_GRAPH_CACHE", "0")
 os.environ.setdefault("DYNAMO_CAPTURE_CACHE", "0")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests that are being collected are no garbage, nor are they later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -159,7 +159,7 @@ def draw_calls(random_: random.Random, kind: type, name: str, count: int) -> lis
     return found
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 def test_methods(kind: type, count: int) -> None:
     random_ = random.Random(SEED)

@@ -1,4 +1,4 @@
-"""Calls with arguments of changing making: histories that once differed, some more, and a long run (`-m slow`)."""
+"""Calls with arguments of changing making: histories that once differed, some more, and a long run (`-m long`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_history_equals_eager(seed: int) -> None:
     assert check(generate(seed), "eager") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_many_histories(backend: str) -> None:
     for seed in range(10_000, 10_150):

@@ -1,4 +1,4 @@
-"""Which object a tensor is, which memory it has: some random programs, and a long run (`-m slow`)."""
+"""Which object a tensor is, which memory it has: some random programs, and a long run (`-m long`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_program_equals_eager(seed: int) -> None:
     assert check(generate(seed), "eager") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_many_programs(backend: str) -> None:
     for seed in range(500_000, 500_100):
