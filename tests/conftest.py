@@ -8,6 +8,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.parametrize import rotate_products
+
 # Most tests that say `fullgraph=True` ask for a graph without breaks, whatever the backend does with it.
 os.environ.setdefault("DYNAMO_FULLGRAPH_COMPILES", "0")
 # Most tests look at what a compile does, which a graph of an earlier run would leave out.
@@ -24,6 +26,11 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rotate_products(items)
 
 
 @pytest.fixture(autouse=True, scope="module")
