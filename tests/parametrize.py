@@ -27,6 +27,13 @@ def rotated(
     return pytest.mark.parametrize(names, rows, ids=ids)
 
 
+def few(values: Iterable[Any], count: int) -> list[Any]:
+    """Values of a parameter of which this many are seen by default, evenly spread; the others are long."""
+    rows = list(values)
+    kept = {place * len(rows) // count for place in range(count)}
+    return [pytest.param(row, marks=() if place in kept else pytest.mark.long) for place, row in enumerate(rows)]
+
+
 def rotate_products(items: Iterable[pytest.Item]) -> None:
     """Marks most combinations of parameters that a test has in decorators of their own as long.
 
