@@ -1,4 +1,5 @@
 # `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 uses that interpreter, in .venv-3.12.
+# `make test-long` runs the tests that `make test` leaves out: more models, seeds and combinations.
 # `make test-gpu` runs kernels and models on a GPU.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
@@ -13,7 +14,11 @@ MISSING := $(if $(and $(wildcard dynamo/_C.*.so),$(wildcard inductor/runtime/_la
 # Tests run on all cores; one that takes long is not left for the end.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: missing setup test test-gpu demo lint bench libraries cpython third-party
+# What one process has compiled of our Python files another one loads: that saves 1.6 s of CPU time for each that a
+# test starts.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: missing setup test test-long test-gpu demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -32,6 +37,9 @@ $(VENV)/.built: $(VENV)/.deps $(SOURCES) $(MISSING)
 
 test: setup
 	$(PY) -m pytest -q $(PARALLEL)
+
+test-long: setup
+	$(PY) -m pytest -q -m long $(PARALLEL)
 
 # On a machine with a GPU, at most eight minutes; kernels and models run for real.
 test-gpu: setup

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
+
+from tests.parametrize import rotate_products
 
 # Most tests that say `fullgraph=True` ask for a graph without breaks, whatever the backend does with it.
 os.environ.setdefault("DYNAMO_FULLGRAPH_COMPILES", "0")
 # Most tests look at what a compile does, which a graph of an earlier run would leave out.
 os.environ.setdefault("DYNAMO_GRAPH_CACHE", "0")
 os.environ.setdefault("DYNAMO_CAPTURE_CACHE", "0")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests that are being collected are no garbage, nor are they later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rotate_products(items)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,6 +10,7 @@ import os
 import shutil
 import struct
 import subprocess
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def library_key(units: Sequence[str], toolchain: Toolchain) -> Key:
         {
             "source": "\0".join(units),
             "flags": " ".join(
-                (*toolchain.compile_flags, *toolchain.link_flags, *toolchain.libraries)
+                (*toolchain.compile_flags, *toolchain.link_flags, *_libraries(units, toolchain))
             ),
             "compiler": toolchain.version,
             "isa": toolchain.isa,
@@ -83,9 +84,10 @@ def build_library(
         for i, unit in enumerate(units)
     ]
     temporary = store.temporary(path)
+    libraries = _libraries(units, toolchain)
     try:
         if len(sources) == 1:
-            _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
+            _build_one(toolchain, sources[0], temporary, libraries)
         else:
             _build_split(toolchain, sources, temporary)
         store.publish(temporary, path)
@@ -105,6 +107,26 @@ def library_without_compiler(units: Sequence[str], store: Store) -> Path | None:
     return found if found is not None and is_whole(found) else None
 
 
+def _libraries(units: Sequence[str], toolchain: Toolchain) -> tuple[str, ...]:
+    """What one unit is linked with: what ends with its thread is registered with C++'s run time."""
+    lean = len(units) == 1 and "thread_local" not in units[0]
+    return toolchain.lean_link if lean and toolchain.lean_link else toolchain.libraries
+
+
+def _build_one(
+    toolchain: Toolchain, source: Path, target: Path, libraries: tuple[str, ...]
+) -> None:
+    try:
+        _run([*_politely(), *_link_command(toolchain, [source], target, True, libraries)])
+    except BuildError as refused:
+        if libraries == toolchain.libraries:
+            raise
+        _run([*_politely(), *_link_command(toolchain, [source], target, True)])
+        warnings.warn(
+            f"{toolchain.compiler} links with its own libraries only: {refused}", stacklevel=2
+        )
+
+
 def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> None:
     objects = [target.with_suffix(f".{i}.o") for i in range(len(sources))]
     commands = [
@@ -121,7 +143,11 @@ def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> Non
 
 
 def _link_command(
-    toolchain: Toolchain, inputs: Sequence[Path], target: Path, compile_too: bool
+    toolchain: Toolchain,
+    inputs: Sequence[Path],
+    target: Path,
+    compile_too: bool,
+    libraries: tuple[str, ...] | None = None,
 ) -> list[str]:
     openmp = ("-fopenmp",) if "-fopenmp" in toolchain.compile_flags else ()
     flags = toolchain.compile_flags if compile_too else openmp
@@ -133,7 +159,7 @@ def _link_command(
         *names,
         "-o",
         str(target),
-        *toolchain.libraries,
+        *(toolchain.libraries if libraries is None else libraries),
     ]
 
 

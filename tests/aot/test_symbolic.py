@@ -122,7 +122,7 @@ TABLE = default_decompositions()
 # The forward pass of training is that of inference, so that a few have both by default.
 @pytest.mark.parametrize(("name", "training"), [
     *[(name, True) for name in PROGRAMS if name not in WITHOUT_GRADIENTS], *[(name, False) for name in WITHOUT_GRADIENTS],
-    *[pytest.param(name, False, marks=pytest.mark.slow if number % 6 else ())
+    *[pytest.param(name, False, marks=pytest.mark.long if number % 6 else ())
       for number, name in enumerate(PROGRAMS) if name not in WITHOUT_GRADIENTS],
 ])
 def test_program(name: str, training: bool) -> None:

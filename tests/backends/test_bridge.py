@@ -63,7 +63,7 @@ def run(code: str, folder: Path, name: str, points: dict[str, str]) -> None:
     assert done.stdout.strip() == "fine", done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ours_under_torch_compile(tmp_path: Path) -> None:
     run(UNDER_TORCH, tmp_path, "ours", OURS["torch_dynamo_backends"])
 

@@ -58,7 +58,7 @@ class Net(nn.Module):
         return self.norm(nn.functional.gelu(self.first(self.embed(indices))).mean(1)).softmax(-1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", REAL)
 def test_conformance(name: str) -> None:
     assert [row for row in check.check(name) if row[1]] == []
@@ -77,7 +77,7 @@ def test_inference_sees_new_weights(name: str) -> None:
     assert [reason for reason in not_compiled() if "embedding" not in reason] == []
 
 
-@pytest.mark.parametrize("name", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_our_own_conform(name: str) -> None:
     rows = check.check(name)
     assert [row for row in rows if row[1]] == []

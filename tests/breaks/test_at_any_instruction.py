@@ -113,12 +113,16 @@ def blocks(x: torch.Tensor, log: list[Any]) -> Any:
     return x, *SHARED, not log, x.dim() == 2 and log[-1]
 
 
+@pytest.mark.every_combination
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("function", [names, handlers, calls, blocks])
-def test_forced_breaks(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forced_breaks(function: Any, every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """every: before each step that is executed; else before the first of each kind of instruction, and every ninth."""
     x = torch.randn(2, 3)
     eager_log: list[Any] = []
     want = function(x, eager_log)
     place = first = last = 0
+    kinds: dict[int, str] = {}  # of the steps
     step = SymbolicFrame.step
 
     def stepping(self: SymbolicFrame) -> None:
@@ -126,6 +130,7 @@ def test_forced_breaks(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         trace = self.trace
         if trace.frames[0].code is function.__code__:
             last = max(last, trace.steps + 1)
+            kinds.setdefault(trace.steps + 1, self.decoded.instructions[self.ip].op)
             if not first and self.decoded.instructions[self.ip].op not in MAKE_FRAME:
                 first = trace.steps + 1
             if trace.steps + 1 == place >= first > 0:
@@ -134,7 +139,13 @@ def test_forced_breaks(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         step(self)
 
     monkeypatch.setattr(SymbolicFrame, "step", stepping)
+    tried: set[str] = set()
     while place <= last:
+        kind = kinds.get(place, "")
+        if not every and place and kind in tried and place % 9:
+            place += 1
+            continue
+        tried.add(kind)
         dynamo.reset()
         log: list[Any] = []
         with dynamo.config.patch(suppress_errors=False):

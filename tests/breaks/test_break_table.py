@@ -211,6 +211,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.every_combination
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("construct", CONSTRUCTS)
 def test_break(construct: str, site: str) -> None:

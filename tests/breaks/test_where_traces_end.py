@@ -34,7 +34,7 @@ def loops(x: torch.Tensor, d: dict[str, int]) -> Any:
 
 # The loop comes to each instruction six times, so every third step by default.
 @pytest.mark.parametrize("steps", [
-    pytest.param(steps, marks=pytest.mark.slow if steps % 3 else ()) for steps in range(100, 160)])
+    pytest.param(steps, marks=pytest.mark.long if steps % 3 else ()) for steps in range(100, 160)])
 def test_a_trace_may_end_before_any_instruction(steps: int) -> None:
     dynamo.reset()
     x, d = torch.randn(2), {"a": 3}

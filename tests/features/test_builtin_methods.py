@@ -159,8 +159,11 @@ def draw_calls(random_: random.Random, kind: type, name: str, count: int) -> lis
     return found
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+@pytest.mark.every_combination
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in NOT_MODELLED[1:] else ()) for kind in TYPES],
+    ids=lambda kind: kind.__name__)
 def test_methods(kind: type, count: int) -> None:
     random_ = random.Random(SEED)
     cases = [case for name in methods(kind) for case in draw_calls(random_, kind, name, count)]

@@ -188,7 +188,7 @@ def check_as_one_of_two(rank: int, file: str, backend: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_processes(tmp_path: Path, backend: str) -> None:
     mp.spawn(check_as_one_of_two, args=(str(tmp_path / "store"), backend), nprocs=2)

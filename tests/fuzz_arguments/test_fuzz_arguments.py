@@ -1,4 +1,4 @@
-"""Calls with arguments of changing making: histories that once differed, some more, and a long run (`-m slow`)."""
+"""Calls with arguments of changing making: histories that once differed, some more, and a long run (`-m long`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from dynamo.base.config import config
 from tests.fuzz_arguments.__main__ import check
 from tests.fuzz_arguments.history import Call, History, difference, generate
+from tests.parametrize import few
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +43,12 @@ def test_found_history_equals_eager(name: str, backend: str) -> None:
     assert check(History(0, pieces, dynamic, calls), backend) == ""
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", few(range(8), 3))
 def test_history_equals_eager(seed: int) -> None:
     assert check(generate(seed), "eager") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_many_histories(backend: str) -> None:
     for seed in range(10_000, 10_150):

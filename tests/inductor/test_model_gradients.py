@@ -12,7 +12,7 @@ FAST = ("electra", "xlnet")
 
 
 @pytest.mark.parametrize("name", [
-    name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS
+    name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in MODELS
 ])
 def test_error_is_of_eagers_size(name: str) -> None:
     ratio, where, _ = check(name, training=True)

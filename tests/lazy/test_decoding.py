@@ -17,7 +17,7 @@ def fresh() -> Iterator[None]:
     lazy.reset()
 
 
-@pytest.mark.parametrize("name", ["GPT2", "Llama"])
+@pytest.mark.parametrize("name", [pytest.param("GPT2", marks=pytest.mark.long), "Llama"])
 def test_greedy_decoding_gives_eagers_tokens(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -24,7 +24,7 @@ def test_parts(name: str) -> None:
     assert outcome.graphs == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["whole", "part"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all(name: str, how: str) -> None:

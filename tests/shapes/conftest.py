@@ -1,6 +1,6 @@
 """A defect of the compiler fails a test here; it is not run in eager.
 
-`DEVICE=cuda pytest -m slow tests/shapes/test_default_backend.py tests/shapes/test_user_programs.py`
+`DEVICE=cuda pytest -m long tests/shapes/test_default_backend.py tests/shapes/test_user_programs.py`
 runs them on a GPU: all tensors that name no device are made there.
 """
 

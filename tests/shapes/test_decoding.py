@@ -56,7 +56,7 @@ def test_greedy_decoding(make: Callable[[], Any]) -> None:
     assert counter.frame_count <= 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_decoding_64_tokens(make: Callable[[], Any], backend: str) -> None:

@@ -1,6 +1,6 @@
 """Operators of changing sizes on the default backend: eager's results, at each run for a few of them.
 
-`pytest -m slow tests/shapes/test_default_backend.py` checks all, which takes about half an hour.
+`pytest -m long tests/shapes/test_default_backend.py` checks all, which takes about half an hour.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_some_operators(dynamic: bool | None, backward: bool) -> None:
     assert check(max(groups, key=len), dynamic, sizes, torch.float64, backward) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("dynamic", [None, True, False])
 @pytest.mark.parametrize("part", range(20))
@@ -44,7 +44,7 @@ def test_all_operators(part: int, dynamic: bool | None, dtype: torch.dtype) -> N
     assert [text for names in groups for text in check(names, dynamic, sizes, dtype)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("part", range(20))
 def test_all_gradients(part: int, dynamic: bool | None) -> None:

@@ -48,7 +48,7 @@ def test_some_sizes(name: str) -> None:
     check(name, None, [(4, 6), (7, 6), (1, 6), (5, 4)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("dynamic", [None, True, False])
 @pytest.mark.parametrize("name", ALL)
 def test_random_sizes(name: str, dynamic: bool | None) -> None:

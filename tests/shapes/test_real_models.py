@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import dynamo
 from dynamo.testing import CompileCounter
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 WORDS = 61
 SIZES = [(3, 7), (4, 9), (2, 12), (5, 5), (6, 17), (3, 30), (8, 8), (7, 3), (7, 21), (4, 33), (9, 4), (3, 16)]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}

@@ -16,7 +16,7 @@ def test_some() -> None:
         assert graphs <= CASES[name].graphs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", CASES)
 def test_all(name: str, dynamic: bool | None) -> None:

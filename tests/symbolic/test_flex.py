@@ -175,9 +175,11 @@ def check(one: Any, other: Any) -> None:
         torch.testing.assert_close(a, b, equal_nan=True, atol=2e-5, rtol=2e-5)
 
 
+# Each program with one of the backends.
 @pytest.mark.parametrize(("program", "backend"), [
-    *((program, backend) for program in PROGRAMS for backend in ("eager", "inductor")),
-    (alibi, "aot_eager"), (documents, "aot_eager"),
+    *(pytest.param(program, backend, marks=pytest.mark.long if (number + other) % 2 else ())
+      for number, program in enumerate(PROGRAMS) for other, backend in enumerate(("eager", "inductor"))),
+    (alibi, "aot_eager"), pytest.param(documents, "aot_eager", marks=pytest.mark.long),
 ], ids=lambda item: getattr(item, "__name__", item))  # fmt: skip
 def test_one_graph_gives_what_eager_gives(program: Any, backend: str) -> None:
     given = random_qkv()

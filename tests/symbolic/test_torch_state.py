@@ -255,7 +255,7 @@ for set_seed in (torch.manual_seed, kept):
 """
 
 
-@pytest.mark.parametrize("order", ["before", "behind"])
+@pytest.mark.parametrize("order", [pytest.param("before", marks=pytest.mark.long), "behind"])
 def test_torch_s_own_compiler_may_be_used_in_the_same_process(order: str) -> None:
     done = run_python("-c", ORDERS, order)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.capture import capture_forward
-from dynamo.base.config import config
 from inductor import metrics
 from inductor.compile_fx import compile_fx
 from inductor.ir.interpret import interpret_graph
@@ -166,12 +165,6 @@ def compare(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
             torch.testing.assert_close(a, b, rtol=tolerance * 5, atol=tolerance, equal_nan=True)
         else:
             assert torch.equal(a, b)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with config.patch(cache_dir=str(tmp_path_factory.getbasetemp() / "cache")):
-        yield
 
 
 ALL = [pytest.param(*row[1:], id=row[0]) for row in LOWERED + LEFT_TO_ATEN]

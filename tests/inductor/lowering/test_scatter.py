@@ -10,17 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from dynamo.base.config import config
 from inductor import metrics
 
 Tensor = torch.Tensor
 ROWS = torch.tensor([0, 3, 3, -1, 2, 3])
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: Any) -> Any:
-    with config.patch(cache_dir=str(tmp_path_factory.getbasetemp() / "scatter")):
-        yield
 
 
 def rows(x: Tensor, y: Tensor) -> Tensor:

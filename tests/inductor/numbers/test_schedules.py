@@ -57,7 +57,8 @@ def train(name: str, schedule: str, many: bool, whole: bool, compiles: bool) -> 
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("name", "schedule", "many"), [
-    (name, schedule, many) for name in OPTIMIZERS for schedule in SCHEDULES
+    pytest.param(name, schedule, many, marks=pytest.mark.long if (number + turn) % 2 else ())
+    for number, name in enumerate(OPTIMIZERS) for turn, schedule in enumerate(SCHEDULES)
     for many in (False, True) if many is (schedule == "OneCycleLR") or name == "AdamW"
 ])  # fmt: skip
 def test_schedule(name: str, schedule: str, many: bool, whole: bool) -> None:

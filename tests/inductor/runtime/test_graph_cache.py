@@ -486,7 +486,7 @@ def test_another_process_hits(folder: Path) -> None:
         assert done.stdout == f"{reused}\n", done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, 8])
 def test_processes_fill_one_folder_at_once(folder: Path, count: int) -> None:
     for process in [start(folder) for _ in range(count)]:

@@ -22,6 +22,7 @@ from inductor.runtime import trials
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.scheduler import library_kernels
 from inductor.scheduler.schedule import Schedule
+from tests.parametrize import few
 
 Tensor = torch.Tensor
 LAST = torch.channels_last
@@ -62,7 +63,7 @@ def assert_right(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *h
     assert ((out - expected).abs() <= 1e-6 * scale + 1e-6).all()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", few(range(12), 4))
 def test_sizes(convolver: Convolver, seed: int) -> None:
     numbers = random.Random(seed)
     torch.manual_seed(seed)
@@ -86,7 +87,7 @@ def test_sizes(convolver: Convolver, seed: int) -> None:
         assert_right(out, x, weight, bias, *how)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", few(range(8), 3))
 def test_groups(convolver: Convolver, seed: int) -> None:
     numbers = random.Random(seed)
     torch.manual_seed(seed)
@@ -130,7 +131,7 @@ def test_large_sizes(convolver: Convolver) -> None:
         assert_right(out, x, weight, None, *how)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few(range(6), 2))
 def test_fewer_products(convolver: Convolver, seed: int) -> None:
     numbers = random.Random(seed)
     torch.manual_seed(seed)
