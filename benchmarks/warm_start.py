@@ -1,6 +1,6 @@
 """Seconds of the first call beyond eager's first call, with an empty and with a filled cache.
 
-    python -m benchmarks.warm_start          # two operations, BERT, GPT2, Llama
+    python -m benchmarks.warm_start          # two operations, BERT, GPT2, Llama, T5, ResNet-50
     python -m benchmarks.warm_start --models bert --kinds train --implementations dynamo torch
 
 Each run is a new process. Eager's first call comes before the compiled one in the same process, so
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 RAW = argparse.RawDescriptionHelpFormatter
-MODELS = ("two", "bert", "gpt2", "llama")
+MODELS = ("two", "bert", "gpt2", "llama", "t5", "resnet50")
 # hidden, heads, sequence, vocabulary
 SHAPES = {"small": (128, 4, 32, 1000), "real": (768, 12, 128, 30000)}
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -43,6 +43,11 @@ def build(name: str, size: str, trains: bool) -> tuple[Any, tuple[Any, ...], dic
         return two_operations, (torch.randn(64, 64, requires_grad=trains), torch.randn(64, 64)), {}
     import transformers
 
+    if name == "resnet50":
+        pixels = torch.randn(2, 3, *((224, 224) if size == "real" else (64, 64)))
+        images: Any = transformers.ResNetForImageClassification(transformers.ResNetConfig())
+        labels = {"labels": torch.tensor([0, 1])} if trains else {}
+        return images.train(trains), (), {"pixel_values": pixels, **labels}
     hidden, heads, length, words = SHAPES[size]
     common: dict[str, Any] = {"vocab_size": words, "use_cache": False}
     wide = {
@@ -65,12 +70,27 @@ def build(name: str, size: str, trains: bool) -> tuple[Any, tuple[Any, ...], dic
         }
         dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, **common, **dropout))
+    elif name == "t5":
+        model = transformers.T5ForConditionalGeneration(
+            transformers.T5Config(
+                d_model=hidden,
+                d_kv=hidden // heads,
+                d_ff=4 * hidden,
+                num_layers=4,
+                num_heads=heads,
+                dropout_rate=0.0,
+                decoder_start_token_id=0,
+                **common,
+            )
+        )
     else:
         model = transformers.LlamaForCausalLM(
             transformers.LlamaConfig(num_key_value_heads=4, **wide)
         )
     ids = torch.randint(3, words, (2, length))
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if name == "t5" and not trains:
+        given["decoder_input_ids"] = ids.clone()
     if trains:
         given["labels"] = ids.clone()
     return model.train(trains), (), given
