@@ -10,21 +10,20 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-from dynamo import hook
+from dynamo import entries, hook
 from dynamo.attempts import Attempts
 from dynamo.base import counters
 from dynamo.base.config import config
-from dynamo.base.counters import timed
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import Break, DynamoError, SkipFrame
 from dynamo.base.loading import collection_paused
 from dynamo.base.recursion import recursion_room
+from dynamo.base.waiting import while_waiting
 from dynamo.break_reports import BreakReports
 from dynamo.captures.keeper import Keeper
 from dynamo.codegen.again import throw
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import generate
-from dynamo.entries import make_entry
 from dynamo.frames.choice import check_worth, skip_reason
 from dynamo.frames.libraries import is_whole
 from dynamo.frames.settings import context_of
@@ -71,7 +70,7 @@ class Converter:
             self.breaks.tell_skipped(frame, reason, compile_id)
             return hook.SKIP
         try:
-            with timed("convert"), recursion_room():
+            with counters.timed("convert"), recursion_room():
                 context = context_of(
                     frame, options, compile_id, changed or {}, self.codes, self.continuations)
                 try:
@@ -111,33 +110,44 @@ class Converter:
         options, compile_id = context.settings, context.compile_id
         keeping = self.kept.place_of(frame, context, frame.code is self.asked)
         if keeping is not None:
-            with timed("kept"), collection_paused():
+            with counters.timed("kept"), collection_paused():
                 found = keeping.find(self.functions.compile)
             if found is not None:
                 return found
         # One whole graph holds what only the running program knows, where that is possible at all.
-        with timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
+        with counters.timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.attempts.trace(frame, context)
         event = self.breaks.tell_trace(frame, result, context)
         check_worth(frame, result, self.continuations, self.codes)
-        with timed("outputs"):
+        with counters.timed("outputs"):
             graph = close(result)
+        made: list[entries.Checks] = []
+
+        def prepare() -> None:
+            """What does not hang on the compiled graph."""
+            made.append(entries.make_checks(result, graph.collected()))
+            if keeping is not None:
+                with counters.timed("keep"), collection_paused():
+                    keeping.prepare(result, made[0], graph.sources())
+
         function = None
         if graph.record is not None:
             if keeping is not None:
                 keeping.note_graph(graph.record.module)  # the backend may change it
-            with timed("backend"):
+            with while_waiting(prepare), counters.timed("backend"):
                 function = self.functions.compile(
                     graph.record.module, graph.sources(), frame, options, compile_id, graph.again,
                     graph.tensors())
+        else:
+            prepare()
         plan = plan_of(frame, result, graph, function)
-        with timed("codegen"), collection_paused():
+        with counters.timed("codegen"), collection_paused():
             code, direct = generate(plan, self.codes, self.continuations, compile_id)
-        entry, checks = make_entry(frame, result, graph.collected(), code, direct, compile_id)
+        entry = entries.make_entry(frame, result, made[0], code, direct, compile_id)
         counters.counters["stats"]["frames"] += 1
         if keeping is not None:
-            with timed("keep"), collection_paused():
-                keeping.keep(result, checks, graph.sources(), code, function, direct,
+            with counters.timed("keep"), collection_paused():
+                keeping.keep(code, function, direct,
                              {"again": graph.again, "changes": entry.keepalive.changes,
                               "event": event.data, "tensors": graph.tensors()})
         return entry

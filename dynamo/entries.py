@@ -51,21 +51,27 @@ class Checks(NamedTuple):
     program: ProgramText
 
 
-def make_entry(
-    frame: hook.FrameState, result: TraceResult, collect: list[Source], code: CodeType,
-    direct: Any, compile_id: str,
-) -> tuple[hook.Entry, Checks]:
-    """collect: where the inputs of the graph come from; direct: see `hook.Entry`."""
+def make_checks(result: TraceResult, collect: list[Source]) -> Checks:
+    """collect: where the inputs of the graph come from."""
     with timed("guards"), collection_paused():
         guards = tuple(without_copies(result.guards))
-        text = program_text(guards, collect)
-        program = assemble(text)
+        return Checks(guards, program_text(guards, collect))
+
+
+def make_entry(
+    frame: hook.FrameState, result: TraceResult, checks: Checks, code: CodeType, direct: Any,
+    compile_id: str,
+) -> hook.Entry:
+    """direct: see `hook.Entry`."""
+    guards = checks.guards
+    with timed("guards"), collection_paused():
+        program = assemble(checks.program)
     logs.log("guards").emit(lambda: "\n".join(guard_lines(frame, guards, program)), compile_id)
     logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(guards)), compile_id)
     record = EntryRecord(
         tuple(map(released, guards)), compile_id, frame.code,
         outside_changes(result.effects), function_modes())
-    return hook.Entry(code, program, record, direct=direct), Checks(guards, text)
+    return hook.Entry(code, program, record, direct=direct)
 
 
 def function_modes() -> tuple[Any, ...]:

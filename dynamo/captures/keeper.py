@@ -29,7 +29,7 @@ from dynamo.captures import keys, records
 from dynamo.captures.anchors import Changed, Unkept
 from dynamo.captures.keys import NoKey
 from dynamo.captures.pickles import Reader
-from dynamo.captures.records import Kept, Made
+from dynamo.captures.records import Draft, Kept, Traced
 from dynamo.codegen.continuation import Continuations
 from dynamo.entries import Checks, EntryRecord
 from dynamo.guards.build import assemble
@@ -82,6 +82,8 @@ class Place:
         self.key = self.files.make_key("capture", parts)
         self.graph: bytes | None = None
         self.why_no_graph = ""
+        self.draft: Draft | None = None
+        self.why_no_draft = "it was not written"
 
     def tell(self, text: str) -> None:
         name = name_of_part(self.frame.code)
@@ -138,20 +140,31 @@ class Place:
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
 
+    def prepare(self, result: TraceResult, checks: Checks, inputs: Iterable[Source]) -> None:
+        """Writes what is known of a trace before its graph is compiled. inputs: of the graph."""
+        try:
+            assert result.met is not None
+            self.draft = records.draft(
+                Traced(self.frame, *checks, tuple(inputs), result.met), self.continuations)
+        except (Unkept, pickle.PicklingError) as why:
+            self.why_no_draft = str(why)
+        except Exception as defect:  # the trace is right all the same
+            self.why_no_draft = told(self.frame, "what is kept", defect)
+
     def keep(
-        self, result: TraceResult, checks: Checks, inputs: Iterable[Source], code: CodeType,
-        function: hook.Compiled | None, direct: Any, about: dict[str, Any],
+        self, code: CodeType, function: hook.Compiled | None, direct: Any, about: dict[str, Any],
     ) -> None:
         """Writes what was just traced. function: the compiled graph in the code; direct: see
         `hook.Entry`; about: plain facts."""
         try:
+            if self.draft is None:
+                raise Unkept(self.why_no_draft)
             if function is not None and self.graph is None:
                 raise Unkept(f"its graph is not kept: {self.why_no_graph}")
-            assert result.met is not None
             picks = None if direct is None else tuple(direct[1:])
-            made = Made(self.frame, *checks, tuple(inputs), code, function, self.graph, result.met,
-                        {**about, "direct": picks})  # fmt: skip
-            self._write(records.write(made, self.continuations))
+            kept = records.finish(self.draft, code, function, self.graph,
+                                  {**about, "direct": picks}, self.continuations)  # fmt: skip
+            self._write(kept)
         except (Unkept, pickle.PicklingError, OSError) as why:
             self.tell(f"it is not kept, {why}")
         except Exception as defect:  # the entry is right all the same

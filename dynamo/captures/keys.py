@@ -179,7 +179,7 @@ def _key(key: Any) -> str:
 
 
 def _text_of_tensor(value: torch.Tensor) -> str:
-    if value.layout is not torch.strided:
+    if value.layout is not torch.strided or value.is_nested:  # its sizes are no numbers
         return f"{type(value).__name__} {value.layout}"
     return (f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.stride()} "
             f"{value.device} {value.requires_grad} {sorted(marks_of(value).items()) or ''}")

@@ -1,15 +1,14 @@
 """One kept trace: an entry as bytes, and what is needed to make it again in another process.
 
-In: an entry that was just made and all that it was made of. Out: a `Kept`, of bytes and plain
-values. `read_head` finds the objects of another process that it is about, and checks them;
-`read_parts` gives guards and code that speak of those objects.
+In: a trace, then the entry that was made of it. Out: a `Kept`, of bytes and plain values.
+`read_head` finds the objects of another process that it is about, and checks them; `read_parts`
+gives guards and code that speak of those objects.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -18,15 +17,15 @@ from dynamo.base.decisions import decisions
 from dynamo.captures.anchors import Anchors, Changed, Finder, Unkept
 from dynamo.captures.fingerprints import Kinds
 from dynamo.captures.pickles import Reader, Writer
+from dynamo.captures.tables import TableReader, TableWriter
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
 from dynamo.guards.kinds import const_equal
-from dynamo.guards.records import Guard, UserLine, released, source_text
+from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly, weakly
 from dynamo.symbolic.core.unguarded import Met
 
-NO_IDENTITY = Kinds(int, float, complex, str, bytes, tuple, frozenset, list, dict, set)
 END = 1 << 40  # no place in a prefix
 PLAIN_ANSWERS = Kinds(bool, int, float, str, bytes, type(None))
 
@@ -53,28 +52,32 @@ class Parts(NamedTuple):
     held: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """An entry as it was made. code: the new code; called: what stands in it for the graph."""
+class Traced(NamedTuple):
+    """What is known of a trace before its graph is compiled."""
 
     frame: hook.FrameState
     guards: tuple[Guard, ...]
     program: ProgramText
     inputs: tuple[Source, ...]
-    code: CodeType
-    called: Any
-    graph: bytes | None
     met: Met
-    about: dict[str, Any]
 
 
-def write(made: Made, continuations: Continuations) -> Kept:
+class Draft(NamedTuple):
+    """What of a `Kept` can be written then. reads: places, and the rows that stand there."""
+
+    anchors: Anchors
+    reads: list[tuple[tuple[Any, ...], int]]
+    parts: bytes
+    guards: bytes
+
+
+def draft(traced: Traced, continuations: Continuations) -> Draft:
     """Errors: Unkept."""
-    met = made.met
-    anchors = Anchors(made.frame, continuations.origin(made.frame.code, END)[0])
+    frame, guards, program, inputs, met = traced
+    anchors = Anchors(frame, continuations.origin(frame.code, END)[0])
     if met.reason:
         raise Unkept(met.reason)
-    for guard in made.guards:
+    for guard in guards:
         anchors.note_guard(guard)
     for place, value in met.reads.items():
         anchors.note_place(value, place)
@@ -86,15 +89,25 @@ def write(made: Made, continuations: Continuations) -> Kept:
     anchors.check(met.classes)
     _check_codes(met, anchors, continuations)
     reads = [(_way_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
-    lines: dict[UserLine | None, UserLine | None] = {None: None}
-    strong = tuple([_strong(guard, lines) for guard in made.guards])
-    guards, held = _written(strong, anchors, continuations)
-    parts = (tuple(made.program), made.inputs, tuple(map(_answer, met.answers)), tuple(held))
-    body, _ = _written(parts, anchors, continuations)
-    code, _ = _written(made.code, anchors, continuations, in_code=True, new_code=made.code,
-                       graph=made.called)  # fmt: skip
-    head, _ = _written((anchors.rows, reads), None, continuations)
-    return Kept(head, body, guards, code, made.graph, made.about)
+    table = TableWriter(anchors, continuations)
+    guards_written, held = table.written(table.guards(guards))
+    table = TableWriter(anchors, continuations)
+    answers = tuple(map(_answer, met.answers))
+    parts, _ = table.written(
+        (table.program(program), table.plain((inputs, answers)), tuple(held)))
+    return Draft(anchors, reads, parts, guards_written)
+
+
+def finish(
+    begun: Draft, code: CodeType, called: Any, graph: bytes | None, about: dict[str, Any],
+    continuations: Continuations,
+) -> Kept:
+    """code: the new code; called: what stands in it for the graph; graph: the captured one.
+    Errors: Unkept."""
+    anchors = begun.anchors
+    written, _ = _written(code, anchors, continuations, in_code=True, new_code=code, graph=called)
+    head, _ = _written((anchors.rows, begun.reads), None, continuations)
+    return Kept(head, begun.parts, begun.guards, written, graph, about)
 
 
 def _written(
@@ -121,24 +134,6 @@ def _check_codes(met: Met, anchors: Anchors, continuations: Continuations) -> No
             code = continuations.record(code).original
         if not anchors.knows_code(code):
             raise Unkept(f"it has traced {code.co_qualname}, which no function that it knows has")
-
-
-def _strong(guard: Guard, lines: dict[UserLine | None, UserLine | None]) -> Guard:
-    """The guard with what it is about, which an entry refers to weakly. lines: those with their
-    texts, each written once."""
-    payload = guard.payload
-    if guard.kind == "DICT_KEYS":
-        payload = tuple(map(strongly, payload))
-    else:
-        payload = strongly(payload)
-    if payload is None and guard.payload is not None:
-        raise Unkept("something that it is about is gone")
-    if guard.kind == "ID" and type(payload) in NO_IDENTITY:
-        raise Unkept(f"it compares the identity of {guard.source}")
-    line = guard.line
-    if line not in lines:
-        lines[line] = None if line is None else replace(line, text=source_text(line))
-    return Guard(guard.kind, guard.source, payload, lines[line])
 
 
 def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
@@ -174,8 +169,10 @@ def read_head(
 
 
 def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations) -> Parts:
-    program, *others = Reader(kept.parts, objects, continuations).load()
-    return Parts(ProgramText(*program), *others)
+    reader = TableReader(kept.parts, objects, continuations)
+    program, others, held = reader.value
+    inputs, answers = reader.full(others)
+    return Parts(reader.program(*program), inputs, answers, held)
 
 
 def guards_later(
@@ -186,7 +183,7 @@ def guards_later(
 
     def read() -> tuple[Guard, ...]:
         alive = {number: strongly(value) for number, value in known.items()}
-        return tuple(map(released, Reader(content, alive, continuations).load()))
+        return TableReader(content, alive, continuations).guards()
 
     return read
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo.background.jobs import is_background
+from dynamo.base.waiting import work_now
 from inductor.runtime.store import Key, Store, make_key
 from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
 
@@ -135,7 +136,9 @@ def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> Non
     ]
     try:
         with ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)))) as pool:
-            list(pool.map(_run, [[*_politely(), *command] for command in commands]))
+            jobs = pool.map(_run, [[*_politely(), *command] for command in commands])
+            work_now()
+            list(jobs)
         _run(_link_command(toolchain, objects, target, compile_too=False))
     finally:
         for item in objects:
@@ -170,6 +173,14 @@ def _politely() -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command)}\n{done.stderr[:4000]}")
+    """Runs a compiler. In the thread that compiles, other work is done meanwhile."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:  # fmt: skip
+        try:
+            work_now()
+            _, errors = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise BuildError(f"{' '.join(command)}\n{errors[:4000]}")

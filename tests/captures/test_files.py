@@ -169,3 +169,13 @@ def test_another_version_is_another_key(line: str, tmp_path: Path) -> None:
 def test_another_setting_is_another_key(tmp_path: Path) -> None:
     run(tmp_path, PROGRAM)
     assert run(tmp_path, PROGRAM, specialize_int=True).traced == 1
+
+
+def test_a_nested_tensor_has_a_key(tmp_path: Path) -> None:
+    source = """
+def f(x):
+    return torch.nested.to_padded_tensor(x, 0.0) * 2
+def run():
+    return [pair(f, torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)]))]
+"""
+    assert not run(tmp_path, source).defects
