@@ -82,7 +82,7 @@ def batch(table: str, runs: Sequence[Run], limit: float) -> Iterator[list[Row]]:
     Each has `run.limit` seconds to get ready, or what the limit leaves beside the timing.
     """
     began = time.perf_counter()
-    timing = sum(run.seconds + BESIDE for run in runs if run.seconds)
+    timing = sum(map(timing_of, runs))
     prepared = max(LEAST / 2, min(max(run.limit for run in runs), limit - timing))
     with tempfile.TemporaryDirectory() as folder:
         children = [
@@ -111,12 +111,36 @@ def _wait(done: Callable[[], bool], until: float) -> None:
 
 
 def collect(table: str, runs: Sequence[Run], limit: float, processes: int) -> Iterator[list[Row]]:
-    """The rows of all, as they come, until `limit` seconds are over; what is not begun is a row."""
+    """The rows of all, as they come, until `limit` seconds are over; what is not begun is a row.
+
+    A batch is only as large as its timing fits in beside half of the time in which the one before
+    it got ready: less would end all of its processes before they have a row.
+    """
     began = time.perf_counter()
-    for first in range(0, len(runs), processes):
-        some = runs[first : first + processes]
-        left = limit - (time.perf_counter() - began)
-        if left < LEAST:
-            yield from ([skipped(run, "no time was left")] for run in some)
-        else:
-            yield from batch(table, some, left)
+    least, first = LEAST, 0
+    while first < len(runs):
+        start = time.perf_counter()
+        left = limit - (start - began)
+        some = fitting(runs[first : first + processes], left - least)
+        if not some:
+            break
+        for number, rows in enumerate(batch(table, some, left)):
+            if not number:
+                least = max(LEAST, (time.perf_counter() - start - some[0].seconds) / 2)
+            yield rows
+        first += len(some)
+    yield from ([skipped(run, "no time was left")] for run in runs[first:])
+
+
+def fitting(runs: Sequence[Run], seconds: float) -> Sequence[Run]:
+    """As many of the first ones as are timed in so many seconds; none where they are negative."""
+    count = 0
+    while seconds >= 0 and count < len(runs):
+        seconds -= timing_of(runs[count])
+        count += seconds >= 0
+    return runs[:count]
+
+
+def timing_of(run: Run) -> float:
+    """Seconds that its turn takes; where nothing is timed, none."""
+    return run.seconds + BESIDE if run.seconds else 0.0

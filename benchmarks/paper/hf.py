@@ -211,6 +211,7 @@ class DecodeStep(nn.Module):
             for name, value in vars(layer).items():
                 if isinstance(value, torch.Tensor):
                     setattr(layer, name, fn(value))
+            layer.device = layer.keys.device  # where it makes positions
         return super()._apply(fn, recurse)
 
     def forward(self, **given: Any) -> Any:

@@ -67,9 +67,18 @@ def markdown(
         lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
         lines += ["| " + " | ".join(shown(row.get(c)) for c in columns) + " |" for row in good]
     lines += ["", *(f"- {note}" for note in notes)]
-    lines += [f"- not run: {' '.join([r['model'], r.get('kind', '')]).strip()}: {r['skipped']}"
-              for r in rows if "skipped" in r]  # fmt: skip
+    lines += not_run(rows)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def not_run(rows: Sequence[Row]) -> list[str]:
+    """A line for each reason, and for each kind, with the models."""
+    models: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if "skipped" in row:
+            models.setdefault((row.get("kind", ""), row["skipped"]), []).append(row["model"])
+    return [f"- not run{kind and f', {kind}'}: {', '.join(names)}: {why}"
+            for (kind, why), names in models.items()]  # fmt: skip
 
 
 def known_rows(name: str, cuda: bool, size: str, folder: Path = RESULTS) -> list[Row]:

@@ -7,19 +7,20 @@ import math
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.paper import capture, lazily, speed, without
+from benchmarks.paper import batches, capture, lazily, speed, without
 from benchmarks.paper.__main__ import arguments, measure, runs_of
-from benchmarks.paper.batches import batch, collect
+from benchmarks.paper.batches import BESIDE, batch, collect, fitting
 from benchmarks.paper.judge import judge_of
-from benchmarks.paper.models import Case, every, kinds_of, timed
-from benchmarks.paper.report import known_rows, markdown, write
+from benchmarks.paper.models import Case, build, every, kinds_of, timed
+from benchmarks.paper.report import Row, known_rows, markdown, not_run, write
 from benchmarks.paper.table import Run
 from benchmarks.paper.timing import held, medians, turn
 from inductor.config import config
@@ -89,6 +90,20 @@ def test_a_table_is_written_with_the_machine(tmp_path: Path) -> None:
     assert "none" in markdown("T", "A", [], ["none"], {}, "c")
 
 
+def test_what_is_not_run_is_told_by_reason() -> None:
+    rows = [{"model": name, "kind": kind, "skipped": why} for name, kind, why in (
+        ("a", "inference", "late"), ("b", "training", "late"), ("c", "inference", "late"),
+        ("d", "inference", "broken"))]  # fmt: skip
+    assert not_run([{"model": "e", "x": 1}, *rows]) == [
+        "- not run, inference: a, c: late", "- not run, training: b: late",
+        "- not run, inference: d: broken"]  # fmt: skip
+
+
+def test_a_cache_goes_to_the_device_of_its_module() -> None:
+    case = build("hf:Llama-decode-static", "small", "meta")
+    assert case.run(case.model).device.type == "meta"
+
+
 def test_rows_of_this_machine_stay(tmp_path: Path) -> None:
     assert known_rows("t", False, "small", tmp_path) == []
     write("t", "T", "A.", [{"model": "a"}], [], False, "c", tmp_path, "small")
@@ -106,6 +121,14 @@ def test_a_run_ends_in_time() -> None:
     assert time.perf_counter() - start < 5
     assert Run("m", "small", limit=10.0).has_time(0.5)
     assert not Run("m", "small", limit=10.0, began=time.perf_counter() - 6).has_time(0.5)
+
+
+def test_a_batch_is_as_large_as_its_timing_fits() -> None:
+    runs = [Run(name, "small", seconds=1.0) for name in "abcd"]
+    assert [run.model for run in fitting(runs, 2.5 * (1.0 + BESIDE))] == ["a", "b"]
+    assert not fitting(runs, 0.5) and len(fitting(runs, 100.0)) == 4
+    untimed = [Run(name, "small", seconds=0.0) for name in "ab"]
+    assert len(fitting(untimed, 0.0)) == 2 and not fitting(untimed, -1.0)
 
 
 @pytest.fixture
@@ -130,6 +153,25 @@ def test_rows_before_an_end_are_kept(program: Callable[[str], None]) -> None:
         program(f"told(x=1); {end}")
         ((one, two),) = batch("table3", [run], 30.0)
         assert one == {"model": "m", "x": 1} and two["skipped"].startswith(why)
+
+
+def test_no_batch_is_begun_in_less_than_half_the_time_of_the_last(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    def batch_of_a_minute(table: str, runs: list[Run], limit: float) -> Iterator[list[Row]]:
+        clock[0] += 60.0
+        yield from ([{"model": run.model, "x": 1}] for run in runs)
+
+    monkeypatch.setattr(batches, "batch", batch_of_a_minute)
+    monkeypatch.setattr(batches, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    runs = [Run(name, "real", seconds=0.0) for name in "abc"]
+    for limit, begun in ((151.0, 3), (149.0, 2), (89.0, 1)):
+        clock[0] = 0.0
+        rows = [row for (row,) in collect("table1", runs, limit, 1)]
+        assert [row.get("skipped") for row in rows] == (
+            [None] * begun + ["no time was left"] * (3 - begun))  # fmt: skip
 
 
 def test_a_batch_is_timed_when_all_are_ready(program: Callable[[str], None]) -> None:
