@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 import torch.nn.functional as F
 
 import dynamo
