@@ -10,7 +10,6 @@ import os
 import shutil
 import struct
 import subprocess
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ def library_key(units: Sequence[str], toolchain: Toolchain) -> Key:
         {
             "source": "\0".join(units),
             "flags": " ".join(
-                (*toolchain.compile_flags, *toolchain.link_flags, *_libraries(units, toolchain))
+                (*toolchain.compile_flags, *toolchain.link_flags, *toolchain.libraries)
             ),
             "compiler": toolchain.version,
             "isa": toolchain.isa,
@@ -85,10 +84,9 @@ def build_library(
         for i, unit in enumerate(units)
     ]
     temporary = store.temporary(path)
-    libraries = _libraries(units, toolchain)
     try:
         if len(sources) == 1:
-            _build_one(toolchain, sources[0], temporary, libraries)
+            _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
         else:
             _build_split(toolchain, sources, temporary)
         store.publish(temporary, path)
@@ -106,26 +104,6 @@ def library_without_compiler(units: Sequence[str], store: Store) -> Path | None:
     toolchain = last_toolchain(store)
     found = None if toolchain is None else store.find(library_key(units, toolchain), ".so")
     return found if found is not None and is_whole(found) else None
-
-
-def _libraries(units: Sequence[str], toolchain: Toolchain) -> tuple[str, ...]:
-    """What one unit is linked with: what ends with its thread is registered with C++'s run time."""
-    lean = len(units) == 1 and "thread_local" not in units[0]
-    return toolchain.lean_link if lean and toolchain.lean_link else toolchain.libraries
-
-
-def _build_one(
-    toolchain: Toolchain, source: Path, target: Path, libraries: tuple[str, ...]
-) -> None:
-    try:
-        _run([*_politely(), *_link_command(toolchain, [source], target, True, libraries)])
-    except BuildError as refused:
-        if libraries == toolchain.libraries:
-            raise
-        _run([*_politely(), *_link_command(toolchain, [source], target, True)])
-        warnings.warn(
-            f"{toolchain.compiler} links with its own libraries only: {refused}", stacklevel=2
-        )
 
 
 def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> None:
@@ -146,11 +124,7 @@ def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> Non
 
 
 def _link_command(
-    toolchain: Toolchain,
-    inputs: Sequence[Path],
-    target: Path,
-    compile_too: bool,
-    libraries: tuple[str, ...] | None = None,
+    toolchain: Toolchain, inputs: Sequence[Path], target: Path, compile_too: bool
 ) -> list[str]:
     openmp = ("-fopenmp",) if "-fopenmp" in toolchain.compile_flags else ()
     flags = toolchain.compile_flags if compile_too else openmp
@@ -162,7 +136,7 @@ def _link_command(
         *names,
         "-o",
         str(target),
-        *(toolchain.libraries if libraries is None else libraries),
+        *toolchain.libraries,
     ]
 
 

@@ -39,18 +39,6 @@ BASE_FLAGS = (
 )
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-O1", "-Wl,--hash-style=gnu")
 LIBRARIES = ("-lmvec", "-lm")
-# In the place of g++'s own list of libraries, of which looking into libstdc++ is the most. What is
-# missing is an error of the linker, not of the program that loads the library.
-LEAN_LINK = ("-nostdlib", "-Wl,-z,defs", "-lmvec", "-lm", "-lgomp", "-lgcc", "-lc")
-ASKED = (BASE_FLAGS, LINK_FLAGS, LIBRARIES, LEAN_LINK)
-EMPTY = "int f() { return 0; }"
-PARALLEL = """
-extern "C" double sin(double);
-extern "C" __attribute__((visibility("default"))) void f(double* x, long n) {
-    #pragma omp parallel for
-    for (long i = 0; i < n; ++i) x[i] = sin(x[i]);
-}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,6 @@ class Toolchain:
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
     libraries: tuple[str, ...]
-    lean_link: tuple[str, ...]  # for code that needs no C++ run time; empty where it does not work
 
 
 def describe_isa() -> str:
@@ -96,7 +83,7 @@ def find_toolchain(store: Store) -> Toolchain | str:
     isa = describe_isa()
     stat = os.stat(os.path.realpath(path))
     identity = f"{os.path.realpath(path)} {stat.st_size} {stat.st_mtime_ns}"
-    key = make_key("toolchain", {"compiler": identity, "isa": isa, "flags": repr(ASKED)})
+    key = make_key("toolchain", {"compiler": identity, "isa": isa, "flags": repr(BASE_FLAGS)})
     remembered = store.read(key, ".json")
     if remembered is not None:
         with contextlib.suppress(ValueError, LookupError, TypeError):  # else damaged
@@ -113,7 +100,7 @@ def find_toolchain(store: Store) -> Toolchain | str:
 
 
 def _last_key() -> Key:
-    return make_key("last_toolchain", {"isa": describe_isa(), "flags": repr(ASKED)})
+    return make_key("last_toolchain", {"isa": describe_isa(), "flags": repr(BASE_FLAGS)})
 
 
 def last_toolchain(store: Store) -> Toolchain | None:
@@ -140,7 +127,6 @@ def _decode(text: bytes) -> Toolchain:
         compile_flags=tuple(fields["compile_flags"]),
         link_flags=tuple(fields["link_flags"]),
         libraries=tuple(fields["libraries"]),
-        lean_link=tuple(fields["lean_link"]),
     )
 
 
@@ -160,21 +146,14 @@ def _probe(path: str, isa: str) -> Toolchain | str:
                 compile_flags=(*BASE_FLAGS, *flags),
                 link_flags=LINK_FLAGS,
                 libraries=_existing_libraries(path),
-                lean_link=LEAN_LINK if _links_lean(path, flags) else (),
             )
     return f"{path} can't compile an empty function"
 
 
-def _compiles(
-    path: str, flags: tuple[str, ...], libraries: tuple[str, ...] = (), text: str = EMPTY
-) -> bool:
+def _compiles(path: str, flags: tuple[str, ...], libraries: tuple[str, ...] = ()) -> bool:
     command = [path, *BASE_FLAGS, *flags, "-x", "c++", "-", "-shared", "-o", os.devnull, *libraries]
-    done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)
+    done = subprocess.run(command, input=b"int f() { return 0; }", capture_output=True, check=False)
     return done.returncode == 0
-
-
-def _links_lean(path: str, flags: tuple[str, ...]) -> bool:
-    return "-fopenmp" in flags and _compiles(path, flags, LEAN_LINK, PARALLEL)
 
 
 def _existing_libraries(path: str) -> tuple[str, ...]:

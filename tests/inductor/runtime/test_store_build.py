@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-import warnings
 from pathlib import Path
 
 import pytest
@@ -89,26 +88,6 @@ def test_units_are_linked(store: Store, toolchain: Toolchain) -> None:
     caller = 'extern "C" int one();\n' + caller
     built = build_library([ONE, caller], toolchain, store)
     assert ctypes.CDLL(str(built.path)).two() == 2
-
-
-LEAVES = """
-extern "C" int puts(const char*);
-struct Room { ~Room() { puts("left"); } int size = 4; };
-static THREAD Room room;
-extern "C" __attribute__((visibility("default"))) int one() { return room.size - 3; }
-"""
-
-
-def test_what_needs_the_run_time_of_the_language_is_linked_with_it(store: Store, toolchain: Toolchain) -> None:
-    assert toolchain.lean_link
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plain = build_library([ONE], toolchain, store)
-        thread = build_library([LEAVES.replace("THREAD", "thread_local")], toolchain, store)
-    with pytest.warns(UserWarning, match="__dso_handle"):
-        program = build_library([LEAVES.replace("THREAD", "")], toolchain, store)
-    for built in (plain, thread, program):
-        assert ctypes.CDLL(str(built.path)).one() == 1
 
 
 def test_refused_source_leaves_no_library(store: Store, toolchain: Toolchain) -> None:
