@@ -20,6 +20,9 @@ from inductor.runtime.products import load_product
 from inductor.scheduler import library_kernels
 from inductor.scheduler.schedule import Schedule, TemplateKernel
 
+# A kernel that calls a product is linked as it is, without a word.
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
+
 
 @pytest.fixture
 def schedules(monkeypatch: pytest.MonkeyPatch) -> Any:
