@@ -262,6 +262,8 @@ class AttentionCall:
             made.insert(0, functools.partial(prepare_few, spec, few, q.device))
         slow = functools.partial(reference_attention, **facts, nan_rows=nan_rows, lse=lse)
         self.known[key], result = first_that_runs(made, slow, (q, k, v, bias, mask))
+        if few is not None and isinstance(self.known[key], Forward):
+            tell("attention of few queries does not share the keys: its kernel does not run here")
         return result
 
 
@@ -316,11 +318,15 @@ def first_that_runs(
             if is_of_signal(error):
                 raise
             reason = error
-    text = f"attention runs as ATen operators: {type(reason).__name__}: {reason}"
+    tell(f"attention runs as ATen operators: {type(reason).__name__}: {reason}")
+    return slow, slow(*given)
+
+
+def tell(text: str) -> None:
+    """Count and log that a kernel does not do what it was made for."""
     counters["not_compiled"]["a kernel of attention"] += 1
     for name in ("inductor", "perf_hints"):
         logs.log(name).emit(text)
-    return slow, slow(*given)
 
 
 def _stream(device: torch.device) -> int:

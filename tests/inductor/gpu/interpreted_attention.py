@@ -121,6 +121,21 @@ def test_few_queries(name: str) -> None:
     torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3, equal_nan=True)
 
 
+def test_few_queries_without_their_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("out of resources")
+
+    monkeypatch.setattr("inductor.runtime.attention.prepare_few", refuse)
+    (q, k, v, _, _), facts = tensors((1, 2, 1, 1, 300, 16, 16))
+    before = counters["not_compiled"]["a kernel of attention"]
+    call = AttentionCall()
+    for _ in range(2):
+        out, _ = call(q, k, v, None, None, *facts.values(), False)
+    expected, _ = reference_attention(q, k, v, None, None, *facts.values(), False)
+    torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+    assert counters["not_compiled"]["a kernel of attention"] == before + 1
+
+
 def test_least_number_as_bias_is_no_infinity() -> None:
     """A row of which every key is masked by the least float32 is the mean of the values."""
     (q, k, v, _, _), facts = tensors((1, 1, 1, 16, 32, 16, 16))
