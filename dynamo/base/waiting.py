@@ -34,8 +34,8 @@ def while_waiting(work: Work) -> Iterator[None]:
         yield
     finally:
         _offered.reset(token)
-    for rest in left:
-        rest()
+    while left:  # copies of the context still hold the list, and what would be left in it
+        left.pop()()
     if errors:
         raise errors[0]
 

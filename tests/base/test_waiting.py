@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
+import weakref
 
 import pytest
 import torch
@@ -29,6 +31,20 @@ def test_work_is_done_behind_a_block_without_a_wait() -> None:
     done: list[str] = []
     with while_waiting(lambda: done.append("work")):
         pass
+    assert done == ["work"]
+
+
+def test_a_copy_of_the_context_does_not_keep_the_work() -> None:
+    def held() -> None:
+        done.append("work")
+
+    done: list[str] = []
+    gone = weakref.ref(held)
+    with while_waiting(held):
+        copy = contextvars.copy_context()  # as a backward does that compiles later
+    del held
+    assert done == ["work"] and gone() is None
+    copy.run(work_now)
     assert done == ["work"]
 
 
