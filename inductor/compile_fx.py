@@ -63,7 +63,13 @@ from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs, steady_inputs
 from inductor.fx_passes.constant_parts import compute_constants_once
 from inductor.fx_passes.fold import fold_batch_norms
-from inductor.fx_passes.run import decompositions, joint_laid_out, laid_out, rewritten
+from inductor.fx_passes.run import (
+    decompositions,
+    in_float32,
+    joint_laid_out,
+    laid_out,
+    rewritten,
+)
 from inductor.graph_cache import keeper_of
 from inductor.ir.graph import Prepared
 from inductor.kept import (
@@ -472,6 +478,7 @@ def _compile_inference(
 ) -> Compiled:
     if not has_symbols(module):
         with timed("inductor.passes"):
+            module = in_float32(module)
             module, made, taken = _prepared(module, len(fakes), frozen, steady)
             module = laid_out(module)
         positions = frozen.union(range(len(fakes), len(fakes) + len(made)))

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._dispatch.python import enable_python_dispatcher
 
 from dynamo.shapes.fake import Fake
 
 
 def fake_runner(value: Any) -> Callable[..., Any]:
-    """A function (operator, *arguments) -> fakes of its results. value: any fake of the graph."""
-    if isinstance(value, Fake):
-        run: Callable[..., Any] = value.world.run
-        return run
-    mode = value.fake_mode
+    """A function (operator, *arguments) -> fakes of its results. value: any fake of the graph.
 
-    def run_symbolic(target: Any, *args: Any, **kwargs: Any) -> Any:
-        with mode, enable_python_dispatcher():
-            return target(*args, **kwargs)
+    Autocast is off: a graph compiled under it holds its casts.
+    """
 
-    return run_symbolic
+    def run(target: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C._DisableAutocast():
+            if isinstance(value, Fake):
+                return value.world.run(target, *args, **kwargs)
+            with value.fake_mode, enable_python_dispatcher():
+                return target(*args, **kwargs)
+
+    return run

@@ -20,6 +20,7 @@ from inductor.fx_passes.cpu_attention import serve_cpu_attention
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
 from inductor.fx_passes.growing_cats import share_growing_cats
+from inductor.fx_passes.half_products import compute_in_float32
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
@@ -62,9 +63,16 @@ def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         return laid_out(module)
 
 
+def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Products of half precision for which the processor has no instructions: before their operands
+    are prepared, hence before the other passes."""
+    return compute_in_float32(module) if config.kernels else module
+
+
 def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A functional ATen graph as it is lowered."""
     module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
+    module = in_float32(module)
     if config.kernels and not has_symbols(module):
         module = large_results_last(module)
     if does("patterns"):
