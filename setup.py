@@ -2,13 +2,14 @@
 
 `dynamo._C` is the frame hook and the guard program (needs c10, and torch for ranges of profilers);
 `inductor.runtime._launch` calls compiled graphs and `lazy._C` follows recorded traces (both need
-libtorch_python).
+libtorch_python). Then it builds the libraries of the compiler's own kernels for this processor.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,20 @@ class SideBySide(build_ext):
 
         self.compiler.compile = compile_all
         super().build_extensions()
+
+    def run(self) -> None:
+        super().run()
+        self.build_libraries()
+
+    def build_libraries(self) -> None:
+        """What fails here is built at its first use."""
+        root = os.path.abspath("." if self.inplace else self.build_lib)
+        folder = os.path.join(root, "inductor", "runtime", "libraries")
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run([sys.executable, "-m", "inductor.shipped_libraries", folder],
+                              cwd=root, env={**os.environ, "PYTHONPATH": path})
+        if done.returncode:
+            print("dynamo-jit: the kernels are built at their first use", file=sys.stderr)
 
 
 PYTHON = ["c10", "torch", "torch_cpu", "torch_python"]

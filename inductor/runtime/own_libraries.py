@@ -1,23 +1,27 @@
 """Libraries of our own kernels, each built once per machine for all graphs; ahead, where one can.
 
-In: the texts of its translation units. Out: the path of its library. `begin` builds in a thread, as
-soon as it is known that a graph will ask: the compiler is another process, so that several builds
-and the compile go on side by side. Whoever asks for the library waits for that.
+In: the texts of its translation units. Out: the path of its library. Those that were built with the
+package (`inductor/shipped_libraries.py`) are taken where they are for this text, compiler and
+processor. Else `begin` builds in a thread, as soon as it is known that a graph will ask: the
+compiler is another process, so that several builds and the compile go on side by side. Whoever asks
+for the library waits for that.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 
-from inductor.runtime.build import Built, build_library, library_key
+from inductor.runtime.build import Built, build_library, is_whole, library_key
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain
 
 Units = tuple[str, ...]
+SHIPPED = Path(__file__).parent / "libraries"
 
 _running: dict[Path, Future[Built]] = {}
 os.register_at_fork(after_in_child=_running.clear)  # the threads are the parent's
@@ -27,7 +31,7 @@ def begin(units: Units, store: Store, toolchain: Toolchain) -> None:
     """Build the library in a thread, unless it is there. What fails is told to who asks for it."""
     fused = with_fused_sums(toolchain)
     path = _place(units, fused, store)
-    if path.exists() or path in _running:
+    if path.exists() or path in _running or shipped(units, fused) is not None:
         return
     future = _running[path] = Future[Built]()
     threading.Thread(target=_build, args=(future, units, fused, store)).start()
@@ -39,7 +43,16 @@ def own_library(units: Units, store: Store, toolchain: Toolchain) -> str:
     running = _running.pop(_place(units, fused, store), None)
     if running is not None:
         return str(running.result().path)
+    found = shipped(units, fused)
+    if found is not None:
+        return str(found)
     return str(build_library(units, fused, store).path)
+
+
+def shipped(units: Units, toolchain: Toolchain) -> Path | None:
+    """The library that came with the package, if it is the one that would be built here."""
+    path = SHIPPED / f"{_key(units, toolchain).digest}.so"
+    return path if path.exists() and is_whole(path) else None
 
 
 def settle() -> None:
@@ -54,7 +67,10 @@ def with_fused_sums(toolchain: Toolchain) -> Toolchain:
 
 
 def _place(units: Units, toolchain: Toolchain, store: Store) -> Path:
-    return store.path(library_key(units, toolchain), ".so")
+    return store.path(_key(units, toolchain), ".so")
+
+
+_key = functools.cache(library_key)
 
 
 def _build(future: Future[Built], units: Units, toolchain: Toolchain, store: Store) -> None:

@@ -390,6 +390,10 @@ class _Chooser:
             self.store.write(self.key, ".json", json.dumps(rows).encode())
 
 
+# Makes calls of each candidate for some threads, one for each weight.
+Candidates = dict[str, Callable[[int], list[Callable[[], Any]]]]
+
+
 def _measured_sizes(linear: Linear) -> tuple[int, int, int]:
     """The product's own, unless that takes too long: then fewer rows or columns."""
     m, n, k = linear.m, linear.n, linear.k
@@ -412,21 +416,32 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
         weights = [weight.clone() for _ in range(max(2, min(MOST_WEIGHTS, COLD_BYTES // held)))]
         candidates = _candidates(
             linear, ours, x, weights, bias if linear.bias is not None else None)
-        with _one_thread():
-            alone = {name: make(1) for name, make in candidates.items()}
-            found = compare(alone, usual, math.log(ADVANTAGE), time.thread_time, seconds)
-        if threads > 1:
-            every = {name: make(threads) for name, make in candidates.items()}
-            own, begin = time.thread_time(), time.perf_counter()
-
-            def is_steady() -> bool:
-                return time.thread_time() - own >= STEADY * (time.perf_counter() - begin)
-
-            clock, border = time.perf_counter, math.log(ADVANTAGE)
-            together = compare(every, usual, border, clock, seconds, is_steady)
-            if is_steady():
-                found = together
+        found = _with_all_threads(candidates, usual, threads, seconds)
+        if found is None:
+            found = _with_one_thread(candidates, usual, seconds)
     return {name: ratio - found["aten"] for name, ratio in found.items()}
+
+
+def _with_all_threads(
+    candidates: Candidates, usual: str, threads: int, seconds: float
+) -> dict[str, float] | None:
+    """None for one thread, and where others use the machine meanwhile: seen after a few rounds."""
+    if threads == 1:
+        return None
+    ways = {name: make(threads) for name, make in candidates.items()}
+    own, begin = time.thread_time(), time.perf_counter()
+
+    def is_steady() -> bool:
+        return time.thread_time() - own >= STEADY * (time.perf_counter() - begin)
+
+    found = compare(ways, usual, math.log(ADVANTAGE), time.perf_counter, seconds, is_steady)
+    return found if is_steady() else None
+
+
+def _with_one_thread(candidates: Candidates, usual: str, seconds: float) -> dict[str, float]:
+    with _one_thread():
+        ways = {name: make(1) for name, make in candidates.items()}
+        return compare(ways, usual, math.log(ADVANTAGE), time.thread_time, seconds)
 
 
 @contextlib.contextmanager
@@ -454,8 +469,8 @@ def _names(linear: Linear, ours: bool) -> list[str]:
 def _candidates(
     linear: Linear, ours: Product | None, x: torch.Tensor, weights: list[torch.Tensor],
     bias: torch.Tensor | None,
-) -> dict[str, Callable[[int], list[Callable[[], Any]]]]:
-    """Makes calls of each candidate for some threads, one for each weight [n, k]."""
+) -> Candidates:
+    """Of these weights [n, k]."""
     (m, _), n = x.shape, weights[0].shape[0]
     out = torch.empty(m, n)
     given = [w.t().contiguous() if linear.columns else w.t() for w in weights]

@@ -230,8 +230,11 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
     product = library_kernels.Linear(9, 24, 40, shapes, shapes, shapes, False, False)
 
+    clocks: list[Any] = []
+
     def compare(ways: Any, usual: str, margin: float, clock: Any, *rest: Any) -> Any:
         assert usual == "aten"
+        clocks.append(clock)
         if clock is time.thread_time:
             assert torch.get_num_threads() == 1
             return {"aten": 0.0, "onednn": math.log(0.5)}
@@ -243,6 +246,11 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
     found = library_kernels._measure(product, None, 2)
     assert torch.get_num_threads() == before
     assert found["onednn"] == pytest.approx(math.log(8.0 if steady else 0.5))
+    # One thread is asked only where all threads tell nothing: it takes longest.
+    assert clocks == ([time.perf_counter] if steady else [time.perf_counter, time.thread_time])
+    clocks.clear()
+    library_kernels._measure(product, None, 1)
+    assert clocks == [time.thread_time]
 
 
 @pytest.mark.parametrize("columns", [False, True])

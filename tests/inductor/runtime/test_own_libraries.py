@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from inductor.runtime import own_libraries
 from inductor.runtime.build import BuildError
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain
+from inductor.shipped_libraries import LIBRARIES, ship
 
 UNIT = 'extern "C" __attribute__((visibility("default"))) int seven() { return 7; }'
 
@@ -113,3 +115,26 @@ def test_libraries_that_a_graph_will_ask_for(
     with config.patch(**{"library_kernels": "measure", **options}), base_config.patch(cache_dir=str(tmp_path)):
         early_libraries.begin_libraries(captured.module)
     assert sorted(names[units] for units in begun) == sorted(expected)
+    assert set(begun) <= set(LIBRARIES)  # they come with the package
+
+
+def test_a_shipped_library_is_taken_and_a_damaged_one_built(
+    tmp_path: Path, toolchain: Toolchain, builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_libraries, "SHIPPED", tmp_path / "shipped")
+    store = Store(tmp_path / "store")
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "old.so").write_bytes(b"of another text")
+    (made,) = ship(tmp_path / "shipped", [(UNIT,)])
+    assert list((tmp_path / "shipped").iterdir()) == [made] and made.stat().st_mode & 0o5 == 0o5
+    own_libraries.begin((UNIT,), store, toolchain)
+    path = own_libraries.own_library((UNIT,), store, toolchain)
+    assert path == str(made) and ctypes.CDLL(path).seven() == 7 and not builds
+
+    other = replace(toolchain, isa="of another processor")
+    assert own_libraries.shipped((UNIT,), own_libraries.with_fused_sums(other)) is None
+    changed = UNIT.replace("7", "8")
+    assert ctypes.CDLL(own_libraries.own_library((changed,), store, toolchain)).seven() == 8
+    made.write_bytes(made.read_bytes()[:100])
+    again = own_libraries.own_library((UNIT,), store, toolchain)
+    assert again != str(made) and ctypes.CDLL(again).seven() == 7 and len(builds) == 2
