@@ -138,8 +138,32 @@ def test_ids_as_numbers_break(f: Callable[..., Any]) -> None:
 ONE, OTHER = nn.ReLU(), nn.ReLU()
 
 
-def test_constant_results_of_tensors_are_asked_each_time() -> None:
-    """torch runs such a function once, while it traces, and keeps the number."""
+def test_constant_results_of_inputs_are_asked_once() -> None:
+    asked = []
+
+    @dynamo.assume_constant_result
+    def total(t: torch.Tensor, others: tuple[torch.Tensor, ...] = ()) -> float:
+        asked.append(1)
+        return float(t.sum() + sum(other.sum() for other in others))
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * total(y) + total(x, (y, y)) * y.sum()
+
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    a, b = torch.rand(3), torch.rand(4)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(a, b), f(a, b))
+    first = f(a, b)
+    a2, b2 = a.clone(), torch.zeros(4)
+    del asked[:]
+    torch.testing.assert_close(compiled(a2, b), first)
+    assert not asked
+    torch.testing.assert_close(compiled(a2, b2), a2 * float(b.sum()))
+    torch.testing.assert_close(compiled(a, torch.rand(5)).shape, a.shape)  # compiled anew
+    assert len(asked) == 2
+
+
+def test_constant_results_of_what_the_program_computes_are_asked_each_time() -> None:
     asked = []
 
     @dynamo.assume_constant_result
@@ -147,15 +171,17 @@ def test_constant_results_of_tensors_are_asked_each_time() -> None:
         asked.append(1)
         return float(t.sum())
 
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x * total(x) + total(x * 2)
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.add_(1)
+        return x * total(y) + total(x * 2)
 
     compiled = dynamo.compile(f, backend="eager")
     for x in (X, X * 3, X):
-        assert torch.equal(compiled(x), f(x))
+        assert torch.equal(compiled(x, torch.ones(2)), f(x, torch.ones(2)))
     assert len(asked) == 12
-    with pytest.raises(dynamo.exc.Unsupported, match="with x, a tensor"):
-        dynamo.compile(f, backend="eager", fullgraph=True)(X)
+    for g in (lambda x: total(x * 2), lambda x: total(x.add_(0))):
+        with pytest.raises(dynamo.exc.Unsupported, match="a call made while tracing"):
+            dynamo.compile(g, backend="eager", fullgraph=True)(X)
 
 
 def test_constant_results_without_tensors_are_constants() -> None:
