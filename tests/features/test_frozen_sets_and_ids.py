@@ -192,3 +192,69 @@ def test_constant_results_without_tensors_are_constants() -> None:
         return table * 2
 
     agrees(lambda x: x + twice(), (X,), (X * 2,))
+
+
+def plus_one(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+FUNCTIONS = frozenset({plus_one, torch.sin, torch.nn.functional.relu})
+
+
+def test_frozen_sets_of_functions_have_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for function in FUNCTIONS:
+            x = function(x) * 2
+        for function in sorted(FUNCTIONS, key=lambda one: one.__name__):
+            x = function(x) * 3
+        return x + sum(one is plus_one for one in FUNCTIONS)
+
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    for functions in (FUNCTIONS, frozenset({torch.cos, plus_one}), frozenset({torch.exp, torch.sin})):
+        monkeypatch.setattr(f"{__name__}.FUNCTIONS", functions)
+        x = torch.rand(3)
+        for _ in range(2):
+            assert torch.equal(compiled(x), f(x))
+
+
+def test_ids_of_modules_beside_numbers() -> None:
+    class Chosen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(4))
+            self.left_out = {id(self.layers[1])}
+            self.doubled = id(self.layers[2])
+            self.scales = {id(layer): float(n) for n, layer in enumerate(self.layers)}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen = set()
+            for layer in self.layers:
+                if id(layer) in self.left_out or id(layer) in seen:
+                    continue
+                seen.add(id(layer))
+                x = layer(x) * self.scales.get(id(layer), 9.0)
+                if id(layer) == self.doubled:
+                    x = x * 2
+                if self.doubled != id(layer):
+                    x = x - 1
+            return x
+
+    model = Chosen()
+    compiled = dynamo.compile(model, backend="eager", fullgraph=True)
+
+    def same() -> None:
+        x = torch.rand(2, 3)
+        for _ in range(2):
+            assert torch.equal(compiled(x), model(x))
+
+    same()
+    model.left_out.add(id(model.layers[0]))
+    same()
+    model.doubled = id(model.layers[3])
+    same()
+    model.scales[id(model.layers[3])] = 5.0
+    same()
+    model.layers[2] = torch.nn.Linear(3, 3)
+    same()
+    model.layers[3] = model.layers[2]
+    same()
