@@ -52,7 +52,7 @@ config = Config(
             "graph_cache",
             True,
             "Compiled graphs are kept in the cache folder: the next process does not compile them.",
-            ("DYNAMO_GRAPH_CACHE",),
+            ("DYNAMO_GRAPH_CACHE", "TORCHINDUCTOR_FX_GRAPH_CACHE"),
         ),
         Knob(
             "symbolic_on_gpu",

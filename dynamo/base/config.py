@@ -134,6 +134,18 @@ class Config:
         return {name: knob.sentence for name, knob in self._knobs.items()}
 
 
+def debug_folder_of_torch(environment: Mapping[str, str]) -> str:
+    """Where torch.compile would write what it did, by its variables; empty where they are not set.
+
+    >>> debug_folder_of_torch({"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": "/tmp/all"})
+    '/tmp/all/torch_compile_debug'
+    """
+    if environment.get("TORCH_COMPILE_DEBUG", "0") != "1":
+        return ""
+    return os.path.join(
+        environment.get("TORCH_COMPILE_DEBUG_DIR", os.getcwd()), "torch_compile_debug")
+
+
 config = Config(
     "dynamo_config",
     [
@@ -203,7 +215,7 @@ config = Config(
         ),
         Knob(
             "debug_dir",
-            "",
+            debug_folder_of_torch(os.environ),
             "Folder for all records of each compile, as files that can be read or run.",
             ("DYNAMO_DEBUG_DIR",),
         ),

@@ -101,9 +101,11 @@ def test_settings_of_inductor_are_attributes_of_the_module() -> None:
 
 
 def test_variables_of_torch() -> None:
-    lines = of_torch({"TORCHINDUCTOR_CPP_WRAPPER": "1", "TORCHINDUCTOR_FREEZING": "1", "TORCHDYNAMO_REPRO_AFTER": "aot"})
+    lines = of_torch({"TORCHINDUCTOR_CPP_WRAPPER": "1", "TORCHINDUCTOR_FREEZING": "1", "TORCHDYNAMO_REPRO_AFTER": "aot",
+                      "TORCH_COMPILE_DEBUG": "1", "TORCH_TRACE": "/tmp"})
     assert lines == ["TORCHDYNAMO_REPRO_AFTER: DYNAMO_REPRO=crash or DYNAMO_REPRO=accuracy",
-                     "TORCHINDUCTOR_CPP_WRAPPER: there is no such setting here"]
+                     "TORCHINDUCTOR_CPP_WRAPPER: there is no such setting here",
+                     "TORCH_TRACE: DYNAMO_TRACE names the file of events"]
 
 
 def test_variables_are_honoured_or_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +113,17 @@ def test_variables_are_honoured_or_told_of(monkeypatch: pytest.MonkeyPatch) -> N
             "print(dynamo.config.verbose, inductor.config.freezing, dynamo.config.cache_dir)")
     monkeypatch.delenv("DYNAMO_CACHE_DIR", raising=False)
     done = run_python("-c", code, TORCHDYNAMO_VERBOSE="1", TORCHINDUCTOR_FREEZING="0",
-                      TORCHINDUCTOR_CACHE_DIR="/tmp/there", TORCHINDUCTOR_PROFILE="1")
+                      TORCHINDUCTOR_CACHE_DIR="/tmp/there", TORCHINDUCTOR_SIZE_ASSERTS="1")
     assert done.stdout.split() == ["True", "False", "/tmp/there"]
-    assert done.stderr.count("TORCHINDUCTOR_PROFILE: there is no such setting here") == 1
+    assert done.stderr.count("TORCHINDUCTOR_SIZE_ASSERTS: there is no such setting here") == 1
     assert "FREEZING" not in done.stderr
+
+
+def test_folder_of_records_by_the_variables_of_torch(tmp_path: Path) -> None:
+    code = "import torch, dynamo; dynamo.compile(lambda x: x.sin() + 1)(torch.ones(3))"
+    done = run_python("-c", code, TORCH_COMPILE_DEBUG="1", TORCH_COMPILE_DEBUG_DIR=str(tmp_path))
+    assert "have no effect" not in done.stderr
+    assert any((tmp_path / "torch_compile_debug").rglob("*.py"))
 
 
 def test_lite_makes_no_kernels() -> None:

@@ -138,8 +138,32 @@ def test_ids_as_numbers_break(f: Callable[..., Any]) -> None:
 ONE, OTHER = nn.ReLU(), nn.ReLU()
 
 
-def test_constant_results_of_tensors_are_asked_each_time() -> None:
-    """torch runs such a function once, while it traces, and keeps the number."""
+def test_constant_results_of_inputs_are_asked_once() -> None:
+    asked = []
+
+    @dynamo.assume_constant_result
+    def total(t: torch.Tensor, others: tuple[torch.Tensor, ...] = ()) -> float:
+        asked.append(1)
+        return float(t.sum() + sum(other.sum() for other in others))
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * total(y) + total(x, (y, y)) * y.sum()
+
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    a, b = torch.rand(3), torch.rand(4)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(a, b), f(a, b))
+    first = f(a, b)
+    a2, b2 = a.clone(), torch.zeros(4)
+    del asked[:]
+    torch.testing.assert_close(compiled(a2, b), first)
+    assert not asked
+    torch.testing.assert_close(compiled(a2, b2), a2 * float(b.sum()))
+    torch.testing.assert_close(compiled(a, torch.rand(5)).shape, a.shape)  # compiled anew
+    assert len(asked) == 2
+
+
+def test_constant_results_of_what_the_program_computes_are_asked_each_time() -> None:
     asked = []
 
     @dynamo.assume_constant_result
@@ -147,15 +171,17 @@ def test_constant_results_of_tensors_are_asked_each_time() -> None:
         asked.append(1)
         return float(t.sum())
 
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x * total(x) + total(x * 2)
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.add_(1)
+        return x * total(y) + total(x * 2)
 
     compiled = dynamo.compile(f, backend="eager")
     for x in (X, X * 3, X):
-        assert torch.equal(compiled(x), f(x))
+        assert torch.equal(compiled(x, torch.ones(2)), f(x, torch.ones(2)))
     assert len(asked) == 12
-    with pytest.raises(dynamo.exc.Unsupported, match="with x, a tensor"):
-        dynamo.compile(f, backend="eager", fullgraph=True)(X)
+    for g in (lambda x: total(x * 2), lambda x: total(x.add_(0))):
+        with pytest.raises(dynamo.exc.Unsupported, match="a call made while tracing"):
+            dynamo.compile(g, backend="eager", fullgraph=True)(X)
 
 
 def test_constant_results_without_tensors_are_constants() -> None:
@@ -166,3 +192,69 @@ def test_constant_results_without_tensors_are_constants() -> None:
         return table * 2
 
     agrees(lambda x: x + twice(), (X,), (X * 2,))
+
+
+def plus_one(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+FUNCTIONS = frozenset({plus_one, torch.sin, torch.nn.functional.relu})
+
+
+def test_frozen_sets_of_functions_have_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for function in FUNCTIONS:
+            x = function(x) * 2
+        for function in sorted(FUNCTIONS, key=lambda one: one.__name__):
+            x = function(x) * 3
+        return x + sum(one is plus_one for one in FUNCTIONS)
+
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    for functions in (FUNCTIONS, frozenset({torch.cos, plus_one}), frozenset({torch.exp, torch.sin})):
+        monkeypatch.setattr(f"{__name__}.FUNCTIONS", functions)
+        x = torch.rand(3)
+        for _ in range(2):
+            assert torch.equal(compiled(x), f(x))
+
+
+def test_ids_of_modules_beside_numbers() -> None:
+    class Chosen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(4))
+            self.left_out = {id(self.layers[1])}
+            self.doubled = id(self.layers[2])
+            self.scales = {id(layer): float(n) for n, layer in enumerate(self.layers)}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen = set()
+            for layer in self.layers:
+                if id(layer) in self.left_out or id(layer) in seen:
+                    continue
+                seen.add(id(layer))
+                x = layer(x) * self.scales.get(id(layer), 9.0)
+                if id(layer) == self.doubled:
+                    x = x * 2
+                if self.doubled != id(layer):
+                    x = x - 1
+            return x
+
+    model = Chosen()
+    compiled = dynamo.compile(model, backend="eager", fullgraph=True)
+
+    def same() -> None:
+        x = torch.rand(2, 3)
+        for _ in range(2):
+            assert torch.equal(compiled(x), model(x))
+
+    same()
+    model.left_out.add(id(model.layers[0]))
+    same()
+    model.doubled = id(model.layers[3])
+    same()
+    model.scales[id(model.layers[3])] = 5.0
+    same()
+    model.layers[2] = torch.nn.Linear(3, 3)
+    same()
+    model.layers[3] = model.layers[2]
+    same()

@@ -18,11 +18,13 @@ from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core import table
 from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.known_libraries import answers_by_type
 from dynamo.symbolic.core.lookup import full_name
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cached import real_value
+from dynamo.symbolic.python.lists import TupleVar
 
 
 def is_decided(function: Any) -> bool:
@@ -57,10 +59,25 @@ def call_decided(
 def call_once(
     tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var:
-    """The result of the real call now."""
-    values = [real_value(tx.trace, arg) for arg in args]
-    keywords = {name: real_value(tx.trace, arg) for name, arg in kwargs.items()}
+    """The result of the real call now; tensors of the program are given as they are."""
+    values = [real_or_tensor(tx, arg) for arg in args]
+    keywords = {name: real_or_tensor(tx, arg) for name, arg in kwargs.items()}
     return _wrap_result(tx, function, lambda: function(*values, **keywords))
+
+
+def real_or_tensor(tx: Frame, var: Var) -> Any:
+    """A real argument; of a tensor that exists, with what it holds before the graph runs."""
+    if type(var) is TupleVar and not var.is_constant():
+        return tuple(real_or_tensor(tx, item) for item in var.items)
+    real = getattr(var, "real", None) if var.is_tensor else None
+    if real is None:
+        return real_value(tx.trace, var)
+    storage = storage_of(var.as_fake())  # which guards its metadata
+    written = (fake for node in tx.trace.graph.graph.nodes for fake in node.meta.get("changed", ()))
+    if any(storage_of(fake) == storage for fake in written):
+        why = f"a call made while tracing, with {var!r}, which the graph changes"
+        raise Break("call_of_unknown_function", why)
+    return real
 
 
 def answer_for_type(tx: Frame, function: Any, value: Var) -> Var:

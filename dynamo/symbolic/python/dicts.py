@@ -456,6 +456,9 @@ class SetVar(Var):
                 else:
                     trace.state(Unguarded).ordered(values)
                 return [self._entries["constant", value] for value in values]
+            if type(self._real) is frozenset and len(values) == len(items):
+                trace.guard("ID", self.source, self._real)  # the items were read in its order
+                return items
         raise Break("set_order", repr(self))
 
     def truth(self, tx: Frame) -> bool:

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+import torch
+
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
@@ -37,7 +39,20 @@ class IdVar(Var):
     def truth(self, tx: Frame) -> bool:
         return True
 
+    def number(self, tx: Frame) -> int | None:
+        """The id of a module from outside, which is guarded to be the same one; None for others."""
+        target = self.target
+        if not isinstance(target, ObjectVar) or not issubclass(target.cls, torch.nn.Module):
+            return None
+        if target.real is None or target.source is None:
+            return None
+        tx.trace.guard("ID", target.source, target.real)
+        return id(target.real)
+
     def hash_key(self, tx: Frame) -> Hashable:
+        number = self.number(tx)
+        if number is not None:
+            return ("constant", number)
         tx.trace.state(Identities).note_key("id")
         if isinstance(self.target, ConstVar) and type(self.target.value) in SINGLETONS:
             return ("id", "constant", self.target.value)
@@ -99,6 +114,30 @@ def same_identity(tx: Frame, left: IdVar, right: IdVar) -> Var | None:
 def other_identity(tx: Frame, left: IdVar, right: IdVar) -> Var | None:
     """`id(a) != id(b)`."""
     return tx.trace.call(tx, operator.is_not, left.target, right.target)
+
+
+@first_rule(operator.eq, IdVar, ConstVar)
+def is_number(tx: Frame, left: IdVar, right: ConstVar) -> Var | None:
+    """`id(module) == number`."""
+    number = left.number(tx)
+    return None if number is None else ConstVar(number == right.value)
+
+
+@first_rule(operator.eq, ConstVar, IdVar)
+def number_is(tx: Frame, left: ConstVar, right: IdVar) -> Var | None:
+    return is_number(tx, right, left)
+
+
+@first_rule(operator.ne, IdVar, ConstVar)
+def is_other_number(tx: Frame, left: IdVar, right: ConstVar) -> Var | None:
+    """`id(module) != number`."""
+    number = left.number(tx)
+    return None if number is None else ConstVar(number != right.value)
+
+
+@first_rule(operator.ne, ConstVar, IdVar)
+def number_is_not(tx: Frame, left: ConstVar, right: IdVar) -> Var | None:
+    return is_other_number(tx, right, left)
 
 
 @rule(object)

@@ -341,9 +341,9 @@ def sorted_(
     tx: Frame, items: Var, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
 ) -> Var:
     if isinstance(items, SetVar):
-        if not items.is_constant():
-            raise Break("set_order", repr(items))
-        values: list[Var] = [ConstVar(value) for value in in_order(tx, items, key)]
+        values: list[Var] = (
+            [ConstVar(value) for value in in_order(tx, items, key)] if items.is_constant()
+            else items.ordered(tx.trace))
     else:
         values = unpack_sized(tx, items)
     return ListVar(sort(tx, values, none_if_none(key), is_backwards(tx, reverse)))

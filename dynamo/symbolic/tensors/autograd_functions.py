@@ -13,6 +13,7 @@ import types
 from typing import Any
 
 import torch
+from torch import fx
 from torch._C._functorch import TransformType
 from torch._functorch.autograd_function import VmapInfo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
@@ -29,7 +30,8 @@ from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.lists import NamedTupleVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
-from dynamo.symbolic.tensors import torch_functions, transforms
+from dynamo.symbolic.tensors import own_functions, torch_functions, transforms
+from dynamo.symbolic.tensors.own_functions import Look
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
 
@@ -41,6 +43,7 @@ class TracedContext:
     forward_tensors: tuple[Any, ...] = ()
     materialize_grads = True
     dirty: tuple[Any, ...] = ()
+    fixed: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -52,10 +55,10 @@ class TracedContext:
         self.dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        pass
+        self.fixed = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        pass
+        self.materialize_grads = value
 
 
 @runs_alone
@@ -86,21 +89,21 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     transformed = torch_functions.in_transform()
     if transformed and has_old_form(cls.cls):  # which torch refuses
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
-    for arg in args if not transformed else ():
-        arg.as_proxy()
     state = tensor_state(trace)
     mark, before, read = trace.graph.mark(), trace.effects.places(), state.new_gradients_read
     with trace.objects.noting_found() as found:
-        look_through(tx, cls.cls, list(args))
+        look = look_through(tx, cls.cls, list(args))
         if transformed:
             look_through_levels(tx, cls.cls, args)
-    trace.graph.rollback(mark)
     reads = trace.effects.reach([cls, *args, *found]) or state.new_gradients_read != read
     if reads:  # the graph runs before the changes are made
         raise Break("call_of_unknown_function", f"apply of {cls!r}, which reads what was changed")
     if trace.effects.changed_outside(before):
         raise Break("call_of_unknown_function", f"apply of {cls!r}, which changes objects")
     trace.effects.forget_since(before)
+    if not transformed and (not are_arguments(args) or reads_more(look, args)):
+        return own_functions.call_own(tx, cls.cls, list(args), look, mark)
+    trace.graph.rollback(mark)
     target = apply_in_graph(cls.cls)
     try:
         if transformed:
@@ -111,33 +114,65 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         raise Break("call_of_unknown_function", f"apply of {cls!r} raises") from error
 
 
-def look_through(tx: Frame, cls: type, args: list[Var]) -> None:
-    """Traces `forward` and `backward`; the graph of it is dropped by the caller."""
+def are_arguments(args: tuple[Var, ...]) -> bool:
+    """False where one can't be an argument of a node: a module, say."""
+    try:
+        own_functions.nodes_of(args)
+    except Break as reason:
+        if reason.code != "not_a_graph_argument":
+            raise
+        return False
+    return True
+
+
+def reads_more(look: Look, args: tuple[Var, ...]) -> bool:
+    """True where the function reads tensors, or numbers that change, beside its arguments. Sizes of
+    these it finds itself."""
+    given = own_functions.nodes_of(args)
+    sizes = {symbol for node in given for symbol in symbols_of(node)}
+    return any(not symbols_of(node) or not symbols_of(node) <= sizes
+               for node in own_functions.read_beside(look, given))  # fmt: skip
+
+
+def symbols_of(node: fx.Node) -> set[Any]:
+    """The symbols in a number, or in the sizes of a tensor."""
+    value = node.meta["example_value"]
+    numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return {symbol for number in numbers if isinstance(number, torch.SymInt)
+            for symbol in number.node.expr.free_symbols}  # fmt: skip
+
+
+def look_through(tx: Frame, cls: type, args: list[Var]) -> Look:
+    """Traces `forward` and `backward`; what becomes of the operations is the caller's affair."""
     trace = tx.trace
     tensors: list[TensorVar] = []
     torch_functions.collect_tensors(TupleVar(args), tensors)
     versions = [var.fake._version for var in tensors]
     context = ObjectVar(TracedContext)
+    mark = trace.graph.mark()
     needs = [isinstance(arg, TensorVar) and bool(arg.fake.requires_grad) for arg in args]
     context.write_own(tx, "needs_input_grad", trace.constant(tuple(needs)))
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        result = forward(tx, cls, context, args)
+        look = Look(forward(tx, cls, context, args))
+        look.body = trace.graph.operations_after(mark)
         dirty = context.get_attr(tx, "dirty").unpack(tx)
         written = [
             var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
         ]
         if not set(written).issubset(dirty):
             raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
+        own_functions.note_told(tx, look, context)
         if enabled and any(needs):
-            backward(tx, cls, context, result)
+            backward(tx, cls, context, look, mark)
         if transforms.has_level(TransformType.Jvp):
             context.write_own(tx, "saved_tensors", context.get_attr(tx, "forward_tensors"))
             tangents = [like(tx, arg) for arg in args]
             tx.call(part_of(tx, cls, "jvp"), [context, *tangents], {})
     finally:
         torch._C._set_grad_enabled(enabled)
+    return look
 
 
 def forward(tx: Frame, cls: Any, context: Var, args: list[Var]) -> Var:
@@ -176,12 +211,17 @@ def look_through_levels(tx: Frame, cls: Any, args: tuple[Var, ...]) -> None:
                 tx.call(part_of(tx, cls, "vmap"), [info, in_dims, *args], {})
 
 
-def backward(tx: Frame, cls: Any, context: Var, result: Var) -> None:
-    """With gradients like the outputs."""
-    outputs = result.items if isinstance(result, TupleVar) else [result]
-    grads = [like(tx, output) for output in outputs]
+def backward(tx: Frame, cls: Any, context: Var, look: Look, mark: fx.Node) -> None:
+    """With gradients like the outputs; the look gets what is found."""
+    graph = tx.trace.graph
+    outputs = own_functions.parts_of(look.result)
+    look.seeds = [like(tx, output) for output in outputs]
+    before = graph.operations_after(mark)
     name = "vjp" if cls.vjp is not torch.autograd.Function.vjp else "backward"
-    tx.call(part_of(tx, cls, name), [context, *grads], {})
+    function = part_of(tx, cls, name)
+    look.once = own_functions.has_no_second_order(inspect.getattr_static(cls, name))
+    look.grads = tx.call(function, [context, *look.seeds], {})
+    look.back = {node: None for node in graph.operations_after(mark) if node not in before}
 
 
 METHODS = (staticmethod, classmethod, types.FunctionType)
