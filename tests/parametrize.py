@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -34,6 +34,11 @@ def few(values: Iterable[Any], count: int) -> list[Any]:
     rows = list(values)
     kept = {place * len(rows) // count for place in range(count)}
     return [pytest.param(row, marks=() if place in kept else pytest.mark.long) for place, row in enumerate(rows)]
+
+
+def long_where(values: Iterable[Any], repeated: Container[Any]) -> list[Any]:
+    """Values of a parameter of which those that repeat others are long."""
+    return [pytest.param(value, marks=pytest.mark.long if value in repeated else ()) for value in values]
 
 
 def rotate_products(items: Iterable[pytest.Item]) -> None:
