@@ -5,16 +5,23 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.parametrize import rotate_products
 
+GPU = Path(__file__).with_name("gpu")
 # Most tests that say `fullgraph=True` ask for a graph without breaks, whatever the backend does with it.
 os.environ.setdefault("DYNAMO_FULLGRAPH_COMPILES", "0")
 # Most tests look at what a compile does, which a graph of an earlier run would leave out.
 os.environ.setdefault("DYNAMO_GRAPH_CACHE", "0")
 os.environ.setdefault("DYNAMO_CAPTURE_CACHE", "0")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A folder whose tests are all deselected is not read: a thousand tests take seconds in each worker."""
+    return True if collection_path == GPU and "not gpu" in config.getoption("markexpr") else None
 
 
 @pytest.hookimpl(wrapper=True)

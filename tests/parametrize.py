@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+
+ROW = type(pytest.param())
 
 
 def rotated(
@@ -34,6 +36,11 @@ def few(values: Iterable[Any], count: int) -> list[Any]:
     return [pytest.param(row, marks=() if place in kept else pytest.mark.long) for place, row in enumerate(rows)]
 
 
+def long_where(values: Iterable[Any], repeated: Container[Any]) -> list[Any]:
+    """Values of a parameter of which those that repeat others are long."""
+    return [pytest.param(value, marks=pytest.mark.long if value in repeated else ()) for value in values]
+
+
 def rotate_products(items: Iterable[pytest.Item]) -> None:
     """Marks most combinations of parameters that a test has in decorators of their own as long.
 
@@ -44,23 +51,34 @@ def rotate_products(items: Iterable[pytest.Item]) -> None:
     for item in items:
         axes = list(item.iter_markers("parametrize"))
         if len(axes) > 1 and not item.get_closest_marker("every_combination"):
-            places = [_place(item, *axis.args[:2]) for axis in axes]
-            if None not in places:
-                products[getattr(item, "originalname", ""), item.parent].append((item, places))
+            products[getattr(item, "originalname", ""), item.parent].append((item, axes))
     for rows in products.values():
-        seen = [sorted({row[1][axis] for row in rows}) for axis in range(len(rows[0][1]))]
-        kept = {tuple(values[number % len(values)] for values in seen) for number in range(max(map(len, seen)))}
-        for item, places in rows:
-            if tuple(places) not in kept:
-                item.add_marker(pytest.mark.long)
+        _rotate([item for item, _ in rows], rows[0][1])
 
 
-def _place(item: Any, names: str | Sequence[str], rows: Any) -> int | None:
-    """Which of the rows of a decorator this test has; None where they were made by a generator, which is empty now."""
-    names = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else list(names)
-    given = [item.callspec.params[name] for name in names]
+def _rotate(items: list[Any], axes: list[pytest.Mark]) -> None:
+    """items: the tests of one function, with these decorators."""
+    numbers = [_numbers(*axis.args[:2]) for axis in axes]
+    places = [tuple(known.get(_identity(names, item.callspec.params)) for names, known in numbers) for item in items]
+    if any(None in place for place in places):
+        return
+    seen = [sorted(set(column)) for column in zip(*places)]
+    kept = {tuple(values[number % len(values)] for values in seen) for number in range(max(map(len, seen)))}
+    for item, place in zip(items, places):
+        if place not in kept:
+            item.add_marker(pytest.mark.long)
+
+
+def _identity(names: list[str], values: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(id(values[name]) for name in names)
+
+
+def _numbers(names: str | Sequence[str], rows: Any) -> tuple[list[str], dict[tuple[int, ...], int]]:
+    """The names of a decorator, and which of its rows has which values. Without rows where a generator made them, which
+    is empty now."""
+    split = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else list(names)
+    found: dict[tuple[int, ...], int] = {}
     for place, row in enumerate(rows):
-        values = row.values if isinstance(row, type(pytest.param())) else row if len(names) > 1 else (row,)
-        if all(value is other for value, other in zip(values, given)):
-            return place
-    return None
+        values = row.values if isinstance(row, ROW) else row if len(split) > 1 else (row,)
+        found.setdefault(tuple(map(id, values)), place)
+    return split, found

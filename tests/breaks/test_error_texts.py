@@ -215,6 +215,7 @@ def test_errors_of_operators_name_the_classes_of_both_operands(name: str) -> Non
         except TypeError as error:
             return str(error)
 
-    for a, b in [*itertools.product(OWN, OTHERS), *itertools.product(OTHERS, OWN)]:
+    pairs = [*itertools.product(OWN, OTHERS), *itertools.product(OTHERS, OWN)]
+    for a, b in pairs[list(BETWEEN).index(name) % 3 :: 3]:
         compiled = dynamo.compile(answer, backend="eager")
         assert compiled(copy.copy(a), b) == answer(copy.copy(a), b)

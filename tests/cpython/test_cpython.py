@@ -16,7 +16,7 @@ from tests.lists import exclusions, lines
 HERE = Path(__file__).parent
 MODULES = lines("modules.txt", HERE)
 # Small ones, for every day.
-FAST = "test_augassign test_listcomps test_scope test_with".split()
+FAST = "test_augassign test_with".split()
 
 
 def check(module: str, folder: Path) -> None:

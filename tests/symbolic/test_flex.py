@@ -183,6 +183,7 @@ def check(one: Any, other: Any) -> None:
 ], ids=lambda item: getattr(item, "__name__", item))  # fmt: skip
 def test_one_graph_gives_what_eager_gives(program: Any, backend: str) -> None:
     given = random_qkv()
+    dynamo.counters.clear()
     compiled = dynamo.compile(program, backend=backend, fullgraph=True)
     with torch.no_grad():
         for _ in range(2):

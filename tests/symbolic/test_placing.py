@@ -50,7 +50,7 @@ def test_values(name: str, backend: str) -> None:
         compiled = dynamo.compile(f, backend=backend)
         for value in VALUES.values():
             given = made(size, dtype) if value is None else value
-            for number in (1, -1, 7):
+            for number in (-1, 7):
                 args = made((3, 3, 3), dtype), torch.tensor(number), given
                 outcomes = []
                 for run in (f, compiled):

@@ -11,7 +11,7 @@ from random_kernels import random_kernel
 
 from inductor.codegen.cpp import nest, pointwise, reduction, work
 
-KERNELS = 18
+KERNELS = 10
 SMALL = {  # so that small kernels take the ways of large ones
     work: {"PARALLEL_WORK": 0},
     nest: {"SHORTEST_PIECE": 2},

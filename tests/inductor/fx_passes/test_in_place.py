@@ -146,7 +146,7 @@ COPIED = [
 ]  # fmt: skip
 
 
-@rotated("program, layout, dynamic", [*IN_PLACE, *COPIED], LAYOUTS, [False, True], each=2,
+@rotated("program, layout, dynamic", [*IN_PLACE, *COPIED], LAYOUTS, [False, True],
          ids=lambda value: getattr(value, "__name__", None))
 def test_values(program: Callable[..., Any], layout: str, dynamic: bool) -> None:
     compiled = dynamo.compile(program, fullgraph=True, dynamic=dynamic)

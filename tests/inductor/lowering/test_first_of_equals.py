@@ -9,7 +9,7 @@ from tests.parametrize import rotated
 
 
 @rotated("order, dtype, dynamic", [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1)],
-         [torch.int8, torch.float32, torch.bfloat16], [False, True], each=2)
+         [torch.int8, torch.float32, torch.bfloat16], [False, True])
 def test_of_a_permuted_tensor(order: tuple[int, ...], dtype: torch.dtype, dynamic: bool) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.argmax(), (x + 1).argmin(), x.flatten(1).argmax(-1), (x / x).argmax()

@@ -57,7 +57,7 @@ def train(name: str, schedule: str, many: bool, whole: bool, compiles: bool) -> 
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("name", "schedule", "many"), [
-    pytest.param(name, schedule, many, marks=pytest.mark.long if (number + turn) % 2 else ())
+    pytest.param(name, schedule, many, marks=pytest.mark.long if (number + turn) % 3 else ())
     for number, name in enumerate(OPTIMIZERS) for turn, schedule in enumerate(SCHEDULES)
     for many in (False, True) if many is (schedule == "OneCycleLR") or name == "AdamW"
 ])  # fmt: skip

@@ -90,7 +90,7 @@ def train(model: nn.Module, inputs: list[torch.Tensor]) -> None:
     assert not dynamo.counters["inductor"] and not sum(dynamo.counters["not_compiled"].values())
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("kind", ["LSTM", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("GRU", "RNN"))])
 def test_recurrent(kind: str) -> None:
     before = metrics.snapshot()["kernels"]
     train(Recurrent(kind), [torch.randn(4, 5, 6) for _ in range(3)])
@@ -143,5 +143,6 @@ def test_sparse_gradients() -> None:
     train(Words(), [torch.randint(0, 20, (4, size)) for size in (5, 5, 6, 7, 8)])
 
 
+@pytest.mark.long  # a whole model of what the tests above do
 def test_separator() -> None:
     train(Separator(), [torch.randn(2, 2, size) for size in (256, 256, 300)])

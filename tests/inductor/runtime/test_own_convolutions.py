@@ -63,7 +63,7 @@ def assert_right(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *h
     assert ((out - expected).abs() <= 1e-6 * scale + 1e-6).all()
 
 
-@pytest.mark.parametrize("seed", few(range(12), 4))
+@pytest.mark.parametrize("seed", few(range(12), 3))
 def test_sizes(convolver: Convolver, seed: int) -> None:
     numbers = random.Random(seed)
     torch.manual_seed(seed)
@@ -87,7 +87,7 @@ def test_sizes(convolver: Convolver, seed: int) -> None:
         assert_right(out, x, weight, bias, *how)
 
 
-@pytest.mark.parametrize("seed", few(range(8), 3))
+@pytest.mark.parametrize("seed", few(range(8), 2))
 def test_groups(convolver: Convolver, seed: int) -> None:
     numbers = random.Random(seed)
     torch.manual_seed(seed)
@@ -258,7 +258,7 @@ ACTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", few(ACTS, 4))
 @pytest.mark.parametrize("last", [False, True])
 def test_what_follows_is_fused(always_ours: list[Schedule], act: Any, last: bool) -> None:
     module = Residual(16, act, stride=2 if last else 1).eval()

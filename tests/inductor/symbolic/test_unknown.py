@@ -14,8 +14,15 @@ import dynamo
 from dynamo.base.counters import counters
 from inductor import metrics
 from tests.inductor.symbolic.unknown_programs import LAYER, PROGRAMS, Program
+from tests.parametrize import long_where
 
 NUMBERS = (3, 5, 0, 1, 7, 2, -1, 9)
+# Each has a neighbour that differs in the operator only.
+LIKE_ANOTHER = frozenset((
+    "float scale", "both ends", "from the end", "index twice", "select", "narrow", "full", "softmax of a head", "mean",
+    "normed", "mask and sum", "masked select", "argwhere", "columns", "reshaped", "product", "checked", "longer",
+    "twice", "expanded", "layer", "sorted",
+))  # fmt: skip
 KNOWN_ERRORS = (RuntimeError, IndexError, ValueError)
 TWO_GRAPHS = {"float compares", "largest", "expanded"}  # the capture ends at a decision
 
@@ -68,7 +75,7 @@ def assert_same(found: Any, wanted: Any) -> None:
         assert found == wanted
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", long_where(PROGRAMS, LIKE_ANOTHER))
 def test_values_gradients_and_errors(name: str) -> None:
     program = PROGRAMS[name]
     compiled = dynamo.compile(program)
