@@ -14,7 +14,6 @@ from typing import Any
 
 from dynamo import hook
 from dynamo.base import logs
-from dynamo.base.config import config
 from dynamo.base.errors import (
     Break,
     InternalError,
@@ -180,7 +179,7 @@ class Attempts:
             guard_rest(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
-        met = what_was_met(trace) if config.capture_cache else None
+        met = what_was_met(trace) if trace.context.kept else None
         return TraceResult(
             frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes, met)
 

@@ -109,6 +109,7 @@ class Converter:
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
         options, compile_id = context.settings, context.compile_id
         keeping = self.kept.place_of(frame, context, frame.code is self.asked)
+        context.kept = keeping is not None
         if keeping is not None:
             with counters.timed("kept"), collection_paused():
                 found = keeping.find(self.functions.compile)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.kept_graphs import Rows, rows_of
+from dynamo.aot.records import Unsupported
 from inductor.graph_key import text_of_function
 
 
@@ -45,6 +46,15 @@ def _function_of(name: str) -> Any:
 def write_rows(gm: fx.GraphModule) -> bytes:
     """Errors: Unsupported, NoKey; those of pickle."""
     return pickle.dumps(plain_rows(gm), protocol=5)
+
+
+def write_rows_of_cpu(gm: fx.GraphModule) -> bytes:
+    """The same. Errors: also Unsupported for tensors on other devices."""
+    rows = plain_rows(gm)
+    for _, _, _, _, device, *_ in rows[1]:
+        if device.type != "cpu":
+            raise Unsupported(f"it has a tensor on {device}")
+    return pickle.dumps(rows, protocol=5)
 
 
 def read_rows(content: bytes) -> Rows:

@@ -46,6 +46,9 @@ class Rows:
     constants: dict[str, torch.Tensor]
 
 
+AS_IT_IS = frozenset(map(id, (int, float, bool, str, type(None), torch.dtype, torch.device)))
+
+
 class KeptGraph:
     """A graph module that may still have to be made of its rows."""
 
@@ -91,6 +94,8 @@ class _Reader:
         return Rows(tuple(nodes), tuple(self.rows_of_fakes), tuple(self.sizes), constants)
 
     def plain(self, value: Any) -> Any:
+        if id(type(value)) in AS_IT_IS:  # most are
+            return value
         if isinstance(value, fx.Node):
             return At(self.numbers[value])
         if isinstance(value, tuple) and type(value) is not torch.Size:

@@ -136,7 +136,8 @@ class Place:
     def note_graph(self, module: torch.fx.GraphModule) -> None:
         """Keeps the captured graph as it is now."""
         try:
-            self.graph = importlib.import_module("inductor.graph_rows").write_rows(module)
+            rows = importlib.import_module("inductor.graph_rows")
+            self.graph = rows.write_rows_of_cpu(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
 

@@ -98,9 +98,10 @@ class Store:
         """A name of this thread beside `path`, in a folder that exists."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=path.stem + ".", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
-        return Path(name)
+        # Not by `tempfile`: it draws from `random`, parts of which the program may have replaced.
+        made = path.with_name(f"{path.stem}.{os.urandom(8).hex()}{path.suffix}")
+        os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        return made
 
     def publish(self, temporary: Path, path: Path) -> None:
         """Moves a finished file to its place."""
