@@ -17,6 +17,8 @@ os.environ.setdefault("DYNAMO_FULLGRAPH_COMPILES", "0")
 # Most tests look at what a compile does, which a graph of an earlier run would leave out.
 os.environ.setdefault("DYNAMO_GRAPH_CACHE", "0")
 os.environ.setdefault("DYNAMO_CAPTURE_CACHE", "0")
+# Threads of OpenMP that wait for work take no CPU time from the other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
