@@ -251,7 +251,7 @@ config = Config(
         ),
         Knob(
             "capture_cache",
-            False,
+            True,
             "What tracing a frame has found is kept for later processes, which do not trace it.",
             ("DYNAMO_CAPTURE_CACHE",),
         ),

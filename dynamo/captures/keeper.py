@@ -179,6 +179,7 @@ class Place:
         rows = [tuple(kept), *[tuple(other) for other in others if other != kept]][:MOST]
         body = pickle.dumps(rows, protocol=5)
         self.store.keep(self.key, SUFFIX, self.files.sealed(body))
+        importlib.import_module("inductor.runtime.folder").keep_small()
 
 
 class Restored:

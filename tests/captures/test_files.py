@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from dynamo.base.config import config
 from tests.captures.processes import run, start
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = """
 def f(x):
     return torch.relu(x) * 2
@@ -130,8 +132,54 @@ def test_what_is_not_kept_says_why(tmp_path: Path) -> None:
     assert "it is not kept, it asks for the id() of an object" in run(tmp_path, source).said
 
 
-def test_it_is_off_by_default() -> None:
-    assert config._knobs["capture_cache"].default is False
+@pytest.mark.parametrize("setting", ["default", "on", "off"])
+def test_it_is_on_by_default(setting: str, tmp_path: Path) -> None:
+    source = """
+import torch
+import dynamo
+x = torch.randn(4, 3)
+compiled = dynamo.compile(lambda x: x.sin() + 1)
+assert torch.allclose(compiled(x), x.sin() + 1)
+print(dynamo.counters["stats"]["captures_reused"])
+"""
+    program = tmp_path / "program.py"
+    program.write_text(source)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DYNAMO_")}
+    environment |= {"DYNAMO_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "DYNAMO_KERNELS": "0"}
+    environment |= {"on": {"DYNAMO_CAPTURE_CACHE": "1"}, "off": {"DYNAMO_CAPTURE_CACHE": "0"}}.get(setting, {})
+    said = [subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True).stdout
+            for _ in range(2)]
+    assert said == (["0\n", "0\n"] if setting == "off" else ["0\n", "1\n"])
+
+
+def test_the_program_replaces_parts_of_random(tmp_path: Path) -> None:
+    """A name of a file that is drawn from `random` would take what the program has put there."""
+    source = """
+import random
+from unittest import mock
+def f(x):
+    with mock.patch("random.Random.random") as made:
+        made.side_effect = [0.45]
+        number = random.gammavariate(1.0, 3.14)
+    return x + 1, number
+def run():
+    return [pair(f, torch.randn(4, 3))]
+"""
+    first = run(tmp_path, source)
+    assert not first.defects and [*(tmp_path / "cache").glob("**/*.capture")]
+    second = run(tmp_path, source)
+    assert not second.defects and second.reused > 0
+
+
+def test_a_graph_of_another_device_is_not_kept(tmp_path: Path) -> None:
+    source = """
+def f(x):
+    return x * 2, torch.empty(3, device="meta") + 1
+def run():
+    return [(one[0], two[0]) for one, two in [pair(f, torch.randn(4, 3))]]
+"""
+    assert "its graph is not kept: it has a tensor on meta" in run(tmp_path, source).said
+    assert run(tmp_path, source).reused == 0
 
 
 def test_its_setting_turns_it_off(tmp_path: Path) -> None:
@@ -179,3 +227,14 @@ def run():
     return [pair(f, torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)]))]
 """
     assert not run(tmp_path, source).defects
+
+
+def test_a_folder_that_has_grown_is_made_small(tmp_path: Path) -> None:
+    run(tmp_path, PROGRAM, cache_megabytes=1)
+    large = tmp_path / "cache" / "capture" / "aa" / "aaaa.capture"
+    large.parent.mkdir(exist_ok=True)
+    large.write_bytes(bytes(2 << 20))
+    os.utime(large, (0, 0))
+    (tmp_path / "cache" / "looked_at").unlink(missing_ok=True)
+    run(tmp_path, PROGRAM.replace("* 2", "* 3"), cache_megabytes=1)
+    assert not large.exists()
