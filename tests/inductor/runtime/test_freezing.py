@@ -199,7 +199,7 @@ def test_other_memory_at_the_address_of_the_old(fastest: str) -> None:
     with torch.no_grad():
         for _ in range(20):
             x = torch.randn(30, 200)
-            torch.testing.assert_close(fast(x), model.forward(x), rtol=1e-4, atol=1e-3)
+            torch.testing.assert_close(fast(x), model.forward(x), rtol=1e-4, atol=1e-2)
             address = model.weight.data_ptr()
             for _ in range(10):
                 model.weight.data = model.weight.data + 1
