@@ -42,7 +42,6 @@ def compute_in_float32(module: fx.GraphModule) -> fx.GraphModule:
     casts: dict[fx.Node, fx.Node] = {}
     changed = [node for node in found if _widen(graph, node, casts)]
     if changed:
-        graph.eliminate_dead_code()
         module.recompile()
     return module
 
