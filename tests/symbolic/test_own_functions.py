@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -209,3 +210,29 @@ def test_others_run_as_they_are(function: Any, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(Unsupported, match=function.__name__):
             dynamo.reset()
             dynamo.compile(f, fullgraph=True)(x)
+
+
+LATE = torch.tensor(2.0)
+
+
+class ReadsLate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * LATE
+
+
+def test_a_tensor_that_is_bound_anew_before_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward alone reads it: eager takes what it is by then."""
+    compiled = dynamo.compile(lambda x: ReadsLate.apply(x) + 1, backend="aot_eager")
+    for number in (5.0, 7.0):
+        monkeypatch.setattr(sys.modules[__name__], "LATE", torch.tensor(2.0))
+        x = torch.randn(3, requires_grad=True)
+        result = compiled(x)
+        assert torch.equal(result, x * 3 + 1)
+        monkeypatch.setattr(sys.modules[__name__], "LATE", torch.tensor(number))
+        result.sum().backward()
+        assert x.grad is not None and torch.equal(x.grad, torch.full((3,), number))

@@ -229,8 +229,8 @@ def check(cls: type, look: Look, args: list[Var], beside: dict[fx.Node, None]) -
             refuse("writes into what it reads")
     late = {read for node in look.back for read in node.all_input_nodes if read in beside}
     late -= {read for node in look.body for read in node.all_input_nodes}
-    if any(not isinstance(node.meta["example_value"], torch.Tensor) for node in late):
-        refuse("reads numbers in backward, which may be others by then")
+    if late:
+        refuse("reads in backward alone what may be something else by then")
     if look.grads is not None:
         check_grads(refuse, look, args)
 
