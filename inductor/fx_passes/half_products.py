@@ -124,9 +124,9 @@ def _widen(graph: fx.Graph, node: fx.Node, casts: dict[fx.Node, fx.Node]) -> boo
         return True
     for user in users:
         assert user.target is operator.getitem
-        half = user.meta["val"]
-        user.meta = {**user.meta, "val": wide[user.args[1]]}  # type: ignore[index]
-        if half.dtype in SUPPORT:
+        half = user.meta.get("val")
+        if isinstance(half, Tensor) and half.dtype in SUPPORT:
+            user.meta = {**user.meta, "val": wide[user.args[1]]}  # type: ignore[index]
             _narrow(graph, user, half.dtype, run)
     return True
 
