@@ -19,6 +19,7 @@ from inductor import cpu_attention, library_convolutions
 from inductor.attention_choice import FLASH
 from inductor.codegen.cpp.attention import attention_unit
 from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
+from inductor.codegen.cpp.half_product import HALF_UNIT
 from inductor.codegen.cpp.product import PRODUCT_UNIT
 from inductor.config import config, does
 from inductor.cpu import cache_store
@@ -79,7 +80,11 @@ def _library_for(node: fx.Node, frozen: bool) -> Units | None:
         if left is None or right is None:
             return None
         operations = math.prod(left.shape) * right.shape[-1]
-        return (PRODUCT_UNIT,) if operations >= library_kernels.FEWEST_OPERATIONS else None
+        if operations < library_kernels.FEWEST_OPERATIONS:
+            return None
+        if left.dtype is torch.float32:
+            return (PRODUCT_UNIT,)
+        return (HALF_UNIT,) if library_convolutions.is_native(left.dtype) else None
     if node.target is aten.convolution.default and frozen:
         result, weight = _value(node), _value(node.args[1])
         if result is None or weight is None or result.dim() != 4:

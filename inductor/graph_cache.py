@@ -232,8 +232,10 @@ class _Writer(pickle.Pickler):
                 return "captured"
             if value == given["keeping"]:
                 return "keeping"
-        if type(value) in LIBRARIES:
-            return (LIBRARIES[type(value)],)
+        if type(value) is Product:
+            return ("product", value.dtype)
+        if type(value) is Convolver:
+            return ("convolver",)
         if type(value) is _launch.Launcher:
             launch = seen.launch_of(value, store)
             if launch is None:
@@ -317,9 +319,6 @@ def _reduce_mapping(writer: _Writer, value: Any) -> Any:
     return dict, (dict(value),)
 
 
-# Of our libraries, which any graph may call: their names in records, and what loads them.
-LIBRARIES = {Product: "product", Convolver: "convolver"}
-LOADERS = {"product": product_of, "convolver": convolver_of}
 REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     torch.Tensor: _reduce_tensor,
     torch._ops.OpOverload: _reduce_operator,
@@ -345,8 +344,10 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, name: Any) -> Any:
         if isinstance(name, tuple):
             assert self.store is not None
-            if len(name) == 1:
-                return LOADERS[name[0]](self.store)
+            if name[0] == "product":
+                return product_of(name[1], self.store)
+            if name[0] == "convolver":
+                return convolver_of(self.store)
             _, file, digest, calls, spec = name
             return launch_again(
                 file, digest, calls, spec, self.store, self.given["traces"])

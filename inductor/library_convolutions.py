@@ -183,6 +183,10 @@ def _least(ratios: Ratios) -> str:
 
 
 PACKED = ("_convolution_pointwise", "_reorder_convolution_weight")
+HALF_SUPPORT = {
+    torch.bfloat16: "_is_mkldnn_bf16_supported",
+    torch.float16: "_is_mkldnn_fp16_supported",
+}
 
 
 def has_onednn(*operators: str) -> bool:
@@ -190,6 +194,12 @@ def has_onednn(*operators: str) -> bool:
     if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
         return False
     return all(hasattr(torch.ops.mkldnn, name) for name in operators)
+
+
+def is_native(dtype: torch.dtype) -> bool:
+    """Whether oneDNN computes products of this type of half precision on this processor."""
+    name = HALF_SUPPORT[dtype]
+    return has_onednn(name) and bool(getattr(torch.ops.mkldnn, name)())
 
 
 def _can_pack(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bool:

@@ -14,9 +14,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
 from inductor.codegen.cpp.attention import attention_unit
 from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
+from inductor.codegen.cpp.half_product import HALF_UNIT
 from inductor.codegen.cpp.product import PRODUCT_UNIT
+from inductor.library_convolutions import is_native
 from inductor.runtime.build import build_library
 from inductor.runtime.own_libraries import Units, with_fused_sums
 from inductor.runtime.store import Store
@@ -24,6 +28,7 @@ from inductor.runtime.toolchain import find_toolchain
 
 LIBRARIES: tuple[Units, ...] = (
     (PRODUCT_UNIT,), (attention_unit(False),), (attention_unit(True),), CONVOLUTION_UNITS,
+    *([(HALF_UNIT,)] if is_native(torch.bfloat16) else []),
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from inductor.codegen.cpp.convolution import (
     DEPTHWISE_NAME,
     WINOGRAD_NAME,
 )
+from inductor.codegen.cpp.half_product import HALF_DECLARATION, HALF_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
 from inductor.codegen.step_facts import Row, facts_of_step
@@ -188,13 +189,16 @@ class _Writer:
     def _call_product(self, step: ExternKernel, epilogue: Kernel | None = None) -> None:
         *bias, x, weight = (view for view in step.args if isinstance(view, ViewRef))
         (m, k), n = x.size, weight.size[1]
-        left, right = self._pointer(x), self._pointer(weight)
-        strides, start = weight.stride, self._pointer(bias[0]) if bias else "0"
+        half = x.dtype is HALF
+        function = HALF_NAME if half else PRODUCT_NAME
+        kind = "u16" if half else "f32"
+        left, right = self._pointer(x, kind), self._pointer(weight, kind)
+        strides, start = weight.stride, self._pointer(bias[0], kind) if bias else "0"
         if step.panels:
-            right, strides = f"(f32*)d[{self.slot_of[step.panels]}]", (0, 0)
+            right, strides = f"({kind}*)d[{self.slot_of[step.panels]}]", (0, 0)
         numbers = (m, n, k, left, *x.stride, right, *strides, start)
         self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
-        result = self._pointer(self._whole(step.name))
+        result = self._pointer(self._whole(step.name), kind)
         arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads))
         # Where it finds no memory for its copies the operator runs.
         instead = f"if (rt->call(rt, {self._extern_number(step)})) return 1;"
@@ -205,8 +209,8 @@ class _Writer:
             self.lines.append(f"  void* {context}[] = {{{', '.join(pointers)}}};")
             behind = f"{source.name}, {context}"
             instead += f" {source.name}({context}, 0, {m}, 0, {n});"
-        self.lines.append(f"  if ({PRODUCT_NAME}({arguments}, {behind})) {{ {instead} }}")
-        self.declarations.add(PRODUCT_DECLARATION)
+        self.lines.append(f"  if ({function}({arguments}, {behind})) {{ {instead} }}")
+        self.declarations.add(HALF_DECLARATION if half else PRODUCT_DECLARATION)
 
     def _call_attention(self, step: ExternKernel) -> None:
         """The library's function; the operator, where that is not there or finds no memory."""
@@ -260,8 +264,8 @@ class _Writer:
         self.lines.append(f"    {function}({text}); }}")
         self.declarations.add(CONVOLUTION_DECLARATIONS[function])
 
-    def _pointer(self, view: ViewRef) -> str:
-        return f"(f32*)d[{self.slot_of[view.buffer]}] + ({view.offset})"
+    def _pointer(self, view: ViewRef, kind: str = "f32") -> str:
+        return f"({kind}*)d[{self.slot_of[view.buffer]}] + ({view.offset})"
 
     def _results(self, step: ExternKernel) -> list[int]:
         if step.layout is not None:

@@ -23,14 +23,10 @@ from torch import Tensor, fx
 
 from inductor.attention_choice import FLASH
 from inductor.fx_passes.fakes import fake_runner
-from inductor.library_convolutions import has_onednn
+from inductor.library_convolutions import HALF_SUPPORT, is_native
 
 aten = torch.ops.aten
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-SUPPORT = {
-    torch.bfloat16: "_is_mkldnn_bf16_supported",
-    torch.float16: "_is_mkldnn_fp16_supported",
-}
 FEWEST_OPERATIONS = 1 << 14
 FEW_ROWS = 8
 
@@ -46,16 +42,10 @@ def compute_in_float32(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def is_native(dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes products of this dtype on this processor."""
-    name = SUPPORT[dtype]
-    return has_onednn(name) and bool(getattr(torch.ops.mkldnn, name)())
-
-
 def _is_slow(node: fx.Node) -> bool:
     judge = RULES.get(node.target)
     values = [one.meta.get("val") for one in node.all_input_nodes]
-    halves = [v for v in values if isinstance(v, Tensor) and v.dtype in SUPPORT]
+    halves = [v for v in values if isinstance(v, Tensor) and v.dtype in HALF_SUPPORT]
     if judge is None or not halves or any(v.device.type != "cpu" for v in halves):
         return False
     if any(v.dtype is not halves[0].dtype for v in halves) or is_native(halves[0].dtype):
@@ -108,7 +98,7 @@ def _widen(graph: fx.Graph, node: fx.Node, casts: dict[fx.Node, fx.Node]) -> boo
         return False
 
     def operand(one: fx.Node) -> fx.Node:
-        if _value(one).dtype not in SUPPORT:
+        if _value(one).dtype not in HALF_SUPPORT:
             return one
         if one not in casts:
             with graph.inserting_after(one):
@@ -125,7 +115,7 @@ def _widen(graph: fx.Graph, node: fx.Node, casts: dict[fx.Node, fx.Node]) -> boo
     for user in users:
         assert user.target is operator.getitem
         half = user.meta.get("val")
-        if isinstance(half, Tensor) and half.dtype in SUPPORT:
+        if isinstance(half, Tensor) and half.dtype in HALF_SUPPORT:
             user.meta = {**user.meta, "val": wide[user.args[1]]}  # type: ignore[index]
             _narrow(graph, user, half.dtype, run)
     return True
@@ -148,7 +138,7 @@ def _cast(
 
 def _wide_fake(run: Callable[..., Any], node: fx.Node) -> Any:
     value = node.meta["val"]
-    if isinstance(value, Tensor) and value.dtype in SUPPORT:
+    if isinstance(value, Tensor) and value.dtype in HALF_SUPPORT:
         return run(aten._to_copy.default, value, dtype=torch.float32)
     return value
 

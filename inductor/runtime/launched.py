@@ -18,12 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dynamo.base import logs
 from dynamo.base.extension import BUILD
 from dynamo.base.shortfalls import site_now
 from dynamo.base.user_lines import user_frame
 from inductor.codegen.cpp.attention import attention_name
 from inductor.codegen.cpp.convolution import CONVOLUTION_NAME
+from inductor.codegen.cpp.half_product import HALF_NAME
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.runtime import _launch
 from inductor.runtime.build import is_whole
@@ -168,12 +171,15 @@ def _toolchain(store: Store) -> Toolchain | str:
     return last_toolchain(store) or find_toolchain(store)
 
 
-def product_of(store: Store) -> Product:
+def product_of(dtype: torch.dtype, store: Store) -> Product:
     """Our own matrix product, for kept graphs that need it. Errors: Stale."""
     toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)
-    return load_product(store, toolchain)
+    product = load_product(store, toolchain, dtype)
+    if product is None:
+        raise Stale(f"this processor has no products of {dtype}")
+    return product
 
 
 def convolver_of(store: Store) -> Convolver:
@@ -192,7 +198,8 @@ def attention_of(half: bool, store: Store) -> None:
 
 
 OWN_FUNCTIONS: Mapping[str, Callable[[Store], Any]] = {
-    PRODUCT_NAME: product_of,
+    PRODUCT_NAME: partial(product_of, torch.float32),
+    HALF_NAME: partial(product_of, torch.bfloat16),
     CONVOLUTION_NAME: convolver_of,
     **{attention_name(half): partial(attention_of, half) for half in (False, True)},
 }

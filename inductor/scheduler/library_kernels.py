@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from dynamo.base import logs
+from inductor.codegen.cpp.half_product import HALF_NAME
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.config import config
 from inductor.ir.body import trace_body
@@ -39,7 +40,7 @@ from inductor.ir.graph import (
     Node,
     ViewRef,
 )
-from inductor.library_convolutions import Convolutions, has_onednn
+from inductor.library_convolutions import HALF_SUPPORT, Convolutions, has_onednn, is_native
 from inductor.preparation import Preparer, contiguous
 from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
@@ -87,11 +88,17 @@ class Linear:
     frozen: bool
     turned: bool = False
 
-    def shape_class(self) -> tuple[int, int, int, bool, bool, bool, bool]:
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of both sides and the result."""
+        return self.x.dtype
+
+    def shape_class(self) -> tuple[int, int, int, bool, bool, bool, bool, str]:
         """Sizes, each rounded up to a power of two: products of one class behave alike. The first
         of a class is measured with its own sizes."""
         m, n, k = (1 << (size - 1).bit_length() for size in (self.m, self.n, self.k))
-        return m, n, k, self.bias is not None, self.columns, self.frozen, self.turned
+        dtype = str(self.dtype)
+        return m, n, k, self.bias is not None, self.columns, self.frozen, self.turned, dtype
 
 
 def choose_library_kernels(
@@ -199,7 +206,7 @@ class _Rewriter:
     def by_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
         if not linear.frozen:
             return [replace(node, ours=True)]
-        product = self.chooser.ours()
+        product = self.chooser.ours(linear.dtype)
         assert product is not None
         weight = linear.weight
         n, k = weight.size
@@ -237,8 +244,12 @@ def _turned(weight: ViewRef, name: str, device: torch.device) -> ComputedBuffer:
 def _as_linear(
     node: ExternKernel, layouts: dict[str, Layout], frozen: Collection[str]
 ) -> Linear | None:
-    """The product as a linear layer, if it is one of float32 with a dense weight."""
-    if node.layout is None or node.layout.dtype is not torch.float32 or node.kwargs:
+    """The product as a linear layer, if it is one with a dense weight, of float32 or of half
+    precision that oneDNN knows on this processor."""
+    if node.layout is None or node.kwargs:
+        return None
+    half = node.layout.dtype in HALF_SUPPORT
+    if not (is_native(node.layout.dtype) if half else node.layout.dtype is torch.float32):
         return None
     if node.target is aten.mm.default:
         bias, (x, weight) = None, node.args
@@ -250,6 +261,8 @@ def _as_linear(
         return None
     (m, k), n = x.size, weight.size[1]
     if x.stride not in ((k, 1), (1, m)) or weight.stride not in ((1, k), (n, 1)):
+        return None
+    if half and x.stride != (k, 1):
         return None
     if node.layout.stride != (n, 1):
         return None
@@ -325,7 +338,7 @@ class _Chooser:
                 "isa": describe_isa(),
                 "torch": torch.__version__,
                 "threads": str(threads),
-                "ours": PRODUCT_NAME if with_ours else "",
+                "ours": f"{PRODUCT_NAME} {HALF_NAME}" if with_ours else "",
                 "answers": "ratios of all threads",
             },
         )
@@ -342,7 +355,8 @@ class _Chooser:
             if known is None:
                 return "aten"
         elif known is None or self._is_worth_another(known) and is_time_left():
-            ours = self.ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
+            worth = linear.m * linear.n * linear.k >= FEWEST_OPERATIONS
+            ours = self.ours(linear.dtype) if worth else None
             if linear.turned and ours is None:
                 return "aten"
             if not is_time_left():
@@ -351,7 +365,7 @@ class _Chooser:
             known = self.answers[name] = known.joined(found) if known is not None else found
             self.measured = True
         answer = known.choice()
-        return "aten" if answer == "ours" and self.ours() is None else answer
+        return "aten" if answer == "ours" and self.ours(linear.dtype) is None else answer
 
     def _likely(self, linear: Linear, ours: bool) -> str:
         """What to use without a measurement: the same as for the nearest class that has one."""
@@ -368,14 +382,14 @@ class _Chooser:
         other_process = known.process != os.getpid()
         return other_process and known.measurements < MOST_MEASUREMENTS and known.is_narrow()
 
-    def ours(self) -> Product | None:
-        if not self.with_ours:
+    def ours(self, dtype: torch.dtype) -> Product | None:
+        if not self.with_ours or dtype is torch.float16:
             return None
         toolchain = find_toolchain(self.store)
         if isinstance(toolchain, str):
             return None
         try:
-            return load_product(self.store, toolchain)
+            return load_product(self.store, toolchain, dtype)
         except BuildError as error:
             why = str(error)
             logs.log("inductor").emit(lambda: f"there is no product of our own: {why}")
@@ -409,10 +423,10 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
     seconds = max(FEWEST_SECONDS, MOST_SECONDS * min(1.0, 2 * m * n * k / LARGE))
     with torch.inference_mode(False), torch.no_grad(), measuring():
         x = noise(k, m).t() if linear.turned else noise(m, k)
-        weight, bias = noise(n, k), noise(n)
+        x, weight, bias = (each.to(linear.dtype) for each in (x, noise(n, k), noise(n)))
         names = _names(linear, ours is not None)
         usual = usual_of(names)
-        held = weight.numel() * 4 * len(names)
+        held = weight.numel() * weight.element_size() * len(names)
         weights = [weight.clone() for _ in range(max(2, min(MOST_WEIGHTS, COLD_BYTES // held)))]
         candidates = _candidates(
             linear, ours, x, weights, bias if linear.bias is not None else None)
@@ -461,8 +475,8 @@ def _names(linear: Linear, ours: bool) -> list[str]:
         pass  # oneDNN's products want rows
     elif linear.frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
         names.append("packed")
-    elif has_onednn("_linear_pointwise"):
-        names.append("onednn")
+    elif linear.dtype is torch.float32 and has_onednn("_linear_pointwise"):
+        names.append("onednn")  # of half precision, ATen's are that
     return [*names, "ours"] if ours else names
 
 
@@ -472,7 +486,7 @@ def _candidates(
 ) -> Candidates:
     """Of these weights [n, k]."""
     (m, _), n = x.shape, weights[0].shape[0]
-    out = torch.empty(m, n)
+    out = x.new_empty(m, n)
     given = [w.t().contiguous() if linear.columns else w.t() for w in weights]
 
     def by_aten(turned: torch.Tensor, threads: int) -> None:

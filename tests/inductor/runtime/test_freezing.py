@@ -38,7 +38,7 @@ def network() -> nn.Module:
 @pytest.fixture(params=["packed", "onednn", "ours", "aten"])
 def fastest(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def answer(chooser: Any, linear: Any) -> str:
-        chooser.ours()
+        chooser.ours(linear.dtype)
         if request.param == "packed" and not linear.frozen:
             return "onednn"
         return str(request.param)

@@ -166,7 +166,8 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
     product = library_kernels._as_linear(node, graph.layouts(), ())
     assert product is not None
-    assert product.shape_class() == (64, 64, 64, True, columns, False, False)
+    sizes_and_kind = (64, 64, 64, True, columns, False, False, "torch.float32")
+    assert product.shape_class() == sizes_and_kind
     asked: list[Any] = []
 
     def multiply(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:

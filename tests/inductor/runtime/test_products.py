@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import platform
 import random
 from dataclasses import replace
@@ -11,14 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dynamo
 from inductor import compile_fx
+from inductor.codegen.cpp.half_product import HALF_UNIT
 from inductor.codegen.cpp.product import PRODUCT_UNIT
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
+from inductor.fx_passes import half_products
 from inductor.runtime.own_libraries import own_library
-from inductor.runtime.products import Product, bind_product, load_product
+from inductor.runtime.products import Product, bind_half_product, bind_product, load_product
 from inductor.scheduler import library_kernels
 from tests.parametrize import few
 
@@ -26,7 +30,25 @@ from tests.parametrize import few
 @pytest.fixture(scope="module")
 def product() -> Product:
     store = cache_store()
-    return load_product(store, need_toolchain(store))
+    found = load_product(store, need_toolchain(store))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def half_product() -> Product:
+    """On processors without instructions for it, too: as plain loops."""
+    store = cache_store()
+    path = own_library((HALF_UNIT,), store, need_toolchain(store))
+    return bind_half_product(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL))
+
+
+@pytest.fixture
+def always_half(monkeypatch: pytest.MonkeyPatch, half_product: Product, always_ours: None) -> None:
+    """oneDNN has products of bfloat16, and ours are taken."""
+    for module in (library_kernels, half_products):
+        monkeypatch.setattr(module, "is_native", lambda dtype: dtype is torch.bfloat16)
+    monkeypatch.setattr(library_kernels, "load_product", lambda *_: half_product)
 
 
 @pytest.fixture
@@ -180,3 +202,88 @@ def test_sizes_known_at_a_call(always_ours: None) -> None:
     for rows in (5, 9, 64, 300):
         x = torch.randn(rows, 70)
         torch.testing.assert_close(compiled(x), program(x), rtol=1e-3, atol=1e-3)
+
+
+def half_is_right(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: Any) -> bool:
+    """Within the rounding of the result and of sums in float32."""
+    wide = x.double() @ w.double() + (0 if b is None else b.double())
+    scale = x.double().abs() @ w.double().abs() + (0 if b is None else b.double().abs())
+    return bool(((out.double() - wide).abs() <= 2**-8 * wide.abs() + 1e-5 * scale).all())
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 50, 200])
+def test_products_of_half_precision(half_product: Product, rows: int) -> None:
+    for n, k in ((1, 1), (31, 64), (33, 31), (70, 129), (257, 800)):
+        wide, weight = torch.randn(rows, k + 3).bfloat16(), torch.randn(n, k).bfloat16()
+        bias, out = torch.randn(n).bfloat16(), torch.empty(rows, n, dtype=torch.bfloat16)
+        right = weight.t()
+        for x, side in itertools.product(
+            (wide[:, :k], wide[:, :k].contiguous()),
+            (right, right.contiguous(), half_product.panels(right)),
+        ):
+            for start in (None, bias):
+                out.fill_(float("nan"))
+                half_product.multiply(x, side, start, out, 2)
+                assert half_is_right(out, x, right, start)
+
+
+def test_special_values_in_half_precision(half_product: Product) -> None:
+    x, w = torch.randn(20, 50).bfloat16(), torch.randn(50, 40).bfloat16()
+    x[3, 7], x[5, 2], w[9, 11] = float("nan"), float("inf"), float("-inf")
+    out = torch.empty(20, 40, dtype=torch.bfloat16)
+    half_product.multiply(x, half_product.panels(w), None, out, 1)
+    torch.testing.assert_close(out, x @ w, equal_nan=True, rtol=1e-2, atol=1e-2)
+
+
+def test_each_part_of_half_precision_is_finished_once(half_product: Product) -> None:
+    m, n, k = 210, 700, 96
+    x, weight = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+    panels = half_product.panels(weight)
+    out, taken = torch.zeros(2, m, n, dtype=torch.bfloat16)
+    seen = torch.zeros(m, n)
+
+    def finish(context: Any, r0: int, r1: int, j0: int, j1: int) -> None:
+        seen[r0:r1, j0:j1] += 1
+        taken[r0:r1, j0:j1] = out[r0:r1, j0:j1]
+
+    number, pointer = ctypes.c_long, ctypes.c_void_p
+    callback = ctypes.CFUNCTYPE(None, pointer, number, number, number, number)(finish)
+    sides = (x.data_ptr(), *x.stride(), panels.data_ptr(), 0, 0, None, out.data_ptr())
+    assert half_product.function(m, n, k, *sides, 2, callback, None) == 0
+    assert (seen == 1).all() and half_is_right(taken, x, weight, None)
+
+
+@pytest.mark.parametrize("flags", [("-march=sapphirerapids",), ("-march=cooperlake",)])
+def test_instructions_of_half_precision_compile(flags: tuple[str, ...]) -> None:
+    store = cache_store()
+    toolchain = need_toolchain(store)
+    if platform.machine() != "x86_64" or "-march=native" not in toolchain.compile_flags:
+        pytest.skip("the flags are those of compilers for x86-64")
+    plain = [flag for flag in toolchain.compile_flags if flag != "-march=native"]
+    own_library((HALF_UNIT,), store, replace(toolchain, compile_flags=(*plain, *flags)))
+
+
+def test_half_precision_inside_of_a_graph(always_half: None) -> None:
+    def program(x: Any, w: Any, b: Any, v: Any) -> Any:
+        h = torch.addmm(b, x, w.t())
+        return F.gelu(h) @ v, h
+
+    def inputs() -> list[torch.Tensor]:
+        sizes = ((37, 70), (45, 70), (45,), (45, 33))
+        return [(torch.randn(size) / size[-1] ** 0.5).bfloat16() for size in sizes]
+
+    compiled = compile_fx(torch.fx.symbolic_trace(program), inputs())
+    for _ in range(3):
+        given = inputs()
+        torch.testing.assert_close(compiled(*given), program(*given), rtol=2e-2, atol=2e-2)
+
+
+def test_frozen_weights_of_half_precision(always_half: None) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(70, 90), torch.nn.GELU(), torch.nn.Linear(90, 33))
+    model = model.eval().bfloat16()
+    compiled = dynamo.compile(model)
+    for _ in range(3):
+        x = torch.randn(40, 70).bfloat16()
+        torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
+        with torch.no_grad():
+            model[0].weight.mul_(1.5)
