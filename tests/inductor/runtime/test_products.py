@@ -232,7 +232,8 @@ def test_special_values_in_half_precision(half_product: Product) -> None:
     x[3, 7], x[5, 2], w[9, 11] = float("nan"), float("inf"), float("-inf")
     out = torch.empty(20, 40, dtype=torch.bfloat16)
     half_product.multiply(x, half_product.panels(w), None, out, 1)
-    torch.testing.assert_close(out, x @ w, equal_nan=True, rtol=1e-2, atol=1e-2)
+    wanted = (x.float() @ w.float()).bfloat16()  # oneDNN's own spread NaN to the row before
+    torch.testing.assert_close(out, wanted, equal_nan=True, rtol=1e-2, atol=1e-2)
 
 
 def test_each_part_of_half_precision_is_finished_once(half_product: Product) -> None:
