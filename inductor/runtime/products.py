@@ -28,6 +28,7 @@ class Product:
     function: Callable[..., int]
     pack: Callable[..., None]
     panels_size: Callable[[int, int], int]  # elements of `panels` of a matrix [k, n]
+    is_plain: Callable[[int, int], int]  # whether x [m, k] wants no copy of a dense weight [n, k]
     dtype: torch.dtype = torch.float32
 
     def multiply(
@@ -74,14 +75,16 @@ def bind_product(library: ctypes.CDLL) -> Product:
     def panels_size(k: int, n: int) -> int:
         return -(-n // columns) * columns * k
 
-    return Product(*_bound(library, PRODUCT_NAME), panels_size)
+    is_plain = library[f"{PRODUCT_NAME}_plain"]
+    is_plain.argtypes = [ctypes.c_long] * 2
+    return Product(*_bound(library, PRODUCT_NAME), panels_size, is_plain)
 
 
 def bind_half_product(library: ctypes.CDLL) -> Product:
     """The same of bfloat16."""
     size = library[f"{HALF_NAME}_size"]
     size.argtypes, size.restype = [ctypes.c_long] * 2, ctypes.c_long
-    return Product(*_bound(library, HALF_NAME), size, torch.bfloat16)
+    return Product(*_bound(library, HALF_NAME), size, lambda m, k: False, torch.bfloat16)
 
 
 def _bound(

@@ -7,7 +7,9 @@ is turned by a kernel first. Our own product (`codegen/cpp/product.py`) takes bo
 the result shall lie. What was measured is kept in the cache folder.
 
 Frozen weights (`freezing.py`) are turned, or put in the order in which our product or oneDNN's
-products and convolutions read them, once: the graph gets what was prepared as further inputs.
+products and convolutions read them, once: the graph gets what was prepared as further inputs. That
+takes as much memory again: where our product reads weights as they are ("plain") and is not clearly
+slower, nothing is prepared.
 oneDNN could apply a ReLU, too, but makes zeros of NaNs: that stays a kernel of ours.
 """
 
@@ -28,7 +30,7 @@ import torch
 
 from dynamo.base import logs
 from inductor.codegen.cpp.half_product import HALF_NAME
-from inductor.codegen.cpp.product import PRODUCT_NAME
+from inductor.codegen.cpp.product import ALIAS, PRODUCT_NAME
 from inductor.config import config
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
@@ -93,12 +95,12 @@ class Linear:
         """Of both sides and the result."""
         return self.x.dtype
 
-    def shape_class(self) -> tuple[int, int, int, bool, bool, bool, bool, str]:
+    def shape_class(self) -> tuple[int, int, int, bool, bool, bool, bool, bool, str]:
         """Sizes, each rounded up to a power of two: products of one class behave alike. The first
         of a class is measured with its own sizes."""
         m, n, k = (1 << (size - 1).bit_length() for size in (self.m, self.n, self.k))
-        dtype = str(self.dtype)
-        return m, n, k, self.bias is not None, self.columns, self.frozen, self.turned, dtype
+        layout = self.columns, self.frozen, self.turned, self.k % ALIAS == 0
+        return m, n, k, self.bias is not None, *layout, str(self.dtype)
 
 
 def choose_library_kernels(
@@ -216,6 +218,10 @@ class _Rewriter:
         panels = self.preparer.prepare("panels", whole, layout, product.panels)
         return [replace(node, ours=True, panels=panels)]
 
+    def by_plain(self, node: ExternKernel, linear: Linear) -> list[Node]:
+        return [replace(node, ours=True)]
+
+
 def _packed_linear(rows: int, weight: torch.Tensor) -> torch.Tensor:
     made: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
     return made
@@ -226,6 +232,7 @@ REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
     "onednn": _Rewriter.by_onednn,
     "ours": _Rewriter.by_ours,
     "packed": _Rewriter.by_packed,
+    "plain": _Rewriter.by_plain,
 }
 
 
@@ -320,6 +327,8 @@ class Answer:
 
 def usual_of(names: Collection[str]) -> str:
     """The candidate that is taken unless another one is clearly faster."""
+    if "plain" in names:
+        return "plain"
     if "packed" not in names:
         return "aten"
     return "ours" if "ours" in names else "packed"
@@ -360,14 +369,15 @@ class _Chooser:
             if linear.turned and ours is None:
                 return "aten"
             if not is_time_left():
-                return self._likely(linear, ours is not None)
+                return self._likely(linear, ours)
             found = Answer(_measure(linear, ours, self.threads), 1, os.getpid())
             known = self.answers[name] = known.joined(found) if known is not None else found
             self.measured = True
         answer = known.choice()
-        return "aten" if answer == "ours" and self.ours(linear.dtype) is None else answer
+        is_ours = answer in ("ours", "plain")
+        return "aten" if is_ours and self.ours(linear.dtype) is None else answer
 
-    def _likely(self, linear: Linear, ours: bool) -> str:
+    def _likely(self, linear: Linear, ours: Product | None) -> str:
         """What to use without a measurement: the same as for the nearest class that has one."""
         names = _names(linear, ours)
         wanted, near = linear.shape_class(), list[tuple[float, str]]()
@@ -424,7 +434,7 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
     with torch.inference_mode(False), torch.no_grad(), measuring():
         x = noise(k, m).t() if linear.turned else noise(m, k)
         x, weight, bias = (each.to(linear.dtype) for each in (x, noise(n, k), noise(n)))
-        names = _names(linear, ours is not None)
+        names = _names(linear, ours)
         usual = usual_of(names)
         held = weight.numel() * weight.element_size() * len(names)
         weights = [weight.clone() for _ in range(max(2, min(MOST_WEIGHTS, COLD_BYTES // held)))]
@@ -468,7 +478,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _names(linear: Linear, ours: bool) -> list[str]:
+def _names(linear: Linear, ours: Product | None) -> list[str]:
     """The candidates for a product."""
     names = ["aten"]
     if linear.turned:
@@ -477,7 +487,12 @@ def _names(linear: Linear, ours: bool) -> list[str]:
         names.append("packed")
     elif linear.dtype is torch.float32 and has_onednn("_linear_pointwise"):
         names.append("onednn")  # of half precision, ATen's are that
-    return [*names, "ours"] if ours else names
+    if ours is not None:
+        names.append("ours")
+        plain = linear.frozen and not linear.columns and not linear.turned
+        if plain and ours.is_plain(linear.m, linear.k):
+            names.append("plain")
+    return names
 
 
 def _candidates(
@@ -504,7 +519,7 @@ def _candidates(
         return lambda threads: [functools.partial(function, *each, threads) for each in right]
 
     found = {"aten": calls(by_aten, [(turned,) for turned in given])}
-    names = _names(linear, ours is not None)
+    names = _names(linear, ours)
     if "packed" in names:
         packed = [_packed_linear(m, w) for w in weights]
         found["packed"] = calls(by_onednn, [(w, w) for w in packed])
@@ -514,4 +529,7 @@ def _candidates(
     if ours is not None:
         right = [ours.panels(turned) if linear.frozen else turned for turned in given]
         found["ours"] = calls(ours.multiply, [(x, each, bias, out) for each in right])
+    if "plain" in names:
+        assert ours is not None
+        found["plain"] = calls(ours.multiply, [(x, each, bias, out) for each in given])
     return found

@@ -3,7 +3,8 @@
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of b are
 copied first, as panels [depth, COLUMNS], so that they are read in order; b may also come as panels
-(`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense; it is copied, too, unless
+(`PRODUCT_PACK`), which saves the copy; dense rows [n, k] are mostly read where they lie
+(`plain_product.py`). Rows or columns of a may be dense; it is copied, too, unless
 its rows can be read where they lie. While a panel is used, the next one is fetched into the second
 cache: weights mostly lie in memory. Only additions and products of float32 are used, in the order
 of k, so that NaN, infinities and zero behave as in any product.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.plain_product import PLAIN_TEXT
 from inductor.codegen.cpp.registers import REGISTERS
 
 _TEXT = r"""
@@ -38,10 +40,10 @@ enum { LANES = 8, ROWS = 6, DIRECT = 1 };
 #else
 enum { LANES = 4, ROWS = 6, DIRECT = 0 };
 #endif
-// Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. ALIAS: rows
-// that are a multiple of so many numbers apart would.
+// Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. Rows that are
+// a multiple of ALIAS numbers apart would.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
-enum { ALIAS = 1024, BURST = 16, GROUP = 4, MOST_THREADS = 128 };
+enum { BURST = 16, GROUP = 4, MOST_THREADS = 128 };
 // Sums of so many products are added up: a long chain of additions is less exact.
 enum { CHAIN = 192 };
 // So many panels are packed at a time, where several blocks of rows read them: 1.5 MB.
@@ -391,8 +393,14 @@ static void work(const Product& p, Panels* parts, i64 down, i64 across, i64 tall
   }
 }
 
+"""
+
+_ENTRIES = r"""
 #define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT i64 PRODUCT_COLUMNS() { return COLUMNS; }
+
+// Whether [m, k] times the transpose of a dense [n, k] reads that where it lies.
+EXPORT int PRODUCT_PLAIN(i64 m, i64 k) { return is_plain(m, k, 1, 1, k); }
 
 // All panels of b [k, n], one behind the other: ceil(n / COLUMNS) * k * COLUMNS numbers.
 EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* to) {
@@ -413,6 +421,8 @@ EXPORT int PRODUCT(
   i64 worth = m * n / 4096 * k / 256 + 1;  // a thread has at least some 2 million operations
   if (threads > worth) threads = worth;
   if (threads > MOST_THREADS) threads = MOST_THREADS;
+  if (is_plain(m, k, step, row, column))
+    return plain({m, n, k, a, b, bias, c, lda, column, 0, epilogue, context}, threads);
   i64 bands = up(m, ROWS), panels = up(n, COLUMNS), down = 1, least = -1;
   for (i64 t = 1; t <= threads; ++t) {
     if (threads % t) continue;
@@ -440,13 +450,16 @@ EXPORT int PRODUCT(
 }
 """
 
-PRODUCT_TEXT = REGISTERS + _TEXT
+# Rows that are a multiple of so many numbers apart fall into the same sets of a cache.
+ALIAS = 1024
+PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + REGISTERS + _TEXT + PLAIN_TEXT + _ENTRIES
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
 PRODUCT_UNIT = "\n".join(
     [
         f"#define PRODUCT {PRODUCT_NAME}",
         f"#define PRODUCT_PACK {PRODUCT_NAME}_pack",
         f"#define PRODUCT_COLUMNS {PRODUCT_NAME}_columns",
+        f"#define PRODUCT_PLAIN {PRODUCT_NAME}_plain",
         PRODUCT_TEXT,
     ]
 )

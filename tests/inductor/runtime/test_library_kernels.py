@@ -88,6 +88,9 @@ def test_answer_is_used_and_kept(
         ({"aten": 0.0, "onednn": -0.1}, "aten", False),
         ({"aten": 0.0, "onednn": -0.2}, "onednn", False),
         ({"aten": 0.0, "ours": -0.1, "onednn": -0.15}, "ours", True),
+        # Without a copy of the weight, unless a copy pays.
+        ({"aten": 0.0, "ours": -0.33, "packed": -0.2, "plain": -0.3}, "plain", True),
+        ({"aten": 0.0, "ours": -0.5, "packed": -0.2, "plain": -0.3}, "ours", False),
     ],
 )
 def test_another_product_must_be_clearly_faster(ratios: Any, chosen: str, narrow: bool) -> None:
@@ -166,7 +169,7 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
     product = library_kernels._as_linear(node, graph.layouts(), ())
     assert product is not None
-    sizes_and_kind = (64, 64, 64, True, columns, False, False, "torch.float32")
+    sizes_and_kind = (64, 64, 64, True, columns, False, False, False, "torch.float32")
     assert product.shape_class() == sizes_and_kind
     asked: list[Any] = []
 
@@ -213,10 +216,11 @@ def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Pat
     assert chosen(64, 64, 64) == "aten"
     near = library_kernels.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
     far = library_kernels.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
+    kind = (False, False, False, False, False, "torch.float32")
     chooser.answers = {
-        repr((128, 64, 64, False, False, False, False)): near,
-        repr((1024, 64, 64, False, False, False, False)): far,
-        repr((64, 64, 64, False, True, True, False)): far,
+        repr((128, 64, 64, *kind)): near,
+        repr((1024, 64, 64, *kind)): far,
+        repr((64, 64, 64, False, True, True, False, False, "torch.float32")): far,
     }
     assert [chosen(64, 64, 64), chosen(2000, 64, 64), chosen(64, 64, 64, True)] == [
         "onednn", "aten", "aten",
@@ -259,9 +263,11 @@ def test_candidates_compute_the_same(columns: bool) -> None:
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
     product = library_kernels.Linear(9, 24, 40, shapes, shapes, shapes, columns, True)
     x, weight, bias = torch.randn(9, 40), torch.randn(24, 40), torch.randn(24)
-    panels = SimpleNamespace(panels=lambda w: w, multiply=lambda x, w, b, *_: torch.addmm(b, x, w))
+    panels = SimpleNamespace(
+        panels=lambda w: w, multiply=lambda x, w, b, *_: torch.addmm(b, x, w),
+        is_plain=lambda m, k: True)  # fmt: skip
     found = library_kernels._candidates(product, panels, x, [weight], bias)  # type: ignore[arg-type]
-    assert found.keys() == {"aten", "packed", "ours"}
+    assert found.keys() == {"aten", "packed", "ours"} | ({"plain"} if not columns else set())
     for name, make in found.items():
         (call,) = make(1)
         result = call.func(*call.args)

@@ -120,14 +120,18 @@ def test_other_instruction_sets(flags: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("turned", [False, True])
-def test_each_part_is_finished_once(product: Product, threads: int, turned: bool) -> None:
+@pytest.mark.parametrize("how", ["rows", "turned", "plain"])
+def test_each_part_is_finished_once(product: Product, threads: int, how: str) -> None:
     """By which thread ever: each part of the result is complete when the epilogue gets it."""
     numbers = random.Random(threads)
-    m, n, k = numbers.randint(90, 300), numbers.randint(400, 1300), numbers.randint(700, 1700)
-    x, weight = torch.randn(k, m).t() if turned else torch.randn(m, k), torch.randn(k, n)
-    panels, out, seen = product.panels(weight), torch.zeros(m, n), torch.zeros(m, n)
-    taken = torch.empty(m, n)
+    m, n, k = numbers.randint(90, 300), numbers.randint(400, 1300), numbers.randint(700, 1000)
+    x, weight = torch.randn(k, m).t() if how == "turned" else torch.randn(m, k), torch.randn(k, n)
+    out, seen, taken = torch.zeros(m, n), torch.zeros(m, n), torch.empty(m, n)
+    right, strides = product.panels(weight), (0, 0)
+    if how == "plain":
+        weight = torch.randn(n, k).t()
+        right, strides = weight, (1, k)
+        assert product.is_plain(m, k)
 
     def finish(context: Any, r0: int, r1: int, j0: int, j1: int) -> None:
         seen[r0:r1, j0:j1] += 1
@@ -135,10 +139,22 @@ def test_each_part_is_finished_once(product: Product, threads: int, turned: bool
 
     number, pointer = ctypes.c_long, ctypes.c_void_p
     callback = ctypes.CFUNCTYPE(None, pointer, number, number, number, number)(finish)
-    sides = (x.data_ptr(), *x.stride(), panels.data_ptr(), 0, 0, None, out.data_ptr())
+    sides = (x.data_ptr(), *x.stride(), right.data_ptr(), *strides, None, out.data_ptr())
     assert product.function(m, n, k, *sides, threads, callback, None) == 0
     assert (seen == 1).all()
     assert_right(taken, x, weight, None)
+
+
+def test_dense_weights_are_read_where_they_lie(product: Product) -> None:
+    """Where rows of a are many, and rows of the weight do not share their sets of the cache."""
+    assert not product.is_plain(8, 768) and not product.is_plain(256, 2048)
+    for m, n, k in itertools.product((65, 97, 200), (1, 47, 48, 49, 145), (5, 191, 193, 385, 770)):
+        assert product.is_plain(m, k)
+        x, weight, bias = torch.randn(m, k + 1)[:, :k], torch.randn(n, k), torch.randn(n)
+        for start in (None, bias):
+            out = torch.full((m, n), float("nan"))
+            product.multiply(x, weight.t(), start, out, 2)
+            assert_right(out, x, weight.t(), start)
 
 
 def test_special_values_spread_as_in_any_product(product: Product) -> None:
