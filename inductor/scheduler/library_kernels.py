@@ -65,6 +65,9 @@ ADVANTAGE, NARROW, MOST_MEASUREMENTS = 0.95, 1.1, 3
 # oneDNN's sums have twice the errors of the others', so it has to be faster than these by so much
 # beside that.
 LESS_EXACT, HANDICAP = ("onednn", "packed"), 1.1
+# A prepared copy of a weight takes memory for good, so it has to be that much faster, too, where the
+# weight can be read as it is.
+COPIES, PRICE = ("packed", "ours"), 1.08
 # What the thread that measures with all threads spends of the time that passes; with less, others
 # use the machine, and only what one thread alone needs tells anything.
 STEADY = 0.95
@@ -295,13 +298,14 @@ class Answer:
     process: int
 
     def choice(self) -> str:
-        """The usual one unless another one is clearly faster. Where weights are prepared, that is
-        our own, which takes in what follows, else oneDNN's."""
+        """The usual one unless another one is clearly faster. Of frozen weights, that is our own,
+        without a copy if it can, for it takes in what follows; else oneDNN's."""
         usual = usual_of(self.ratios)
-        times = {
-            name: ratio + (math.log(HANDICAP) if name in LESS_EXACT and name != usual else 0)
-            for name, ratio in self.ratios.items()
-        }
+        handicaps = dict.fromkeys(set(LESS_EXACT) - {usual}, math.log(HANDICAP))
+        if usual == "plain":
+            for name in COPIES:
+                handicaps[name] = handicaps.get(name, 0.0) + math.log(PRICE)
+        times = {name: ratio + handicaps.get(name, 0.0) for name, ratio in self.ratios.items()}
         best = min(times, key=times.__getitem__)
         return best if times[best] < times[usual] + math.log(ADVANTAGE) else usual
 
