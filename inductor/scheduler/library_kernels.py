@@ -65,9 +65,10 @@ ADVANTAGE, NARROW, MOST_MEASUREMENTS = 0.95, 1.1, 3
 # oneDNN's sums have twice the errors of the others', so it has to be faster than these by so much
 # beside that.
 LESS_EXACT, HANDICAP = ("onednn", "packed"), 1.1
-# A prepared copy of a weight takes memory for good, so it has to be that much faster, too, where the
-# weight can be read as it is.
-COPIES, PRICE = ("packed", "ours"), 1.08
+# A prepared copy of a weight takes memory for good, so it has to be that much faster, too, where
+# the weight can be read as it is: one that lies as [k, n] is copied piece by piece at each call,
+# which so many rows repay.
+COPIES, PRICE, ROWS_OF_COLUMNS = ("packed", "ours"), 1.08, 64
 # What the thread that measures with all threads spends of the time that passes; with less, others
 # use the machine, and only what one thread alone needs tells anything.
 STEADY = 0.95
@@ -493,10 +494,15 @@ def _names(linear: Linear, ours: Product | None) -> list[str]:
         names.append("onednn")  # of half precision, ATen's are that
     if ours is not None:
         names.append("ours")
-        plain = linear.frozen and not linear.columns and not linear.turned
-        if plain and ours.is_plain(linear.m, linear.k):
+        if linear.frozen and not linear.turned and _can_be_plain(linear, ours):
             names.append("plain")
     return names
+
+
+def _can_be_plain(linear: Linear, ours: Product) -> bool:
+    if linear.columns:
+        return linear.m > ROWS_OF_COLUMNS
+    return bool(ours.is_plain(linear.m, linear.k))
 
 
 def _candidates(
