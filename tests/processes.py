@@ -1,8 +1,8 @@
 """Programs in processes of their own that are forked from one that has imported torch, and nothing of ours.
 
-A new interpreter spends 2.5 seconds of CPU time on importing torch, which is most of what such a test costs. What is
-read of the environment when torch or OpenMP is loaded is that of the tests; a program that tests imports or the
-interpreter's start and end takes a new interpreter instead.
+A new interpreter spends 2.5 seconds of CPU time on importing torch and 1.5 on what we and `torch.testing` need beside
+it, which is most of what such a test costs. What is read of the environment when torch or OpenMP is loaded is that of
+the tests; a program that tests the interpreter's start and end takes a new interpreter instead.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+BARE = ("torch",)
+USUAL = (*BARE, "torch.fx.experimental.symbolic_shapes", "torch._subclasses.schema_check_mode",
+         "torch.distributed.tensor", "torch.utils.flop_counter", "jinja2", "statistics")
 SERVER = """
-import json, os, runpy, sys
-import torch
+import importlib, json, os, runpy, sys
+sys.dont_write_bytecode = False  # what one program compiles of our files the next one loads
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 
 def requests():
     for line in sys.stdin:
@@ -56,34 +61,35 @@ else:
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
-    """Of this process of the tests."""
-    server = subprocess.Popen([sys.executable, "-c", SERVER], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def _server(modules: tuple[str, ...]) -> subprocess.Popen[str]:
+    """Of this process of the tests, with these modules."""
+    command = [sys.executable, "-c", SERVER, *modules]
+    server = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     atexit.register(server.communicate)  # the end of its input ends it
     return server
 
 
 def run_python(
-    *command: str, folder: Path = ROOT, quiet: bool = False, **variables: str
+    *command: str, folder: Path = ROOT, quiet: bool = False, bare: bool = False, without: str = "",
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """As `python *command` in this folder with these variables beside those of the tests; `-c` and `-m` are known.
 
-    quiet: no warnings.
+    quiet: no warnings. bare: nothing but torch is imported before. without: what variables of the tests begin with that
+    are not there.
     """
     kind, rest = {"-c": "code", "-m": "module"}.get(command[0], "file"), command
     if kind != "file":
         rest = command[1:]
-    return _run(kind, rest, folder, quiet, {**os.environ, "PYTHONPATH": str(ROOT), **variables})
+    kept = {name: value for name, value in os.environ.items() if not without or not name.startswith(without)}
+    request = {"kind": kind, "program": rest[0], "arguments": rest[1:], "folder": str(folder), "quiet": quiet,
+               "environment": {**kept, "PYTHONPATH": str(ROOT), **variables}}
+    return _run(_server(BARE if bare else USUAL), request)
 
 
-def _run(
-    kind: str, rest: Sequence[str], folder: Path, quiet: bool, environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    server = _server()
+def _run(server: subprocess.Popen[str], request: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     assert server.stdin is not None and server.stdout is not None
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        request = {"kind": kind, "program": rest[0], "arguments": rest[1:], "folder": str(folder), "quiet": quiet,
-                   "environment": environment, "out": out.name, "err": err.name}
-        print(json.dumps(request), file=server.stdin, flush=True)
+        print(json.dumps({**request, "out": out.name, "err": err.name}), file=server.stdin, flush=True)
         code = int(server.stdout.readline())
-        return subprocess.CompletedProcess(list(rest), code, out.read(), err.read())
+        return subprocess.CompletedProcess(request["program"], code, out.read(), err.read())

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "dynamo", "inductor", "inductor.compile_fx", "inductor.graph_rows",
-                                "dynamo.aot.kept_graphs"])
+# The compiler is imported when it is first used, and so is what `torch.testing` needs: two seconds in each process.
+CONTEXT.set_forkserver_preload(["torch", "torch.distributed.tensor", "dynamo.api", "inductor", "inductor.compile_fx",
+                                "inductor.graph_rows", "dynamo.aot.kept_graphs"])
 SECONDS = 240
 HEAD = """
 import torch

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.captures.processes import run, start
+from tests.processes import run_python
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 def f(x):
     return torch.relu(x) * 2
@@ -144,11 +142,9 @@ print(dynamo.counters["stats"]["captures_reused"])
 """
     program = tmp_path / "program.py"
     program.write_text(source)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DYNAMO_")}
-    environment |= {"DYNAMO_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "DYNAMO_KERNELS": "0"}
-    environment |= {"on": {"DYNAMO_CAPTURE_CACHE": "1"}, "off": {"DYNAMO_CAPTURE_CACHE": "0"}}.get(setting, {})
-    said = [subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True).stdout
-            for _ in range(2)]
+    variables = {"on": {"DYNAMO_CAPTURE_CACHE": "1"}, "off": {"DYNAMO_CAPTURE_CACHE": "0"}}.get(setting, {})
+    said = [run_python(str(program), without="DYNAMO_", DYNAMO_CACHE_DIR=str(tmp_path / "cache"), DYNAMO_KERNELS="0",
+                       **variables).stdout for _ in range(2)]
     assert said == (["0\n", "0\n"] if setting == "off" else ["0\n", "1\n"])
 
 

@@ -106,7 +106,7 @@ def test_compiles_without_heavy_imports() -> None:
     for name, program in PROGRAMS.items():
         heavy = ["torch._dynamo"] + ["sympy"] * (name != "references")
         code += program + f"NAME, HEAVY = {name!r}, {heavy}" + CHECK
-    done = run_python("-c", code)
+    done = run_python("-c", code, bare=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -127,5 +127,5 @@ torch.all(x), torch.all(x)
 assert 1 <= len(asked) == len(set(asked)), asked
 assert torch.all(x).shape == ()
 """
-    done = run_python("-c", code)
+    done = run_python("-c", code, bare=True)
     assert done.returncode == 0, done.stderr[-3000:]
