@@ -1,8 +1,9 @@
-"""Programs in processes of their own that are forked from one that has imported torch, and nothing of ours.
+"""Programs in processes of their own that are forked from one that has imported torch and the compiler.
 
-A new interpreter spends 2.5 seconds of CPU time on importing torch and 1.5 on what we and `torch.testing` need beside
-it, which is most of what such a test costs. What is read of the environment when torch or OpenMP is loaded is that of
-the tests; a program that tests the interpreter's start and end takes a new interpreter instead.
+A new interpreter spends 2.5 seconds of CPU time on importing torch and 2 on the compiler and what it needs, which is
+most of what such a test costs. Settings and logs are those of the program's environment; what else is read of it when
+torch or OpenMP is loaded is that of the tests. A program that tests what our imports do is `bare`; one that tests the
+interpreter's start and end takes a new interpreter.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BARE = ("torch",)
-USUAL = (*BARE, "torch.fx.experimental.symbolic_shapes", "torch._subclasses.schema_check_mode",
-         "torch.distributed.tensor", "torch.utils.flop_counter", "jinja2", "statistics")
+USUAL = (*BARE, "torch.distributed.tensor", "dynamo.api", "inductor.compile_fx", "inductor.graph_rows",
+         "dynamo.aot.kept_graphs")
 SERVER = """
 import importlib, json, os, runpy, sys
 sys.dont_write_bytecode = False  # what one program compiles of our files the next one loads
@@ -44,6 +45,13 @@ sys.stdin, sys.__stdin__ = open(0, closefd=False), None
 os.environ.clear()
 os.environ.update(request["environment"])
 os.chdir(request["folder"])
+if "dynamo.api" in sys.modules:
+    from dynamo.base import logs
+    from dynamo.base.config import config
+    from inductor.config import config as backend
+    for settings in (config, backend):
+        settings.load({name: knob.initial() for name, knob in settings._knobs.items()})
+    logs.set_logs(os.environ.get("DYNAMO_LOGS", ""))
 kind, name, sys.argv = request["kind"], request["program"], [request["program"], *request["arguments"]]
 sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 sys.path.insert(0, os.path.dirname(os.path.abspath(name)) if kind == "file" else os.getcwd())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,21 +23,30 @@ def run(script: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    ("use", "limit"), [("import dynamo", LIMIT), ("import dynamo; dynamo.compile", 3 * LIMIT)]
-)
-def test_import_is_cheap(use: str, limit: float) -> None:
-    """The best of several processes, the first writes bytecode files: machines are shared.
+MEASURED = """
+import time, torch
+begin = time.process_time()
+import dynamo
+middle = time.process_time()
+dynamo.compile
+print(middle - begin, time.process_time() - begin)
+"""
+
+
+def test_import_is_cheap() -> None:
+    """The best of several new processes, the first writes bytecode files: machines are shared.
 
     The package loads itself when a public name is first used; that is bounded as well.
     """
-    script = f"import torch, time; t = time.process_time(); {use}; print(time.process_time() - t)"
-    cost = float(run(script))
-    for _ in range(6):
-        if cost < limit:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    variables["PYTHONPATH"] = str(ROOT)
+    imported = used = float("inf")
+    for _ in range(7):
+        done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True, env=variables)
+        imported, used = map(min, zip((imported, used), map(float, done.stdout.split())))
+        if imported < LIMIT and used < 3 * LIMIT:
             break
-        cost = min(cost, float(run(script)))
-    assert cost < limit
+    assert imported < LIMIT and used < 3 * LIMIT
 
 
 def test_every_public_name_can_be_loaded() -> None:

@@ -197,7 +197,7 @@ run = lambda module, fakes: module.forward
 aot.compile_training(gm, examples, run, run)(*examples)
 print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
 """
-    done = run_python("-c", script)
+    done = run_python("-c", script, bare=True)
     assert done.stdout.strip() == "[]", done.stderr
 
 

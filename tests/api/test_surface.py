@@ -112,7 +112,7 @@ def test_variables_are_honoured_or_told_of(monkeypatch: pytest.MonkeyPatch) -> N
     code = ("import dynamo, inductor.config; f = dynamo.compile(lambda x: x); g = dynamo.compile(lambda x: x);"
             "print(dynamo.config.verbose, inductor.config.freezing, dynamo.config.cache_dir)")
     monkeypatch.delenv("DYNAMO_CACHE_DIR", raising=False)
-    done = run_python("-c", code, TORCHDYNAMO_VERBOSE="1", TORCHINDUCTOR_FREEZING="0",
+    done = run_python("-c", code, bare=True, TORCHDYNAMO_VERBOSE="1", TORCHINDUCTOR_FREEZING="0",
                       TORCHINDUCTOR_CACHE_DIR="/tmp/there", TORCHINDUCTOR_SIZE_ASSERTS="1")
     assert done.stdout.split() == ["True", "False", "/tmp/there"]
     assert done.stderr.count("TORCHINDUCTOR_SIZE_ASSERTS: there is no such setting here") == 1
@@ -121,7 +121,7 @@ def test_variables_are_honoured_or_told_of(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_folder_of_records_by_the_variables_of_torch(tmp_path: Path) -> None:
     code = "import torch, dynamo; dynamo.compile(lambda x: x.sin() + 1)(torch.ones(3))"
-    done = run_python("-c", code, TORCH_COMPILE_DEBUG="1", TORCH_COMPILE_DEBUG_DIR=str(tmp_path))
+    done = run_python("-c", code, bare=True, TORCH_COMPILE_DEBUG="1", TORCH_COMPILE_DEBUG_DIR=str(tmp_path))
     assert "have no effect" not in done.stderr
     assert any((tmp_path / "torch_compile_debug").rglob("*.py"))
 

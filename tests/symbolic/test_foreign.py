@@ -22,5 +22,5 @@ print("fine")
 
 
 def test_modules_made_inside_after_another_compiler() -> None:
-    run = run_python("-c", PROGRAM, quiet=True)
+    run = run_python("-c", PROGRAM, quiet=True, bare=True)
     assert run.stdout == "fine\n", run.stderr
