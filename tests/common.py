@@ -6,9 +6,11 @@ import argparse
 import contextlib
 import logging
 import re
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -61,6 +63,16 @@ def fuzz_for_seconds(
             return 0
     print(f"{seed - options.seed} programs, {wrong} differ")
     return 1 if wrong else 0
+
+
+@contextlib.contextmanager
+def new_cache(folder: Path) -> Iterator[None]:
+    """An empty cache inside the block, where the compiler is known: looking at it runs it as often as a few builds do."""
+    for kind in ("toolchain", "last_toolchain", "sources", "measured"):
+        if (Path(config.cache_dir) / kind).is_dir():
+            shutil.copytree(Path(config.cache_dir) / kind, folder / kind, dirs_exist_ok=True)
+    with config.patch(cache_dir=str(folder)):
+        yield
 
 
 @contextlib.contextmanager

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 
 import dynamo
-from dynamo.base.config import config
 from dynamo.exc import GuardFailed, LoadError, Unsupported
 from inductor import shipped
+from tests.common import new_cache
 from tests.processes import run_python
 
 
 @pytest.fixture(autouse=True)
 def inference(tmp_path: Path) -> Iterator[None]:
     dynamo.reset()
-    with torch.no_grad(), config.patch(cache_dir=str(tmp_path / "cache")):
+    with torch.no_grad(), new_cache(tmp_path / "cache"):
         yield
 
 

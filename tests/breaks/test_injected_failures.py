@@ -18,6 +18,7 @@ import torch
 import dynamo
 from dynamo.base.config import config
 from dynamo.base.errors import DynamoError
+from tests.common import new_cache
 
 # stage -> where its function is looked up
 STAGES = {
@@ -138,7 +139,7 @@ def test_a_failing_stage_is_not_seen(
     other = copy.deepcopy(model)
     code, class_code = function.__code__, Program.forward.__code__
     want = run(function, model, training)
-    with config.patch(suppress_errors=True, cache_dir=str(tmp_path)), warnings.catch_warnings(record=True) as told:
+    with config.patch(suppress_errors=True), new_cache(tmp_path), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         dynamo.reset()
         with monkeypatch.context() as patch:
@@ -158,7 +159,7 @@ def test_the_error_comes_out_where_asked(stage: str, monkeypatch: pytest.MonkeyP
 
     model, x, log = Program(), torch.ones(5, 4), []
     before = state_of(model), torch.get_rng_state().tolist(), torch_state()
-    with config.patch(suppress_errors=False, cache_dir=str(tmp_path)):
+    with config.patch(suppress_errors=False), new_cache(tmp_path):
         dynamo.reset()
         with monkeypatch.context() as patch:
             failing(patch, STAGES[stage])

@@ -12,7 +12,7 @@ import dynamo
 from dynamo.base.config import config
 from dynamo.diagnose.graphs import operations
 from inductor.lowering.registry import LOWERINGS
-from tests.common import messages
+from tests.common import messages, new_cache
 from tests.diagnose.defects import DEFECTS, Defect
 from tests.processes import run_python
 
@@ -21,7 +21,7 @@ IN_GRAPHS = [seeded for seeded in DEFECTS if seeded.stage != "capture"]
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path) -> Any:
-    with config.patch(cache_dir=str(tmp_path / "cache"), debug_dir=str(tmp_path / "debug")):
+    with new_cache(tmp_path / "cache"), config.patch(debug_dir=str(tmp_path / "debug")):
         yield
     dynamo.reset()
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo import convert, entries
-from dynamo.base.config import config
 from dynamo.diagnose import culprit
+from tests.common import new_cache
 from tests.diagnose.defects import DEFECTS, Defect
 from tests.parametrize import few
 
@@ -21,7 +21,7 @@ from tests.parametrize import few
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path) -> Any:
     """Nothing that a seeded defect has made stays in a cache."""
-    with config.patch(cache_dir=str(tmp_path)):
+    with new_cache(tmp_path):
         yield
     dynamo.reset()
 

@@ -22,6 +22,7 @@ from dynamo.base.config import config as dynamo_config
 from inductor import graph_cache, graph_key, metrics
 from inductor.config import config
 from inductor.runtime.artifacts import load_cache_artifacts, save_cache_artifacts
+from tests.common import new_cache
 from tests.processes import run_python
 
 ROOT = Path(__file__).parents[3]
@@ -30,13 +31,8 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
     """An empty cache of this test, shared with no other."""
-    shared = dynamo_config.cache_dir
-    with dynamo_config.patch(cache_dir=str(tmp_path / "cache")), config.patch(graph_cache=True):
-        target = tmp_path / "cache"
-        for kind in ("toolchain", "sources", "measured"):
-            if (Path(shared) / kind).is_dir():
-                shutil.copytree(Path(shared) / kind, target / kind, dirs_exist_ok=True)
-        yield target
+    with new_cache(tmp_path / "cache"), config.patch(graph_cache=True):
+        yield tmp_path / "cache"
 
 
 def reused(run: Callable[[], Any]) -> tuple[Any, int]:

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynamo
-from dynamo.base.config import config
+from tests.common import new_cache
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Any) -> Any:
-    with config.patch(cache_dir=str(tmp_path)):
+    with new_cache(tmp_path):
         yield
 
 

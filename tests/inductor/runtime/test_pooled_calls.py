@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from dynamo.base.config import config
 from inductor.compile_fx import compile_fx
 from inductor.runtime import _launch
+from tests.common import new_cache
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Any) -> Any:
     _launch.release_memory()
-    with config.patch(cache_dir=str(tmp_path)):
+    with new_cache(tmp_path):
         yield
 
 
