@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
@@ -55,25 +57,44 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+class Facts(NamedTuple):
+    """Of one file. imports: (module, name in it or "", line, inside of a function, for type checkers only). functions:
+    (name, first line, last line)."""
+
+    imports: list[tuple[str, str, int, bool, bool]]
+    functions: list[tuple[str, int, int]]
+
+
+@functools.cache
+def facts_of(path: Path) -> Facts:
+    """Files are parsed once for all tests."""
+    facts = Facts([], [])
+
+    def visit(node: ast.AST, inside: bool, typing_only: bool) -> None:
+        if isinstance(node, ast.expr):
+            return
+        if isinstance(node, ast.Import):
+            facts.imports.extend((alias.name, "", node.lineno, inside, typing_only) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            facts.imports.extend((str(node.module), alias.name, node.lineno, inside, typing_only) for alias in node.names)
+        elif isinstance(node, ast.FunctionDef):
+            facts.functions.append((node.name, node.lineno, node.end_lineno or node.lineno))
+        inside |= isinstance(node, ast.FunctionDef)
+        typing_only |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside, typing_only)
+
+    visit(ast.parse(path.read_text()), False, False)
+    return facts
+
+
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
     """(module, line, whether inside of a function); those for type checkers only are left out, but
     in `dynamo.symbolic`, where annotations follow the same order."""
-    tree = ast.parse(path.read_text())
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        inside, up = False, parents.get(node)
-        typing_only = False
-        while up is not None:
-            inside |= isinstance(up, ast.FunctionDef)
-            typing_only |= isinstance(up, ast.If) and "TYPE_CHECKING" in ast.dump(up.test)
-            up = parents.get(up)
-        if not typing_only or within(name_of(path), ("dynamo.symbolic",)):
-            yield from ((name, node.lineno, inside) for name in names)
+    annotations_count = within(name_of(path), ("dynamo.symbolic",))
+    for module, name, line, inside, typing_only in facts_of(path).imports:
+        if annotations_count or not typing_only:
+            yield f"{module}.{name}" if name else module, line, inside
 
 
 def within(name: str, prefixes: tuple[str, ...]) -> bool:
@@ -123,13 +144,9 @@ def import_graph() -> dict[str, set[str]]:
     names = {name_of(path): path for path in modules() if path.is_relative_to(ROOT / "dynamo")}
     graph: dict[str, set[str]] = {name: set() for name in names}
     for name, path in names.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                graph[name] |= {alias.name for alias in node.names if alias.name in names}
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    full = f"{node.module}.{alias.name}"
-                    graph[name].add(full if full in names else str(node.module))
+        for module, imported, *_ in facts_of(path).imports:
+            full = f"{module}.{imported}"
+            graph[name].add(full if full in names else module)
         graph[name] &= names.keys() - {"dynamo"}  # `from dynamo import _C` is no use of the package
     return graph
 
@@ -177,10 +194,8 @@ MOST_IMPORTS = 29
 
 
 def test_functions_are_short() -> None:
-    long = [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}" for path in modules()
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None
-            and node.end_lineno - node.lineno >= LONGEST_FUNCTION]
+    long = [f"{path.relative_to(ROOT)}:{first} {name}" for path in modules()
+            for name, first, last in facts_of(path).functions if last - first >= LONGEST_FUNCTION]
     assert not long, long
 
 

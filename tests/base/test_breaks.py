@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 def codes() -> Iterator[tuple[str, str]]:
     """(place, code) of each `Break("code", ...)` in the sources."""
     for path in [*ROOT.glob("dynamo/**/*.py"), *ROOT.glob("inductor/**/*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "Break(" in text else ():
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Break" and node.args:
                 code = node.args[0]
                 if isinstance(code, ast.Constant):
