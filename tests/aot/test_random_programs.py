@@ -78,7 +78,7 @@ def execute(steps: list[Step], returned: list[int], inputs: list[Any]) -> Any:
 def make_inputs(seed: int, grad: bool, leaves: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
     """Inputs of several layouts; the leaves that they come from are added to `leaves`."""
     rng = random.Random(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     made = []
     base = torch.randn(64, dtype=torch.float64)
     for _ in range(3):
@@ -114,11 +114,11 @@ def observe(
     grad: bool,
 ) -> Result:
     """Outputs, inputs, and the gradients of the leaves that they come from (None without)."""
-    torch.manual_seed(seed + 1)
+    torch.default_generator.manual_seed(seed + 1)
     out = call(*inputs)
     wanted = [o for o in (*out, *inputs) if o.requires_grad]
     if grad and wanted:
-        torch.manual_seed(seed + 2)
+        torch.default_generator.manual_seed(seed + 2)
         sum((o * torch.randn(o.shape, dtype=torch.float64)).sum() for o in wanted).backward()
     return out, inputs, [x.grad for x in leaves]
 

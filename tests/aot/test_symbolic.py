@@ -153,7 +153,7 @@ def check_training(program: Program) -> None:
         seed = int(torch.randint(1 << 30, ()))
         runs = []
         for function in (call, program.gm.forward):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             runs.append(gradients(function, program.make(*sizes, grad=True)))
         for got, want in zip(*runs, strict=True):
             assert (got is None) == (want is None)
@@ -215,9 +215,9 @@ def test_mutation_with_history() -> None:
     gm, examples = symbolic_capture(function, first[0] * 1, first[1])
     call = aot.compile_training(gm, examples, Recorded(), Recorded(), symbolic=True)
     for n in (13, 5, 8):
-        torch.manual_seed(n)
+        torch.default_generator.manual_seed(n)
         ours = run(call, *make(n))
-        torch.manual_seed(n)
+        torch.default_generator.manual_seed(n)
         for got, want in zip(ours, run(gm.forward, *make(n)), strict=True):
             torch.testing.assert_close(got, want)
 

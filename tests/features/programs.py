@@ -118,7 +118,7 @@ def observe(f: Any, scope: dict[str, Any], call: int) -> Any:
     generator = torch.Generator().manual_seed(call)
     x = torch.rand(2, 3, generator=generator).requires_grad_()
     y = torch.rand(2, 3, generator=generator)
-    torch.manual_seed(call)
+    torch.default_generator.manual_seed(call)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         try:
@@ -176,7 +176,7 @@ def check_program(
 
     scopes = []
     for _ in range(2):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         scopes.append(build(text, setup))
     eager, traced = scopes
     compiled = dynamo.compile(traced["f"], backend=counting)

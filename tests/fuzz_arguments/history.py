@@ -85,13 +85,13 @@ def program_of(names: tuple[str, ...]) -> Callable[..., Any]:
 
 def perform(world: World, call: Call, function: Callable[..., Any]) -> tuple[list[Any], str]:
     """One call: all that can be seen of it, and why its backward raises."""
-    torch.manual_seed(call.seed)
+    torch.default_generator.manual_seed(call.seed)
     for name in call.changes:
         try:
             CHANGES[name](world)
         except (RuntimeError, ValueError, AttributeError, TypeError):
             pass
-    torch.manual_seed(call.seed)
+    torch.default_generator.manual_seed(call.seed)
     values = [torch.randn(shape) for shape in call.shapes]
     try:
         x = MAKINGS[call.first](values[0], None, world)

@@ -39,5 +39,5 @@ class World:
 
 
 def make_world(seed: int) -> World:
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     return World(Net())

@@ -44,7 +44,7 @@ class World:
     count = 0
 
     def __init__(self, source: str) -> None:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         World.count += 1
         name = f"<identity {World.count}>"
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
@@ -82,7 +82,7 @@ def tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 def perform(world: World, call: Any, function: Callable[..., Any]) -> tuple[dict[str, Any], str]:
     """What can be seen after a call, and the text of an error."""
     scope = world.scope
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     before = [world.execute(text) for text in (*call.changes, call.making)]
     seen: dict[str, Any] = {"before": [text.split(":")[0] for text in before]}
     scope["LOG"].clear()

@@ -83,7 +83,7 @@ def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[
     space = module.__dict__
     space.update(graph_break=graph_break, disabled=dynamo.disable(opaque), ctypes=ctypes)
     file = f"<program {module.__name__}>"
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     random.seed(7)
     exec(compile(PRELUDE, "<prelude>", "exec"), space)
     exec(compile(program.source(), file, "exec"), space)
@@ -91,7 +91,7 @@ def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[
     for call in range(calls):
         given = arguments(call)
         printed = io.StringIO()
-        torch.manual_seed(call)
+        torch.default_generator.manual_seed(call)
         random.seed(call)
         where: list[int] = []
         with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(printed):

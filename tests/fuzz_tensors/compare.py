@@ -70,7 +70,7 @@ class Outcome:
 def run(program: Program, function: Function, call: int, exact: bool = False, noise: float = 0.0) -> Outcome:
     made = make_inputs(program, call, exact, noise)
     versions = [x._version for x in made.values]
-    torch.manual_seed(call)
+    torch.default_generator.manual_seed(call)
     outcome = Outcome()
     try:
         with warnings.catch_warnings(), eval(program.around, SCOPE):

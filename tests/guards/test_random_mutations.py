@@ -222,7 +222,7 @@ def same(a: Any, b: Any) -> bool:
 def check(seed: int) -> None:
     roots = []
     for _ in range(2):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         roots.append(Node(a=value(random.Random(seed)), b=[value(random.Random(seed + 1), 1)]))
     mine, theirs = roots
     function = reader(random.Random(seed), mine)
@@ -231,7 +231,7 @@ def check(seed: int) -> None:
         expected, got = outcome(function, theirs), outcome(compiled, mine)
         assert same(got, expected), (seed, call, got, expected)
         for root in (mine, theirs):
-            torch.manual_seed(seed * CALLS + call)
+            torch.default_generator.manual_seed(seed * CALLS + call)
             mutate(random.Random(seed * CALLS + call), root)
 
 

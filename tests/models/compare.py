@@ -39,7 +39,7 @@ class Outcome:
 def train(program: Research, whole: Compile | None = None, part: Compile | None = None) -> Outcome:
     """Five steps, of which the step itself or the program's parts are compiled."""
     dynamo.reset()
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     if part is not None:
         for name in program.parts:
             setattr(program, name, part(getattr(program, name)))
