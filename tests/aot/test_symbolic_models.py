@@ -56,7 +56,7 @@ def compiled(model: torch.nn.Module, recorded: list[Recorded]) -> Callable[..., 
 
 
 @pytest.mark.parametrize(("make", "train"), [
-    pytest.param(bert, True, marks=pytest.mark.long), (gpt2, False), (llama, True)])
+    pytest.param(bert, True, marks=pytest.mark.long), pytest.param(gpt2, False, marks=pytest.mark.long), (llama, True)])
 def test_one_capture_for_all_sizes(make: Callable[[], torch.nn.Module], train: bool) -> None:
     model = make().train(train)
     recorded: list[Recorded] = []

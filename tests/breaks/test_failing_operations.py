@@ -233,7 +233,7 @@ def compare(program: Any, name: str, backend: str, **options: Any) -> None:
         agree(outcome(compiled, y), outcome(f, y))
 
 
-@rotated("name, program", FAILING, PROGRAMS, each=3, ids=lambda value: getattr(value, "__name__", None))
+@rotated("name, program", FAILING, PROGRAMS, ids=lambda value: getattr(value, "__name__", None))
 def test_error_by_values(name: str, program: Any) -> None:
     compare(program, name, "eager")
 

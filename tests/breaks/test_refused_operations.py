@@ -91,7 +91,7 @@ def outcome(f: Any) -> Any:
 
 
 @rotated("name, program, backend, dynamic", [*BY_TYPES, *BY_NUMBERS], (in_try, in_finally), ("eager", "inductor"),
-         (None, True), each=3, ids=lambda value: getattr(value, "__name__", None))
+         (None, True), each=2, ids=lambda value: getattr(value, "__name__", None))
 def test_handlers_see_the_error(name: str, program: Any, backend: str, dynamic: Any) -> None:
     dynamo.reset()
     f = program({**BY_TYPES, **BY_NUMBERS}[name])

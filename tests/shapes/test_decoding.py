@@ -41,7 +41,7 @@ def decode(
     return torch.cat(tokens, 1), torch.stack(scores)
 
 
-@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("make", [gpt2, pytest.param(llama, marks=pytest.mark.long)])
 def test_greedy_decoding(make: Callable[[], Any]) -> None:
     model, counter = make().eval(), CompileCounter()
     compiled = dynamo.compile(model, backend=counter)

@@ -21,7 +21,7 @@ NUMBERS = (3, 5, 0, 1, 7, 2, -1, 9)
 LIKE_ANOTHER = frozenset((
     "float scale", "both ends", "from the end", "index twice", "select", "narrow", "full", "softmax of a head", "mean",
     "normed", "mask and sum", "masked select", "argwhere", "columns", "reshaped", "product", "checked", "longer",
-    "twice", "expanded", "layer", "sorted",
+    "twice", "expanded", "layer", "sorted", "tail", "zeros", "joined", "rows", "positions", "same_memory",
 ))  # fmt: skip
 KNOWN_ERRORS = (RuntimeError, IndexError, ValueError)
 TWO_GRAPHS = {"float compares", "largest", "expanded"}  # the capture ends at a decision
