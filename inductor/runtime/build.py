@@ -6,9 +6,9 @@ units are compiled side by side and linked; one unit is compiled and linked by o
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-import struct
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dynamo.background.jobs import is_background
 from dynamo.base.waiting import work_now
-from inductor.runtime.store import Key, Store, make_key
+from inductor.runtime.store import DIGEST, Key, Store, make_key
 from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
 
 
@@ -50,20 +50,19 @@ def library_key(units: Sequence[str], toolchain: Toolchain) -> Key:
     )
 
 
-TABLE = (("Q", 0x28), ("HH", 0x3A))  # in the head: where it lies, its rows' size and number
-
-
 def is_whole(path: Path) -> bool:
-    """False for a library that lost its end, or all, when the machine went down.
+    """True for a library that is what was built: behind its end, which no loader reads, stands the
+    digest of the rest."""
+    content = path.read_bytes()
+    return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
 
-    The table of sections ends an ELF file.
-    """
-    with path.open("rb") as file:
-        head = file.read(64)
-    if len(head) < 64 or head[:4] != b"\x7fELF":
-        return False
-    (start,), (size, count) = (struct.unpack_from(f"={form}", head, at) for form, at in TABLE)
-    return start + size * count <= path.stat().st_size
+
+def _seal(library: Path) -> None:
+    """Appends the digest. Nobody but the owner may write it then, whatever the umask says."""
+    digest = hashlib.sha256(library.read_bytes()).digest()
+    with library.open("ab") as file:
+        file.write(digest)
+    library.chmod(0o700)
 
 
 def build_library(
@@ -89,6 +88,7 @@ def build_library(
             _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
         else:
             _build_split(toolchain, sources, temporary)
+        _seal(temporary)
         store.publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -19,6 +19,9 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from dynamo.base import logs
 
 KEY_LENGTH = 40
 SHOWN = 60
@@ -113,6 +116,25 @@ class Store:
         self.write(key, suffix, content)
         self.describe(key)
 
+    def keep_values(self, key: Key, values: Any) -> None:
+        """Writes plain values, which are JSON behind a digest."""
+        self.write(key, ".json", sealed(json.dumps(values).encode()))
+
+    def values(self, key: Key) -> Any:
+        """What `keep_values` has written; None where it is not there, or is not that any more."""
+        content = self.read(key, ".json")
+        try:
+            return None if content is None else json.loads(opened(content))
+        except Damaged as why:
+            logs.log("cache").emit(f"{key.kind} {key.digest}: it is not usable, {why}")
+            return None
+
+    def file_of(self, key: Key, suffix: str, content: bytes) -> tuple[Path, bool]:
+        """A file that holds this, and whether it was there."""
+        if self.read(key, suffix) == content:
+            return self.path(key, suffix), True
+        return self.write(key, suffix, content), False
+
     def describe(self, key: Key) -> None:
         """Keeps the parts of the key, for `explain_miss`."""
         self.write(key, ".key", json.dumps(dict(key.parts)).encode())
@@ -178,9 +200,9 @@ def _difference(there: str, here: str) -> str:
 
 
 def is_ours(path: Path) -> bool:
-    """True for a file that nobody but this user (or the administrator) has written."""
+    """True for a file that nobody but this user (or the administrator) has written, or may."""
     try:
-        return _trusted(path.stat())
+        return _readable(path.stat())
     except OSError:
         return False
 
@@ -188,18 +210,15 @@ def is_ours(path: Path) -> bool:
 def is_strange(path: Path) -> bool:
     """True for a file that is there and not read, as others have written it or may."""
     try:
-        return path.suffix != ".so" and not _readable(path.stat())
+        return not _readable(path.stat())
     except OSError:
         return False
 
 
-def _trusted(about: os.stat_result) -> bool:
-    return stat.S_ISREG(about.st_mode) and about.st_uid in (os.geteuid(), 0)
-
-
 def _readable(about: os.stat_result) -> bool:
-    """The same of a file that is made for its owner alone, whatever the umask says."""
-    return _trusted(about) and not about.st_mode & stat.S_IWOTH
+    mode = about.st_mode
+    mine = stat.S_ISREG(mode) and about.st_uid in (os.geteuid(), 0)
+    return mine and not mode & stat.S_IWOTH
 
 
 _used: set[Path] = set()
