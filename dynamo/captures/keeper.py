@@ -15,6 +15,7 @@ import importlib
 import pickle
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -28,6 +29,7 @@ from dynamo.base.signals import is_of_signal
 from dynamo.captures import keys, records
 from dynamo.captures.anchors import Changed, Unkept
 from dynamo.captures.keys import NoKey
+from dynamo.captures.lines import difference, text_of_lines
 from dynamo.captures.pickles import Reader
 from dynamo.captures.records import Draft, Kept, Traced
 from dynamo.codegen.continuation import Continuations
@@ -106,7 +108,8 @@ class Place:
             return None
         if not found:
             if logs.log("cache").enabled:
-                self.tell(self.store.explain_miss(self.key, same="function"))
+                self.tell(self.store.explain_miss(
+                    self.key, same="function", notes=self._notes()))
         for kept in found:
             try:
                 entry = Restored(self, kept).entry(compile_graph)
@@ -130,6 +133,11 @@ class Place:
             return []
         body = self.files.opened(content)
         return [Kept(*row) for row in Reader(body, (), self.continuations).load()]
+
+    def _notes(self) -> Any:
+        """What tells which line of the code has changed."""
+        code = self.frame.code
+        return self.files.Notes("code", text_of_lines(code), partial(difference, code=code))
 
     # -- keeping -----------------------------------------------------------------------------------
 
@@ -178,7 +186,7 @@ class Place:
             others = []
         rows = [tuple(kept), *[tuple(other) for other in others if other != kept]][:MOST]
         body = pickle.dumps(rows, protocol=5)
-        self.store.keep(self.key, SUFFIX, self.files.sealed(body))
+        self.store.keep(self.key, SUFFIX, self.files.sealed(body), self._notes())
         importlib.import_module("inductor.runtime.folder").keep_small()
 
 

@@ -167,5 +167,17 @@ def test_an_operator_without_fake_kernel_is_one_sentence() -> None:
     assert "register_fake" in text and "docs.google" not in text
 
 
+def test_an_operator_of_a_library_without_fake_kernel_is_one_sentence() -> None:
+    library = torch.library.Library("tools_library", "FRAGMENT")
+    library.define("nofake(Tensor x) -> Tensor")
+    library.impl("nofake", torch.clone, "CPU")
+    operator = torch.ops.tools_library.nofake
+    with pytest.raises(dynamo.exc.Unsupported) as error:
+        dynamo.compile(lambda x: operator(x) + 1, fullgraph=True)(torch.ones(2))
+    text = str(error.value)
+    assert "tools_library.nofake.default: it has no fake kernel. [DB0023]" in text and len(text.splitlines()) == 5
+    assert torch.equal(dynamo.compile(lambda x: operator(x) + 1)(torch.ones(2)), torch.full((2,), 2.0))
+
+
 def test_knobs_are_few() -> None:
     assert len(dynamo.config.list_options()) + len(inductor.config.list_options()) <= 40
