@@ -4,7 +4,7 @@
     dynamo.cache.prune(500 << 20)   # what was used longest ago goes, down to 500 MiB
     dynamo.cache.clear()
 
-`dynamo.cache_info`, `prune_cache` and `clear_cache` are the same functions.
+`dynamo.cache_info`, `prune_cache` and `clear_cache` do the same.
 """
 
 from __future__ import annotations
@@ -12,15 +12,21 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-FUNCTIONS = {"info": "cache_info", "prune": "prune_cache", "clear": "clear_cache"}
-__all__ = ["clear", "info", "prune"]
+
+def info() -> Any:
+    """Its path, the bytes of all files, and how many entries there are of each kind."""
+    return _folder().cache_info()
 
 
-def __getattr__(name: str) -> Any:
-    if name not in FUNCTIONS:
-        raise AttributeError(f"module 'dynamo.cache' has no attribute {name!r}")
-    return getattr(importlib.import_module("inductor.runtime.folder"), FUNCTIONS[name])
+def prune(size: int) -> int:
+    """Removes what was used longest ago, until `size` bytes are left; how many bytes went."""
+    return _folder().prune_cache(size)  # type: ignore[no-any-return]
 
 
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+def clear() -> None:
+    """Removes all entries."""
+    _folder().clear_cache()
+
+
+def _folder() -> Any:
+    return importlib.import_module("inductor.runtime.folder")

@@ -337,10 +337,11 @@ def shown(value: Any) -> str:
 class Finder:
     """Objects of this process for rows of another."""
 
-    def __init__(self, scope: Scope, code: CodeType, original: CodeType) -> None:
-        self.scope = scope
+    def __init__(
+        self, scope: Scope, code: CodeType, original: CodeType, prints: Fingerprints
+    ) -> None:
+        self.scope, self.prints = scope, prints
         self.objects: list[Any] = []
-        self.prints = Fingerprints()
         self.of_frame = {"code": code, "original": original, "globals": scope.globals,
                          "builtins": scope.builtins}
 
