@@ -6,6 +6,7 @@ units are compiled side by side and linked; one unit is compiled and linked by o
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -20,9 +21,15 @@ from dynamo.base.waiting import work_now
 from inductor.runtime.store import DIGEST, Key, Store, make_key
 from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 
 class BuildError(RuntimeError):
     """The compiler refused generated code: a defect of the code generator."""
+
+
+class FullDisk(OSError, BuildError):
+    """The compiler could not write its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,8 @@ def _politely() -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    """Runs a compiler. In the thread that compiles, other work is done meanwhile."""
+    """Runs a compiler. In the thread that compiles, other work is done meanwhile. Errors:
+    BuildError."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as process:  # fmt: skip
         try:
@@ -157,4 +165,7 @@ def _run(command: list[str]) -> None:
             process.kill()
             raise
     if process.returncode != 0:
+        for code in NO_ROOM:
+            if os.strerror(code) in errors:
+                raise FullDisk(code, os.strerror(code))
         raise BuildError(f"{' '.join(command)}\n{errors[:4000]}")

@@ -6,6 +6,7 @@ import ctypes
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,15 @@ def test_units_are_linked(store: Store, toolchain: Toolchain) -> None:
     caller = 'extern "C" int one();\n' + caller
     built = build_library([ONE, caller], toolchain, store)
     assert ctypes.CDLL(str(built.path)).two() == 2
+
+
+def test_a_full_disk_is_no_defect(store: Store, toolchain: Toolchain, tmp_path: Path) -> None:
+    linker = tmp_path / "linker"
+    linker.write_text("#!/bin/sh\necho /usr/bin/ld: final link failed: No space left on device >&2\nexit 1\n")
+    linker.chmod(0o700)
+    with pytest.raises(OSError, match="No space left on device"):
+        build_library([ONE], replace(toolchain, compiler=str(linker)), store)
+    assert not list(store.root.glob("library/*/*.so"))
 
 
 def test_refused_source_leaves_no_library(store: Store, toolchain: Toolchain) -> None:
