@@ -18,7 +18,7 @@ from dynamo.base import extension as extension  # explains a bad build
 from dynamo.base.loading import collection_paused
 
 if TYPE_CHECKING:
-    from dynamo import background, exc, testing
+    from dynamo import background, cache, exc, testing
     from dynamo.api import (
         compile,
         compile_in_place,
@@ -95,13 +95,14 @@ _HOMES = {
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("background", "exc", "testing")
+_MODULES = ("background", "cache", "exc", "testing")
 
 __all__ = [
     "Dim",
     "allow_in_graph",
     "assume_constant_result",
     "background",
+    "cache",
     "cache_info",
     "clear_cache",
     "compile",

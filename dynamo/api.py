@@ -19,10 +19,10 @@ from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.base.environment import tell_of_torch
-from dynamo.cache import FramePolicy
 from dynamo.convert import Converter
 from dynamo.frames.callers import behind_torch, caller_of, needs_caller
 from dynamo.options import CompileOptions, check_options
+from dynamo.policy import FramePolicy
 from dynamo.shapes.marks import Dim
 from dynamo.user_decisions import skip
 

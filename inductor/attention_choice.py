@@ -6,7 +6,6 @@ Sizes of a class are rounded up to powers of two; the first of a class is measur
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -72,14 +71,13 @@ def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> boo
         before = 0.0 if known is None else known.ratio * count
         known = Answer((before + found) / (count + 1), count + 1, os.getpid())
         rows = _read(store, key) | {name: known}  # another process may have written
-        text = json.dumps({n: (a.ratio, a.measurements, a.process) for n, a in rows.items()})
-        store.write(key, ".json", text.encode())
+        store.keep_values(
+            key, {n: (a.ratio, a.measurements, a.process) for n, a in rows.items()})
     return known.ratio < 0
 
 
 def _read(store: Store, key: Any) -> dict[str, Answer]:
-    text = store.read(key, ".json")
-    return {name: Answer(*row) for name, row in json.loads(text).items()} if text else {}
+    return {name: Answer(*row) for name, row in (store.values(key) or {}).items()}
 
 
 def _is_worth_another(known: Answer) -> bool:

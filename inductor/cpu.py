@@ -153,6 +153,8 @@ def build(units: list[str], store: Store) -> str:
         log.emit(f"library {known.name}: found, though there is no compiler now")
         return str(known)
     toolchain = need_toolchain(store)
+    if config.debug_dir:  # a debugger shows the C++ file beside the library
+        toolchain = replace(toolchain, compile_flags=(*toolchain.compile_flags, "-g"))
     with timed("inductor.build"):
         wanted = log.enabled or recordings.wanted()
         built: Built = build_library(units, toolchain, store, explain=wanted)

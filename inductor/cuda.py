@@ -172,11 +172,9 @@ def load(
     """
     store = open_store(config.cache_dir)
     key = make_key("triton", {"source": text})
-    path = store.find(key, ".py")
-    metrics.count("libraries_reused" if path else "libraries_built")
-    tell_cache(f"module {key.digest}", path is not None, lambda: store.explain_miss(key))
-    if path is None:
-        path = store.write(key, ".py", text.encode())
+    path, known = store.file_of(key, ".py", text.encode())
+    metrics.count("libraries_reused" if known else "libraries_built")
+    tell_cache(f"module {key.digest}", known, lambda: store.explain_miss(key))
     with timed("inductor.load"):
         module = _import(path)
         preparation = Preparation(graph.device, measure)

@@ -11,7 +11,6 @@ it.
 from __future__ import annotations
 
 import functools
-import json
 import statistics
 import time
 from collections.abc import Collection
@@ -65,8 +64,7 @@ class Convolutions:
             "ours": CONVOLUTION_NAME,
         }
         self.key = make_key("convolutions", parts)
-        known = store.read(self.key, ".json")
-        self.ratios: dict[str, Ratios] = json.loads(known) if known else {}
+        self.ratios: dict[str, Ratios] = store.values(self.key) or {}
         self.measured = False
 
     def rewritten(self, node: ExternKernel) -> ExternKernel:
@@ -150,7 +148,7 @@ class Convolutions:
 
     def save(self) -> None:
         if self.measured:
-            self.store.write(self.key, ".json", json.dumps(self.ratios).encode())
+            self.store.keep_values(self.key, self.ratios)
 
     def _ours(
         self, node: ExternKernel, weight: ViewRef, winograd: bool, is_depthwise: bool

@@ -11,7 +11,6 @@ A way is a small program: some steps of a schedule with random inputs (`part_of`
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,15 +89,11 @@ class Tuner:
                 known = {"copy": self.timer(torch.Tensor.copy_, [sides])}
             except torch.OutOfMemoryError:
                 return 0.0
-            self.store.write(key, ".json", json.dumps(known).encode())
+            self.store.keep_values(key, known)
         return 2 * COPIED / known["copy"]
 
     def _known(self, key: Key) -> Times | None:
-        content = self.store.read(key, ".json")
-        try:
-            return None if content is None else dict(json.loads(content))
-        except ValueError:
-            return None
+        return self.store.values(key)  # type: ignore[no-any-return]
 
     def _measured(self, questions: list[Question]) -> dict[str, Times]:
         ways = [(question, way) for question in questions for way in question.ways()]
@@ -117,7 +112,7 @@ class Tuner:
         for question in questions:
             times = found[question.key.digest]
             if times:
-                self.store.write(question.key, ".json", json.dumps(times).encode())
+                self.store.keep_values(question.key, times)
                 self.store.describe(question.key)
             logs.log("autotuning").emit(_report(question, times))
         metrics.count("measured", len(ways))

@@ -16,7 +16,7 @@ from typing import Any
 from torch import fx
 
 from dynamo.background.examples import Unlike, snapshot, stand_ins
-from dynamo.background.jobs import collecting, is_background, later
+from dynamo.background.jobs import calls_of_ranks, collecting, is_background, later
 from dynamo.base import logs
 
 Call = Callable[..., Any]
@@ -47,7 +47,8 @@ def compile_later(
         logs.log("dynamo").emit(lambda: f"compiled at once: no stand-in for an input ({text})")
         return wrap(compile_graph(module, inputs))
     is_kept = getattr(backend, "is_kept", None)
-    if is_kept is not None and is_kept(module, inputs, **extra):
+    # Another rank may not have it on its disk.
+    if not calls_of_ranks() and is_kept is not None and is_kept(module, inputs, **extra):
         with collecting():
             return wrap(compile_graph(module, inputs))
     copy = copied(module)

@@ -15,6 +15,7 @@ import contextlib
 import contextvars
 import ctypes
 import os
+import sys
 import threading
 import time
 import weakref
@@ -32,6 +33,7 @@ Prepares = list[Callable[[], Any]]
 FUNCTION = 0  # in the parts of a `rescued_call`
 FORK_PATIENCE = 30.0  # seconds
 EXIT_PATIENCE = 5.0
+CALLS_OF_RANKS = 20
 
 _collected: contextvars.ContextVar[Prepares | None] = contextvars.ContextVar(
     "collected", default=None)
@@ -72,8 +74,9 @@ def later(
     """A function that calls `meanwhile` until a job has made what `compile_now` gives.
 
     on_error: tells of an error of the job, behind which `meanwhile` stays; an error that it raises
-    is that of the next calls. calls: which call waits for the job, 0 for none. In a job, and where
-    a mode of this thread can't be taken along, all is compiled at once.
+    is that of the next calls. calls: which call waits for the job and is the first that runs what
+    it made, whenever that is ready; 0 for none. In a job, and where a mode of this thread can't be
+    taken along, all is compiled at once.
     """
     modes = None if is_background() else ThreadModes.now()
     if modes is None or pool.stopped:
@@ -81,11 +84,21 @@ def later(
     parts = [meanwhile, _as_it_is]
     function = rescued_call(parts)
     job = Job(compile_now, parts, on_error, modes)
+    calls = calls or calls_of_ranks()
     if calls:
-        parts[FUNCTION] = _Waiting(job, meanwhile, calls)
+        job.waiting = parts[FUNCTION] = _Waiting(job, meanwhile, calls)
     job.alive = weakref.ref(function)
     pool.submit(job)
     return function  # type: ignore[no-any-return]
+
+
+def calls_of_ranks() -> int:
+    """Which call waits where several processes compute together: each of them switches at that one,
+    however long it compiles. 0 for a process alone."""
+    found = sys.modules.get("torch.distributed")
+    if found is None or not found.is_available() or not found.is_initialized():
+        return 0
+    return CALLS_OF_RANKS if found.get_world_size() > 1 else 0
 
 
 def _as_it_is(error: Exception, *inputs: Any) -> Any:
@@ -96,6 +109,7 @@ class Job:
     """One compile. parts: where the function that is called is replaced."""
 
     alive: Callable[[], Any]
+    waiting: _Waiting | None = None
 
     def __init__(
         self, compile_now: Callable[[], Call], parts: list[Call],
@@ -113,7 +127,10 @@ class Job:
             if self.alive() is not None:  # else nobody can call it any more
                 called = self.context.run(self._compile)
         finally:
-            self.parts[FUNCTION] = called
+            if self.waiting is None:
+                self.parts[FUNCTION] = called
+            else:
+                self.waiting.made, self.waiting = called, None
             del self.compile_now, self.on_error, self.context
             self.done.set()
 
@@ -140,18 +157,21 @@ def _raising(error: Exception) -> Call:
 
 
 class _Waiting:
-    """Calls `meanwhile` until the call that waits for the job."""
+    """Calls `meanwhile` until the call that waits for the job. made: what that has made; without
+    it (the job was that of a process that has forked) `meanwhile` stays."""
 
     def __init__(self, job: Job, meanwhile: Call, calls: int) -> None:
-        self.job, self.meanwhile, self.left = job, meanwhile, calls
+        self.done, self.parts = job.done, job.parts
+        self.made = self.meanwhile = meanwhile
+        self.left = calls
 
     def __call__(self, *inputs: Any) -> Any:
         self.left -= 1
         if self.left > 0:
             return self.meanwhile(*inputs)
-        self.job.done.wait()
-        called = self.job.parts[FUNCTION]
-        return (self.meanwhile if called is self else called)(*inputs)
+        self.done.wait()
+        self.parts[FUNCTION] = self.made
+        return self.made(*inputs)
 
 
 class Pool:

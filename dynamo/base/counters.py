@@ -24,18 +24,31 @@ _lock = threading.Lock()
 # Of the timed blocks: stage, begin and end by `time.perf_counter`, thread.
 _spans: deque[tuple[str, float, float, int]] = deque(maxlen=20_000)
 
+_open: dict[int, list[str]] = {}  # the stages in which a thread is, the innermost last
+
 
 @contextlib.contextmanager
 def timed(stage: str) -> Iterator[None]:
     """Adds the wall-clock seconds of the block to the stage (nested stages count in both)."""
     start = time.perf_counter()
+    open_stages = _open.setdefault(threading.get_ident(), [])
+    open_stages.append(stage)
     try:
         yield
     finally:
         end = time.perf_counter()
+        open_stages.pop()
+        if not open_stages:
+            _open.pop(threading.get_ident(), None)
         with _lock:
             _seconds[stage] += end - start
             _spans.append((stage, start, end, threading.get_ident()))
+
+
+def stage_of(thread: int) -> str:
+    """The innermost timed block in which a thread is; empty outside of all."""
+    found = _open.get(thread, [])[-1:]
+    return found[0] if found else ""
 
 
 def compile_times() -> dict[str, float]:

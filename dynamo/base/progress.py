@@ -1,4 +1,4 @@
-"""One line on a terminal while a compile takes long: what, why, how long.
+"""One line on a terminal while a compile takes long: what, why, how far, how long.
 
 In: a block that compiles. Out: nothing, or a line on stderr that begins after two seconds and ends
 with the block. Silent where stderr is no terminal, and under `DYNAMO_PROGRESS=0`.
@@ -13,8 +13,15 @@ import time
 from collections.abc import Iterator
 
 from dynamo.base.config import config
+from dynamo.base.counters import stage_of
 
-LONG = 2.0
+LONG, STEP = 2.0, 0.5  # seconds before the line, and between two states of it
+# In the order in which they run.
+STAGES = (
+    ("trace", "outputs"), ("inductor.key", "inductor.passes", "backend", "inductor"),
+    ("inductor.lowering", "inductor.library_kernels"), ("inductor.scheduler",),
+    ("inductor.codegen",), ("inductor.build", "inductor.load", "inductor.keep"),
+)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -23,20 +30,41 @@ def progress(what: str, why: str) -> Iterator[None]:
     if not config.progress or not sys.stderr.isatty():
         yield
         return
-    start = time.perf_counter()
-    told = threading.Event()
+    start, thread = time.perf_counter(), threading.get_ident()
+    line = f"dynamo: compiling {what} ({why}) ..."
+    done, told = threading.Event(), threading.Event()
 
     def tell() -> None:
-        told.set()
-        sys.stderr.write(f"dynamo: compiling {what} ({why}) ... ")
-        sys.stderr.flush()
+        wait = LONG
+        while not done.wait(wait):
+            wait = STEP
+            told.set()
+            _show(f"{line} {_how_far(thread)} {time.perf_counter() - start:.0f} s")
 
-    timer = threading.Timer(LONG, tell)
-    timer.daemon = True
-    timer.start()
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
+        teller.join()
         if told.is_set():
-            sys.stderr.write(f"{time.perf_counter() - start:.1f} s\n")
+            _show(f"{line} {time.perf_counter() - start:.1f} s\n")
+
+
+def _show(text: str) -> None:
+    """In the place of the line before."""
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
+
+
+def _how_far(thread: int) -> str:
+    """A bar of the stages, and the one in which the thread is.
+
+    >>> _how_far(0)
+    '[......]'
+    """
+    stage = stage_of(thread)
+    begun = [number for number, names in enumerate(STAGES, 1) if stage in names]
+    bar = "#" * max(begun, default=0)
+    return f"[{bar:.<{len(STAGES)}}] {stage.removeprefix('inductor.')}".rstrip()

@@ -12,6 +12,7 @@ an earlier row) and its fingerprint. `Finder` makes objects of the rows again.
     ("item", row, key)                  of a tuple or dict
     ("nested", row, number)             a constant of a code object
     ("signature", row, bound)           that of a function, or of a bound method
+    ("wrapper", row, name)              a method in C that is bound to it, as `str.join.__get__`
     ("interpreter's", name)             one of its types
     ("frame", "code" | "original" | "globals" | "builtins")
 """
@@ -50,7 +51,7 @@ from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly
 
 Row = tuple[tuple[Any, ...], str]
-_class_dict = type.__dict__["__dict__"].__get__
+_class_dict, _mro = (type.__dict__[name].__get__ for name in ("__dict__", "__mro__"))
 # Objects that are rows wherever they stand; all others are plain values, or can't be kept.
 BY_ROW = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType,
@@ -58,7 +59,7 @@ BY_ROW = (
     types.MemberDescriptorType, property, staticmethod, classmethod, Enum,
     torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops,
     Signature, functools._lru_cache_wrapper, logging.Logger, FIELD, functools.partial,
-    functools.cached_property, re.Pattern,
+    functools.cached_property, re.Pattern, types.MethodWrapperType,
 )  # fmt: skip
 PARTS = frozenset({"__code__", "__func__", "__globals__", "__wrapped__", "__closure__", "__mro__",
                    "__bases__", "__defaults__", "__kwdefaults__", "fget", "fset", "fdel", "func",
@@ -237,6 +238,8 @@ class Anchors:
         if issubclass(type(value), logging.Logger):
             name = object.__getattribute__(value, "__dict__").get("name")
             return ("logger", name) if known_logger(name) is value else None
+        if type(value) is types.MethodWrapperType:
+            return "wrapper", self.row(value.__self__), value.__name__
         if type(value) in C_FUNCTIONS or type(value) in FUNCTIONS:
             return self._by_qualified_name(value)
         return self._by_qualified_name(value) if issubclass(type(value), type) else None
@@ -334,10 +337,11 @@ def shown(value: Any) -> str:
 class Finder:
     """Objects of this process for rows of another."""
 
-    def __init__(self, scope: Scope, code: CodeType, original: CodeType) -> None:
-        self.scope = scope
+    def __init__(
+        self, scope: Scope, code: CodeType, original: CodeType, prints: Fingerprints
+    ) -> None:
+        self.scope, self.prints = scope, prints
         self.objects: list[Any] = []
-        self.prints = Fingerprints()
         self.of_frame = {"code": code, "original": original, "globals": scope.globals,
                          "builtins": scope.builtins}
 
@@ -354,7 +358,7 @@ class Finder:
                 except NoFingerprint as why:
                     raise Changed(f"{shown(found)}: {why}") from None
                 if now != text:
-                    raise Changed(f"{text.partition(' (')[0][:120]} is now {now[:120]}")
+                    raise Changed(change_of(found, text, now))
             self.objects.append(found)
         return self.objects
 
@@ -367,6 +371,19 @@ def _named(finder: Finder, module: str, name: str) -> Any:
     if found is None:
         raise LookupError(name)
     return found
+
+
+def change_of(value: Any, there: str, here: str) -> str:
+    """What of an object is not as it was. there, here: its fingerprints."""
+    name, place = shown(value), ""
+    if type(value) is types.FunctionType:
+        place = f" ({value.__code__.co_filename}:{value.__code__.co_firstlineno})"
+        digests = [text.split()[2:3] for text in (there, here)]
+        what = "the code" if digests[0] != digests[1] else "a default or attribute"
+        return f"{what} of {name}{place} has changed"
+    if issubclass(type(value), type) and there.split()[:2] == here.split()[:2]:
+        return f"the class {name} has changed: its bases, functions or attributes"
+    return f"{there[:120]} is now {here[:120]}"
 
 
 WITH_ITEMS = Kinds(tuple, dict, types.MappingProxyType)
@@ -388,6 +405,18 @@ def _signature(finder: Finder, row: int, bound: bool) -> Signature:
     return signature(types.MethodType(function, object()) if bound else function)
 
 
+def _wrapper(finder: Finder, row: int, name: str) -> types.MethodWrapperType:
+    """Found in the class of the object, as the interpreter does: no code of the program runs."""
+    value = finder.objects[row]
+    for cls in _mro(type(value)):
+        if name in _class_dict(cls):
+            found = _class_dict(cls)[name]
+            if type(found) is types.WrapperDescriptorType:
+                return found.__get__(value, type(value))
+            break
+    raise LookupError(name)
+
+
 FINDERS: dict[str, Any] = {
     "name": _named,
     "place": lambda finder, source: source.fetch(finder.scope),
@@ -406,4 +435,5 @@ FINDERS: dict[str, Any] = {
     "interpreter's": lambda finder, name: INTERPRETERS[name],
     "signature": _signature,
     "logger": lambda finder, name: known_logger(name),
+    "wrapper": _wrapper,
 }

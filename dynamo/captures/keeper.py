@@ -15,6 +15,7 @@ import importlib
 import pickle
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -27,9 +28,11 @@ from dynamo.base.errors import DynamoError
 from dynamo.base.signals import is_of_signal
 from dynamo.captures import keys, records
 from dynamo.captures.anchors import Changed, Unkept
+from dynamo.captures.fingerprints import Fingerprints
 from dynamo.captures.keys import NoKey
+from dynamo.captures.lines import difference, text_of_lines
 from dynamo.captures.pickles import Reader
-from dynamo.captures.records import Draft, Kept, Traced
+from dynamo.captures.records import ABOUT, Draft, Kept, Traced
 from dynamo.codegen.continuation import Continuations
 from dynamo.entries import Checks, EntryRecord
 from dynamo.guards.build import assemble
@@ -40,7 +43,7 @@ from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
 
 SUFFIX = ".capture"
-MOST = 4  # traces in one file
+MOST = 16  # traces in one file: more than one code object may have by default
 CompileGraph = Callable[..., hook.Compiled]
 
 
@@ -80,6 +83,7 @@ class Place:
         self.store = importlib.import_module("inductor.cpu").cache_store()
         self.files = importlib.import_module("inductor.runtime.store")
         self.key = self.files.make_key("capture", parts)
+        self.hint = keys.hint_of(frame)
         self.graph: bytes | None = None
         self.why_no_graph = ""
         self.draft: Draft | None = None
@@ -106,11 +110,16 @@ class Place:
             return None
         if not found:
             if logs.log("cache").enabled:
-                self.tell(self.store.explain_miss(self.key, same="function"))
-        for kept in found:
+                self.tell(self.store.explain_miss(
+                    self.key, same="function", notes=self._notes()))
+        prints = Fingerprints()
+        for kept in sorted(found, key=lambda kept: kept.about["hint"] != self.hint):
+            restored = Restored(self, kept)
             try:
-                entry = Restored(self, kept).entry(compile_graph)
+                entry = restored.entry(compile_graph, prints)
             except Changed as why:
+                if restored.asked:  # functions of the program, which may change others
+                    prints = Fingerprints()
                 self.tell(f"a kept trace does not fit: {why}")
                 continue
             except DynamoError:  # of the backend
@@ -130,6 +139,11 @@ class Place:
             return []
         body = self.files.opened(content)
         return [Kept(*row) for row in Reader(body, (), self.continuations).load()]
+
+    def _notes(self) -> Any:
+        """What tells which line of the code has changed."""
+        code = self.frame.code
+        return self.files.Notes("code", text_of_lines(code), partial(difference, code=code))
 
     # -- keeping -----------------------------------------------------------------------------------
 
@@ -164,7 +178,8 @@ class Place:
                 raise Unkept(f"its graph is not kept: {self.why_no_graph}")
             picks = None if direct is None else tuple(direct[1:])
             kept = records.finish(self.draft, code, function, self.graph,
-                                  {**about, "direct": picks}, self.continuations)  # fmt: skip
+                                  {**about, "direct": picks, "hint": self.hint},
+                                  self.continuations)  # fmt: skip
             self._write(kept)
         except (Unkept, pickle.PicklingError, OSError) as why:
             self.tell(f"it is not kept, {why}")
@@ -176,9 +191,10 @@ class Place:
             others = self._kept()
         except Exception:  # damaged: it is written anew
             others = []
-        rows = [tuple(kept), *[tuple(other) for other in others if other != kept]][:MOST]
+        others = [other for other in others if other[:ABOUT] != kept[:ABOUT]]
+        rows = [tuple(each) for each in (kept, *others)][:MOST]
         body = pickle.dumps(rows, protocol=5)
-        self.store.keep(self.key, SUFFIX, self.files.sealed(body))
+        self.store.keep(self.key, SUFFIX, self.files.sealed(body), self._notes())
         importlib.import_module("inductor.runtime.folder").keep_small()
 
 
@@ -186,20 +202,22 @@ class Restored:
     """An entry of a kept trace while it is made again."""
 
     def __init__(self, place: Place, kept: Kept) -> None:
-        self.place, self.kept, self.frame = place, kept, place.frame
+        self.place, self.kept, self.frame, self.asked = place, kept, place.frame, False
         frame = place.frame
         self.scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
 
-    def entry(self, compile_graph: CompileGraph) -> hook.Entry:
-        """Errors: Changed where the trace does not fit; those of the backend."""
+    def entry(self, compile_graph: CompileGraph, prints: Fingerprints) -> hook.Entry:
+        """prints: of this moment. Errors: Changed where the trace does not fit; those of the
+        backend."""
         frame, kept, continuations = self.frame, self.kept, self.place.continuations
-        objects = records.read_head(kept, frame, self.scope, continuations)
+        objects = records.read_head(kept, frame, self.scope, continuations, prints)
         parts = records.read_parts(kept, objects, continuations)
         program = assemble(parts.program)
         guards = records.guards_later(kept, parts.held, objects, continuations)
         if not program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]:
             failed = failures(guards(), self.scope)
             raise Changed(str(failed[0]) if failed else "a guard fails")
+        self.asked = bool(parts.answers)
         records.ask_again(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if kept.graph is not None:

@@ -8,12 +8,15 @@ what no guard sees (settings, versions, this package's own source), which stands
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
 import platform
 import sys
 import sysconfig
+from collections.abc import Iterable
+from types import CellType
 from typing import Any
 
 import torch
@@ -48,6 +51,7 @@ DEEP, MANY = 4, 64  # how far, and how many items of a container, a summary look
 BY_VALUE = Kinds(bool, str, type(None))
 KEYS = Kinds(str, int, bool)
 OPTIONS = Kinds(bool, int, float, str, type(None))
+EMPTY = CellType()
 
 
 class NoKey(Exception):
@@ -102,6 +106,21 @@ def _check_state(options: CompileOptions) -> None:
             raise NoKey(f"the program has decided about functions ({kind})")
     if torch._C._len_torch_function_stack():
         raise NoKey("a mode sees torch's functions")
+
+
+def hint_of(frame: hook.FrameState) -> str:
+    """Plain values that tell apart frames of one key, as those of the layers of a model. They say
+    which kept trace is looked at first, and nothing else: what a trace never reads may differ."""
+    values = [(name, cell.cell_contents) for name, cell in frame.cells.items() if cell != EMPTY]
+    rows: list[Any] = _plain(values)
+    for value in frame.locals.values():
+        if issubclass(type(value), torch.nn.Module):
+            rows.append(_plain(object.__getattribute__(value, "__dict__").items()))
+    return hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()
+
+
+def _plain(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    return [item for item in items if type(item[1]) in OPTIONS]
 
 
 def may_read() -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dynamo import hook
 from dynamo.base.decisions import decisions
 from dynamo.captures.anchors import Anchors, Changed, Finder, Unkept
-from dynamo.captures.fingerprints import Kinds
+from dynamo.captures.fingerprints import Fingerprints, Kinds
 from dynamo.captures.pickles import Reader, Writer
 from dynamo.captures.tables import TableReader, TableWriter
 from dynamo.codegen.continuation import Continuations
@@ -40,6 +40,9 @@ class Kept(NamedTuple):
     code: bytes
     graph: bytes | None
     about: dict[str, Any]
+
+
+ABOUT = Kept._fields.index("about")
 
 
 class Parts(NamedTuple):
@@ -147,11 +150,12 @@ def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
 
 
 def read_head(
-    kept: Kept, frame: hook.FrameState, scope: Scope, continuations: Continuations
+    kept: Kept, frame: hook.FrameState, scope: Scope, continuations: Continuations,
+    prints: Fingerprints,
 ) -> Sequence[Any]:
     """The objects of the rows, each of which is as it was. Errors: Changed."""
     rows, reads = Reader(kept.head, (), continuations).load()
-    finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0])
+    finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0], prints)
     objects = finder.find_all(rows)
     for how, row in reads:
         try:

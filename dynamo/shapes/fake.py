@@ -125,6 +125,19 @@ class _Uncacheable(Exception):
     pass
 
 
+# What torch says of an operator without a fake kernel, before a tutorial begins.
+TOLD_BY_TORCH = ("no fake impl registered", "no fake impl or Meta kernel", "'Meta' backend")
+NO_KERNEL = "it has no fake kernel"
+
+
+def _why_not(error: Exception) -> str:
+    """What torch says of a failed fake kernel, as one sentence."""
+    text = str(error)
+    if any(told in text for told in TOLD_BY_TORCH):
+        return NO_KERNEL
+    return text.split("\n")[0]
+
+
 class FakeWorld:
     """The fake tensors of one compile, and the rules by which operations run on them.
 
@@ -360,7 +373,7 @@ class FakeWorld:
         except NotImplementedError as error:
             decomposition = torch._decomp.decomposition_table.get(func)
             if decomposition is None:
-                raise NoFakeKernel(func, str(error).split("\n")[0]) from None
+                raise NoFakeKernel(func, _why_not(error)) from None
             try:
                 return decomposition(*meta_args, **meta_kwargs)
             except Exception as inner:
@@ -368,8 +381,8 @@ class FakeWorld:
         except Signal:
             raise
         except Exception as error:
-            if "no fake impl registered" in str(error):  # a tutorial follows in torch's text
-                raise NoFakeKernel(func, "it has no fake kernel") from None
+            if TOLD_BY_TORCH[0] in str(error):
+                raise NoFakeKernel(func, NO_KERNEL) from None
             self._raise_as_eager(op, args, kwargs, error)
             raise NoFakeKernel(
                 func, f"its meta kernel failed where eager does not: {error}"

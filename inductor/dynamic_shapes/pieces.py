@@ -157,6 +157,7 @@ class _Cutter:
         """
         written: set[int] = set()
         views: dict[fx.Node, None] = {}
+        first: dict[int, Any] = {}  # the first value of each storage
         done: set[fx.Node] = set()
         for node in self.gm.graph.nodes:
             done.add(node)
@@ -168,7 +169,8 @@ class _Cutter:
                         continue
                     if not done.issuperset(view.users):
                         raise Unsupported("a view of a tensor that gets a history after a write")
-            if node.op != "placeholder" and is_fake(_value(node)) and _value(node)._is_view():
+            value = _value(node)  # of a kept graph, whose fakes do not know of what they are views
+            if is_fake(value) and first.setdefault(storage_key(value), value) is not value:
                 views[node] = None
 
     def _sort(self, node: fx.Node, makes_unknown: bool) -> None:

@@ -352,7 +352,7 @@ def load_text(text: str) -> ModuleType:
     """The module of a text, which lies in the cache folder: Triton reads functions from files."""
     store = open_store(config.cache_dir)
     key = make_key("attention", {"source": text})
-    path = store.find(key, ".py") or store.write(key, ".py", text.encode())
+    path, _ = store.file_of(key, ".py", text.encode())
     name = f"inductor_attention_{path.stem}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None and found.loader is not None

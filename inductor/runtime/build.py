@@ -6,9 +6,10 @@ units are compiled side by side and linked; one unit is compiled and linked by o
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import shutil
-import struct
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,18 @@ from pathlib import Path
 
 from dynamo.background.jobs import is_background
 from dynamo.base.waiting import work_now
-from inductor.runtime.store import Key, Store, make_key
+from inductor.runtime.store import DIGEST, Key, Store, make_key
 from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class BuildError(RuntimeError):
     """The compiler refused generated code: a defect of the code generator."""
+
+
+class FullDisk(OSError, BuildError):
+    """The compiler could not write its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +57,19 @@ def library_key(units: Sequence[str], toolchain: Toolchain) -> Key:
     )
 
 
-TABLE = (("Q", 0x28), ("HH", 0x3A))  # in the head: where it lies, its rows' size and number
-
-
 def is_whole(path: Path) -> bool:
-    """False for a library that lost its end, or all, when the machine went down.
+    """True for a library that is what was built: behind its end, which no loader reads, stands the
+    digest of the rest."""
+    content = path.read_bytes()
+    return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
 
-    The table of sections ends an ELF file.
-    """
-    with path.open("rb") as file:
-        head = file.read(64)
-    if len(head) < 64 or head[:4] != b"\x7fELF":
-        return False
-    (start,), (size, count) = (struct.unpack_from(f"={form}", head, at) for form, at in TABLE)
-    return start + size * count <= path.stat().st_size
+
+def _seal(library: Path) -> None:
+    """Appends the digest. Nobody but the owner may write it then, whatever the umask says."""
+    digest = hashlib.sha256(library.read_bytes()).digest()
+    with library.open("ab") as file:
+        file.write(digest)
+    library.chmod(0o700)
 
 
 def build_library(
@@ -89,6 +95,7 @@ def build_library(
             _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
         else:
             _build_split(toolchain, sources, temporary)
+        _seal(temporary)
         store.publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -147,7 +154,8 @@ def _politely() -> list[str]:
 
 
 def _run(command: list[str]) -> None:
-    """Runs a compiler. In the thread that compiles, other work is done meanwhile."""
+    """Runs a compiler. In the thread that compiles, other work is done meanwhile. Errors:
+    BuildError."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as process:  # fmt: skip
         try:
@@ -157,4 +165,7 @@ def _run(command: list[str]) -> None:
             process.kill()
             raise
     if process.returncode != 0:
+        for code in NO_ROOM:
+            if os.strerror(code) in errors:
+                raise FullDisk(code, os.strerror(code))
         raise BuildError(f"{' '.join(command)}\n{errors[:4000]}")

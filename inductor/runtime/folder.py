@@ -1,8 +1,8 @@
 """What lies in the cache folder: how much it is, and how to make it less.
 
-    dynamo.cache_info()             # folder, bytes, entries of each kind
-    dynamo.prune_cache(500 << 20)   # what was used longest ago goes, down to 500 MiB
-    dynamo.clear_cache()
+    dynamo.cache.info()             # folder, bytes, entries of each kind
+    dynamo.cache.prune(500 << 20)   # what was used longest ago goes, down to 500 MiB
+    dynamo.cache.clear()
 
 Entries are removed whole (a library and what describes it). A process that has loaded one keeps it;
 one that looks for it compiles it again.

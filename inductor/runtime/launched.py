@@ -29,7 +29,6 @@ from inductor.codegen.cpp.convolution import CONVOLUTION_NAME
 from inductor.codegen.cpp.half_product import HALF_NAME
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.runtime import _launch
-from inductor.runtime.build import is_whole
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.runtime.cpu_attention import load_attention
 from inductor.runtime.products import Product, load_product
@@ -158,7 +157,7 @@ def launch_again(
 ) -> Any:
     """The launcher, see `Launch`. traces: see `with_numbers`. Errors: Stale."""
     path = store.root / name
-    if not is_ours(path) or not is_whole(path) or digest_of(path) != digest:
+    if not is_ours(path) or digest_of(path) != digest:
         raise Stale(f"the library {name} is not there, or is another one")
     note_used(path)
     for function in calls:

@@ -13,21 +13,29 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from dynamo.base import logs
 
 KEY_LENGTH = 40
 SHOWN = 60
+LONGEST = 8000  # characters of a part that is kept to tell what differs
+SOURCE = "source"  # a part that lies in a file of its own
 DIGEST = 32  # bytes of the digest of a sealed content
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """What an entry depends on: `parts` maps each name to a short text (long texts are hashed).
+    texts: those that are not too long, as they are.
 
     >>> make_key("kernel", {"source": "int f();", "flags": "-O3"}).digest == make_key(
     ...     "kernel", {"flags": "-O3", "source": "int f();"}).digest
@@ -37,6 +45,11 @@ class Key:
     kind: str
     digest: str
     parts: tuple[tuple[str, str], ...]
+    texts: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    def told(self) -> dict[str, str]:
+        """The parts as a person reads them."""
+        return dict(self.parts) | dict(self.texts)
 
 
 def make_key(kind: str, parts: dict[str, str]) -> Key:
@@ -46,7 +59,22 @@ def make_key(kind: str, parts: dict[str, str]) -> Key:
         for name, text in sorted(parts.items())
     )
     digest = hashlib.sha256(repr((kind, short)).encode()).hexdigest()[:KEY_LENGTH]
-    return Key(kind, digest, short)
+    texts = tuple([row for row in parts.items()
+                   if 200 < len(row[1]) <= LONGEST and row[0] != SOURCE])  # fmt: skip
+    return Key(kind, digest, short, texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What is told of a part beside it. text: kept with an entry; difference: what is said beside
+    that of another one."""
+
+    part: str
+    text: str
+    difference: Callable[[str], str]
+
+
+NOTES = "notes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,43 +136,68 @@ class Store:
         os.replace(temporary, path)
         _used.add(path)
 
-    def keep(self, key: Key, suffix: str, content: bytes) -> None:
-        """Writes an entry as one file, and the parts of its key."""
+    def keep(self, key: Key, suffix: str, content: bytes, notes: Notes | None = None) -> None:
+        """Writes an entry as one file, and the parts of its key. notes: see `explain_miss`."""
         self.write(key, suffix, content)
-        self.describe(key)
+        self.describe(key, notes)
 
-    def describe(self, key: Key) -> None:
+    def keep_values(self, key: Key, values: Any) -> None:
+        """Writes plain values, which are JSON behind a digest."""
+        self.write(key, ".json", sealed(json.dumps(values).encode()))
+
+    def values(self, key: Key) -> Any:
+        """What `keep_values` has written; None where it is not there, or is not that any more."""
+        content = self.read(key, ".json")
+        try:
+            return None if content is None else json.loads(opened(content))
+        except Damaged as why:
+            logs.log("cache").emit(f"{key.kind} {key.digest}: it is not usable, {why}")
+            return None
+
+    def file_of(self, key: Key, suffix: str, content: bytes) -> tuple[Path, bool]:
+        """A file that holds this, and whether it was there."""
+        if self.read(key, suffix) == content:
+            return self.path(key, suffix), True
+        return self.write(key, suffix, content), False
+
+    def describe(self, key: Key, notes: Notes | None = None) -> None:
         """Keeps the parts of the key, for `explain_miss`."""
-        self.write(key, ".key", json.dumps(dict(key.parts)).encode())
+        told = key.told() | ({NOTES: notes.text} if notes else {})
+        self.write(key, ".key", json.dumps(told).encode())
 
-    def explain_miss(self, key: Key, limit: int = 200, same: str = "") -> str:
+    def explain_miss(
+        self, key: Key, limit: int = 200, same: str = "", notes: Notes | None = None
+    ) -> str:
         """Why `key` is not there: the difference to the nearest of the newest `limit` entries.
 
-        same: a part; only entries that have it in common are compared.
+        same: a part; only entries that have it in common are compared. notes: say more of a part.
         """
         strange = next(filter(is_strange, self.path(key, "").parent.glob(f"{key.digest}.*")), None)
         if strange is not None:
             return f"another user has written {strange}, or may write it"
-        wanted = dict(key.parts)
+        wanted = key.told()
         folder = self.root / key.kind
         files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
         best: dict[str, str] | None = None
+        nearest: dict[str, str] = {}
         for file in files:
             try:
                 have = json.loads(file.read_text())
             except (OSError, ValueError):
                 continue
-            if same and have.get(same) != wanted[same]:
+            if not isinstance(have, dict) or same and have.get(same) != wanted[same]:
                 continue
-            differing = {n: _difference(have.get(n, ""), wanted[n])
+            differing = {n: _difference(str(have.get(n, "")), wanted[n])
                          for n in wanted if have.get(n) != wanted[n]}  # fmt: skip
             if best is None or len(differing) < len(best):
-                best = differing
+                best, nearest = differing, have
         if best is None:
             about = f" of {wanted[same]}" if same else ""
             return f"no {key.kind}{about} is in the cache yet"
         if not best:
             return f"the {key.kind} was removed from the cache"
+        if notes is not None and notes.part in best and NOTES in nearest:
+            best[notes.part] = notes.difference(nearest[NOTES])
         told = ", ".join([f"{name}{how}" for name, how in best.items()])
         return f"the nearest {key.kind} differs in: {told}"
 
@@ -171,16 +224,28 @@ def opened(whole: bytes) -> bytes:
 
 
 def _difference(there: str, here: str) -> str:
-    """Short texts that differ, as they are."""
-    if max(map(len, (there, here))) > SHOWN or not there or not here:
+    """Short texts that differ, as they are; of long ones, which are rows, the first that does.
+
+    >>> _difference("[('a', 1), ('b', 2)]" + SHOWN * " ", "[('a', 1), ('b', 3)]" + SHOWN * " ")
+    " ('b', 2 there, 'b', 3 here)"
+    """
+    if not there or not here:
         return ""
-    return f" ({there!r} there, {here!r} here)"
+    if max(map(len, (there, here))) <= SHOWN:
+        return f" ({there!r} there, {here!r} here)"
+    begin = len(os.path.commonprefix([there, here]))
+    line = here.rfind("\n", 0, begin) + 1
+    begin = line if begin - line < SHOWN else here.rfind("(", 0, begin) + 1
+    pieces = [re.split(r"[)\n]", text[begin:], maxsplit=1)[0] for text in (there, here)]
+    if min(map(len, pieces)) == 0 or max(map(len, pieces)) > SHOWN or pieces[0] == pieces[1]:
+        return ""
+    return f" ({pieces[0]} there, {pieces[1]} here)"
 
 
 def is_ours(path: Path) -> bool:
-    """True for a file that nobody but this user (or the administrator) has written."""
+    """True for a file that nobody but this user (or the administrator) has written, or may."""
     try:
-        return _trusted(path.stat())
+        return _readable(path.stat())
     except OSError:
         return False
 
@@ -188,18 +253,15 @@ def is_ours(path: Path) -> bool:
 def is_strange(path: Path) -> bool:
     """True for a file that is there and not read, as others have written it or may."""
     try:
-        return path.suffix != ".so" and not _readable(path.stat())
+        return not _readable(path.stat())
     except OSError:
         return False
 
 
-def _trusted(about: os.stat_result) -> bool:
-    return stat.S_ISREG(about.st_mode) and about.st_uid in (os.geteuid(), 0)
-
-
 def _readable(about: os.stat_result) -> bool:
-    """The same of a file that is made for its owner alone, whatever the umask says."""
-    return _trusted(about) and not about.st_mode & stat.S_IWOTH
+    mode = about.st_mode
+    mine = stat.S_ISREG(mode) and about.st_uid in (os.geteuid(), 0)
+    return mine and not mode & stat.S_IWOTH
 
 
 _used: set[Path] = set()

@@ -7,15 +7,14 @@ holds as long as the compiler's file is the same, costs none of it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import platform
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from inductor.runtime.store import Key, Store, make_key
 
@@ -84,18 +83,15 @@ def find_toolchain(store: Store) -> Toolchain | str:
     stat = os.stat(os.path.realpath(path))
     identity = f"{os.path.realpath(path)} {stat.st_size} {stat.st_mtime_ns}"
     key = make_key("toolchain", {"compiler": identity, "isa": isa, "flags": repr(BASE_FLAGS)})
-    remembered = store.read(key, ".json")
+    remembered = store.values(key)
     if remembered is not None:
-        with contextlib.suppress(ValueError, LookupError, TypeError):  # else damaged
-            found: Toolchain | str = _decode(remembered)
-            if store.find(_last_key(), ".json") is None:
-                store.write(_last_key(), ".json", remembered)
-            return found
+        if store.find(_last_key(), ".json") is None:
+            store.keep_values(_last_key(), remembered)
+        return _decode(remembered)
     found = _probe(path, isa)
     if isinstance(found, Toolchain):
-        text = json.dumps(asdict(found)).encode()
-        store.write(key, ".json", text)
-        store.write(_last_key(), ".json", text)
+        for each in (key, _last_key()):
+            store.keep_values(each, asdict(found))
     return found
 
 
@@ -106,11 +102,8 @@ def _last_key() -> Key:
 def last_toolchain(store: Store) -> Toolchain | None:
     """The compiler that was last found to work here, which may be gone: what was built by it still
     runs."""
-    remembered = store.read(_last_key(), ".json")
-    if remembered is not None:
-        with contextlib.suppress(ValueError, LookupError, TypeError):  # else damaged
-            return _decode(remembered)
-    return None
+    remembered = store.values(_last_key())
+    return None if remembered is None else _decode(remembered)
 
 
 def last_toolchain_file(store: Store) -> Path:
@@ -118,8 +111,7 @@ def last_toolchain_file(store: Store) -> Path:
     return store.path(_last_key(), ".json")
 
 
-def _decode(text: bytes) -> Toolchain:
-    fields = json.loads(text)
+def _decode(fields: dict[str, Any]) -> Toolchain:
     return Toolchain(
         compiler=fields["compiler"],
         version=fields["version"],

@@ -18,7 +18,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import json
 import math
 import os
 import time
@@ -356,8 +355,7 @@ class _Chooser:
                 "answers": "ratios of all threads",
             },
         )
-        known = store.read(self.key, ".json")
-        read = json.loads(known) if known else {}
+        read = store.values(self.key) or {}
         self.answers = {name: Answer(*values) for name, values in read.items()}
         self.measured = False
 
@@ -416,7 +414,7 @@ class _Chooser:
                 name: (known.ratios, known.measurements, known.process)
                 for name, known in self.answers.items()
             }
-            self.store.write(self.key, ".json", json.dumps(rows).encode())
+            self.store.keep_values(self.key, rows)
 
 
 # Makes calls of each candidate for some threads, one for each weight.

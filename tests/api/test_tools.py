@@ -16,6 +16,7 @@ import inductor.config
 from dynamo import doctor
 from dynamo.base import progress
 from dynamo.base.config import config
+from dynamo.base.counters import timed
 from dynamo.bench import table_of
 from tests.processes import run_python
 
@@ -60,7 +61,34 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, terminal: bool, on: bool, lon
         time.sleep(0.05)
     assert bool(out.getvalue()) is told
     if told:
-        assert re.fullmatch(r"dynamo: compiling model.py:3 f \(first call\) \.\.\. \d+\.\d s\n", out.getvalue())
+        *states, last = out.getvalue().split("\r\x1b[K")[1:]
+        begin = r"dynamo: compiling model.py:3 f \(first call\) \.\.\."
+        assert re.fullmatch(rf"{begin} \d+\.\d s\n", last)
+        assert states and all(re.fullmatch(rf"{begin} \[\.{{6}}\] \d+ s", state) for state in states)
+
+
+def test_progress_names_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setattr(progress, "LONG", 0.01)
+    monkeypatch.setattr(progress, "STEP", 0.01)
+    with config.patch(progress=True), progress.progress("model.py:3 f", "first call"):
+        for stage, shown in (("trace", "[#.....] trace"), ("inductor.scheduler", "[####..] scheduler")):
+            with timed("convert"), timed(stage):
+                end = time.monotonic() + 5
+                while shown not in out.getvalue() and time.monotonic() < end:
+                    time.sleep(0.01)
+            assert shown in out.getvalue()
+
+
+def test_a_debug_folder_makes_libraries_that_a_debugger_reads(tmp_path: Path) -> None:
+    x = torch.randn(8)
+    with config.patch(cache_dir=str(tmp_path / "cache"), debug_dir=str(tmp_path / "debug")):
+        assert torch.allclose(dynamo.compile(lambda x: x.sin() * 2)(x), x.sin() * 2)
+    [library] = (tmp_path / "cache" / "library").glob("*/*.so")
+    content = library.read_bytes()
+    assert b".debug_info" in content and library.with_suffix(".cpp").is_file()
+    assert str(library.with_suffix(".cpp")).encode() in content
 
 
 def test_the_doctor_finds_all_parts(tmp_path: Path) -> None:
@@ -165,6 +193,18 @@ def test_an_operator_without_fake_kernel_is_one_sentence() -> None:
     text = str(error.value)
     assert "tools.nofake.default: it has no fake kernel. [DB0023]" in text and len(text.splitlines()) == 5
     assert "register_fake" in text and "docs.google" not in text
+
+
+def test_an_operator_of_a_library_without_fake_kernel_is_one_sentence() -> None:
+    library = torch.library.Library("tools_library", "FRAGMENT")
+    library.define("nofake(Tensor x) -> Tensor")
+    library.impl("nofake", torch.clone, "CPU")
+    operator = torch.ops.tools_library.nofake
+    with pytest.raises(dynamo.exc.Unsupported) as error:
+        dynamo.compile(lambda x: operator(x) + 1, fullgraph=True)(torch.ones(2))
+    text = str(error.value)
+    assert "tools_library.nofake.default: it has no fake kernel. [DB0023]" in text and len(text.splitlines()) == 5
+    assert torch.equal(dynamo.compile(lambda x: operator(x) + 1)(torch.ones(2)), torch.full((2,), 2.0))
 
 
 def test_knobs_are_few() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dynamo
 from dynamo.background.examples import Unlike, facts, make, snapshot, stand_ins
@@ -81,6 +82,34 @@ def test_the_call_that_waits() -> None:
     g(x, x), g(x, x)
     threading.Timer(0.05, backend.go.set).start()
     assert torch.equal(g(x, x), f(x, x)) and backend.calls == 1
+
+
+def test_no_earlier_call_runs_the_code() -> None:
+    backend = Slow()
+    backend.go.set()
+    g = dynamo.compile(f, backend=backend, options={**LATER, "background_calls": 3})
+    x = torch.randn(4)
+    for calls in (0, 0, 1, 2):
+        assert torch.equal(g(x, x), f(x, x)) and backend.calls == calls
+        assert dynamo.background.wait(SECONDS)
+
+
+def test_ranks_switch_at_the_same_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is ready first, or finds its code on the disk."""
+    monkeypatch.setattr("dynamo.background.jobs.CALLS_OF_RANKS", 3)
+    x = torch.randn(4)
+    for rank in (0, 1):
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        try:
+            backend = Slow()
+            backend.go.set()
+            backend.is_kept = lambda *args, rank=rank, **extra: rank == 1  # type: ignore[attr-defined]
+            g = dynamo.compile(f, backend=backend, options=LATER)
+            for calls in (0, 0, 1, 2):
+                assert torch.equal(g(x, x), f(x, x)) and backend.calls == calls
+                assert dynamo.background.wait(SECONDS)
+        finally:
+            torch.distributed.destroy_process_group()
 
 
 def test_a_setting_asks_for_it() -> None:

@@ -211,6 +211,34 @@ def f(x):
 def run():
     return [pair(f, torch.randn(4, 3) + shift) for shift in (5, 0)]
 """, ("x * 2", "x * 4"), ("y + 1", "y + 2"), ("z * 3", "z * 5"), ("relu(x)", "tanh(x)"))
+program("method in C at a break", """
+def f(x, seen):
+    y = torch.relu(x) * 2
+    seen.append(y.sum().item())
+    return y + 1 if y.mean().tolist() > 0 else y - 1
+def one(call, x):
+    seen = []
+    return call(x, seen), seen
+def run():
+    x = torch.randn(4, 3) + 5
+    compiled = dynamo.compile(f)
+    return [(one(compiled, x), one(f, x))]
+""", ("* 2", "* 4"), (".item()", ".double().item()"), (".tolist()", ".item()"), ("y + 1", "y + 2"),
+    ("def run", "torch.Tensor.item = lambda self: 7.0\ndef run"))
+program("view of what gets a history after a write", """
+def f(b):
+    c = b * 2
+    v = c[:, 1:3]
+    c.mul_(3)
+    c.requires_grad_()
+    return v * 2, c
+def one(call):
+    v, c = call(torch.arange(8.0).view(2, 4))
+    v.sum().backward()
+    return v, c, c._version, v._version, c.is_leaf, v.requires_grad, c.grad
+def run():
+    return [(one(dynamo.compile(f)), one(f))]
+""", ("mul_(3)", "mul_(4)"))
 program("breaks in handlers", """
 class Model(nn.Module):
     def __init__(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -196,9 +197,43 @@ def test_another_backend_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_miss_says_what_differs(tmp_path: Path) -> None:
+    helped = PROGRAM.replace("def f", "def helper(x, by=1):\n    return x + by\ndef f").replace("* 2", "+ helper(x)")
     assert "no capture of f (" in run(tmp_path, PROGRAM).said
-    assert "the nearest capture differs in: code" in run(tmp_path, PROGRAM.replace("* 2", "* 3")).said
-    assert "the nearest capture differs in: values" in run(tmp_path, PROGRAM.replace("(4, 3)", "(4, 5)")).said
+    assert "the nearest capture differs in: code (it began in line" in run(tmp_path, f"\n{PROGRAM}").said
+    said = run(tmp_path, PROGRAM.replace("* 2", "* 3")).said
+    assert re.search(r"the nearest capture differs in: code \(line \d+ of .*program.py: return torch.relu\(x\) \* 3\)", said)
+    assert "values ('x: Tensor torch.float32 (4, 3)" in run(tmp_path, PROGRAM.replace("(4, 3)", "(4, 5)")).said
+    assert "settings ('specialize_int', False there, 'specialize_int', True here)" in run(
+        tmp_path, PROGRAM, specialize_int=True).said
+    run(tmp_path, helped)
+    assert re.search(r"fit: the code of program.helper \(.*program.py:\d+\) has changed", run(
+        tmp_path, helped.replace("x + by", "x - by")).said)
+    assert "fit: a default or attribute of program.helper (" in run(tmp_path, helped.replace("by=1", "by=2")).said
+
+
+def test_frames_of_one_key_do_not_drive_each_other_out(tmp_path: Path) -> None:
+    """As the layers of a model with a number each, and functions that one function makes."""
+    source = """
+class Layer(nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+    def forward(self, x):
+        y = x * (self.number + 1)
+        dynamo.graph_break()
+        return torch.tanh(y)
+def make(by):
+    def f(x):
+        return torch.sin(x) * by
+    return f
+def run():
+    x = torch.randn(4, 3)
+    return [pair(each, x) for n in range(6) for each in (Layer(n), make(float(n)))]
+"""
+    first = run(tmp_path, source)
+    second = run(tmp_path, source)
+    assert second.traced == 0 and second.reused == first.traced + first.reused, second.said
+    assert second.said.count("a kept trace does not fit") < 3
 
 
 @pytest.mark.parametrize("line", [

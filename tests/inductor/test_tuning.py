@@ -62,12 +62,13 @@ def test_each_question_is_measured_once(tmp_path, monkeypatch) -> None:
     assert ran == ["a", "b"] and len(tuner.failed) == 2
 
 
-def test_an_answer_that_cannot_be_read_is_measured_again(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("content", [b"{", b'{"fast": 9}', b""])
+def test_an_answer_that_cannot_be_read_is_measured_again(content, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("inductor.tuning._triton_version", lambda: "3.6")
     ran: list[str] = []
     store = Store(tmp_path)
     one = question(store, ran)
-    store.write(one.key, ".json", b"{")
+    store.write(one.key, ".json", content)
     assert Tuner(store, load, timer).answers([one])[0]["fast"] == 1.0
     assert ran == ["a"]
 

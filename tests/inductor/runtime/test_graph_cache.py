@@ -493,7 +493,7 @@ def test_processes_fill_one_folder_at_once(folder: Path, count: int) -> None:
 def test_info_prune_and_clear(folder: Path) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
     check(scaled(2.0), x, y, hits=0)
-    before = dynamo.cache_info()
+    before = dynamo.cache.info()
     assert Path(before.folder) == folder and before.entries["graph"] == 1 and before.entries["library"] == 1
     assert before.bytes == sum(file.stat().st_size for file in folder.glob("*/*/*"))
     for number, file in enumerate(sorted(folder.glob("*/*/*"))):
@@ -501,15 +501,15 @@ def test_info_prune_and_clear(folder: Path) -> None:
     [library] = entries(folder, "library", ".so")
     for file in library.parent.glob("*"):
         os.utime(file, (1, 1))
-    gone = dynamo.prune_cache(before.bytes - 1)
-    after = dynamo.cache_info()
+    gone = dynamo.cache.prune(before.bytes - 1)
+    after = dynamo.cache.info()
     assert not library.exists() and "library" not in after.entries and after.entries["graph"] == 1
     assert after.bytes == before.bytes - gone
     check(scaled(2.0), x, y, hits=0)  # its library is not there
     check(scaled(2.0), x, y, hits=1)
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("not an entry")
-    dynamo.clear_cache()
+    dynamo.cache.clear()
     assert dynamo.cache_info().entries == {} and (folder / "mine" / "notes.txt").exists()
     check(scaled(2.0), x, y, hits=0)
 

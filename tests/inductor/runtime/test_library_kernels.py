@@ -20,7 +20,7 @@ from inductor.ir.interpret import interpret_graph
 from inductor.lowering.run import lower_graph
 from inductor.runtime import trials
 from inductor.runtime.build import BuildError
-from inductor.runtime.store import Store
+from inductor.runtime.store import Store, opened
 from inductor.scheduler import library_kernels
 from inductor.scheduler.library_kernels import choose_library_kernels
 
@@ -69,7 +69,7 @@ def test_answer_is_used_and_kept(
         torch.testing.assert_close(interpret_graph(graph, [x, w, b])[0], linear(x, w, b))
     assert len(asked) == 1
     [kept] = tmp_path.glob("products/*/*.json")
-    [(ratios, measurements, _)] = json.loads(kept.read_text()).values()
+    [(ratios, measurements, _)] = json.loads(opened(kept.read_bytes())).values()
     assert min(ratios, key=ratios.get) == fastest and measurements == 1
 
 

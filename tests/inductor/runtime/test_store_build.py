@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,17 +72,58 @@ def test_build_and_reuse(store: Store, toolchain: Toolchain) -> None:
     assert build_library([ONE], toolchain, store).reused
 
 
-@pytest.mark.parametrize("left", [0, 1000, -1])
-def test_damaged_files_are_made_again(store: Store, toolchain: Toolchain, left: int) -> None:
+def cut(content: bytes) -> bytes:
+    return content[:len(content) // 2]
+
+
+def changed(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1:]
+
+
+@pytest.mark.parametrize("damage", [cut, changed, lambda content: b"", lambda content: content[:-1]])
+def test_damaged_files_are_made_again(store: Store, toolchain: Toolchain, damage: Callable[[bytes], bytes]) -> None:
     first = build_library([ONE], toolchain, store)
     content = first.path.read_bytes()
-    first.path.write_bytes(content[:left])
+    first.path.write_bytes(damage(content))
     (remembered,) = (store.root / "toolchain").glob("*/*.json")
-    remembered.write_bytes(remembered.read_bytes()[:left])
+    remembered.write_bytes(damage(remembered.read_bytes()))
     assert find_toolchain(store) == toolchain
     again = build_library([ONE], toolchain, store)
-    assert not again.reused and again.path.stat().st_size == len(content)
+    assert not again.reused and again.path.read_bytes() == content
     assert build_library([ONE], toolchain, store).reused
+
+
+@pytest.mark.parametrize("damage", ["other user", "others may write"])
+def test_what_others_may_have_written_is_not_loaded(store: Store, toolchain: Toolchain, damage: str) -> None:
+    path = build_library([ONE], toolchain, store).path
+    assert path.stat().st_mode & 0o777 == 0o700
+    if damage == "others may write":
+        path.chmod(0o702)
+    elif os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        pytest.skip("only the administrator gives files away")
+    assert not build_library([ONE], toolchain, store).reused
+
+
+@pytest.mark.parametrize("damage", [cut, changed, lambda content: b"", lambda content: b"{}"])
+def test_values_that_have_changed_are_not_there(store: Store, damage: Callable[[bytes], bytes]) -> None:
+    key = make_key("products", {"isa": "one"})
+    store.keep_values(key, {"a": [1.0, 2]})
+    assert store.values(key) == {"a": [1.0, 2]}
+    path = store.path(key, ".json")
+    path.write_bytes(damage(path.read_bytes()))
+    assert store.values(key) is None
+
+
+def test_a_module_on_the_disk_is_the_one_that_was_written(store: Store) -> None:
+    key = make_key("triton", {"source": "a = 1"})
+    assert store.file_of(key, ".py", b"a = 1") == (store.path(key, ".py"), False)
+    assert store.file_of(key, ".py", b"a = 1") == (store.path(key, ".py"), True)
+    store.path(key, ".py").write_bytes(b"a = 2")
+    path, there = store.file_of(key, ".py", b"a = 1")
+    assert not there and path.read_bytes() == b"a = 1"
 
 
 def test_units_are_linked(store: Store, toolchain: Toolchain) -> None:
@@ -88,6 +131,15 @@ def test_units_are_linked(store: Store, toolchain: Toolchain) -> None:
     caller = 'extern "C" int one();\n' + caller
     built = build_library([ONE, caller], toolchain, store)
     assert ctypes.CDLL(str(built.path)).two() == 2
+
+
+def test_a_full_disk_is_no_defect(store: Store, toolchain: Toolchain, tmp_path: Path) -> None:
+    linker = tmp_path / "linker"
+    linker.write_text("#!/bin/sh\necho /usr/bin/ld: final link failed: No space left on device >&2\nexit 1\n")
+    linker.chmod(0o700)
+    with pytest.raises(OSError, match="No space left on device"):
+        build_library([ONE], replace(toolchain, compiler=str(linker)), store)
+    assert not list(store.root.glob("library/*/*.so"))
 
 
 def test_refused_source_leaves_no_library(store: Store, toolchain: Toolchain) -> None:
