@@ -40,8 +40,8 @@ enum { LANES = 8, ROWS = 6, DIRECT = 1 };
 #else
 enum { LANES = 4, ROWS = 6, DIRECT = 0 };
 #endif
-// Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. Rows that are
-// a multiple of ALIAS numbers apart would.
+// Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. Rows that
+// are a multiple of ALIAS numbers apart would.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
 enum { BURST = 16, GROUP = 4, MOST_THREADS = 128 };
 // Sums of so many products are added up: a long chain of additions is less exact.
