@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from dynamo.base.config import config
+from dynamo.base.counters import counters
 
 
 @pytest.fixture(autouse=True)
 def defects_are_errors() -> Iterator[None]:
+    counters["not_compiled"].clear()  # what a test before has provoked
     with config.patch(suppress_errors=False):
         yield
