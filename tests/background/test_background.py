@@ -398,6 +398,7 @@ def test_an_interrupt_while_a_call_waits() -> None:
         while not raised.wait(0.3):
             os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may have it ignored
     sender = threading.Thread(target=interrupt)
     sender.start()
     with pytest.raises(KeyboardInterrupt):
@@ -406,6 +407,7 @@ def test_an_interrupt_while_a_call_waits() -> None:
         finally:
             raised.set()
     sender.join()
+    signal.signal(signal.SIGINT, before)
     backend.go.set()
     assert dynamo.background.wait(SECONDS)
     assert torch.equal(g(x, x), f(x, x)) and backend.calls == 1
