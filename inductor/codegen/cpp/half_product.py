@@ -309,7 +309,7 @@ struct Product {
 
   // Panels first.. in rows r0..: all rows that stay in the second cache for each panel.
   void share(i64 r0, i64 r1, i64 first, i64 last, u16* room, const u16* tails) const {
-    const i64 tall = up(HALF_OF_SECOND_CACHE / (k * 2), ROWS) * ROWS;
+    const i64 tall = up(HALF_OF_SECOND_CACHE / (k * 2) + 1, ROWS) * ROWS;  // of long rows, too
     f32 sum[ROWS * COLUMNS] __attribute__((aligned(64)));
     f32 start[COLUMNS] __attribute__((aligned(64)));
     for (i64 begin = r0; begin < r1; begin += tall)

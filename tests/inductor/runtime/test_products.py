@@ -243,6 +243,15 @@ def test_products_of_half_precision(half_product: Product, rows: int) -> None:
                 assert half_is_right(out, x, right, start)
 
 
+def test_long_rows_of_half_precision(half_product: Product) -> None:
+    """Of which not even one fits into the cache."""
+    x, weight = torch.randn(2, 530_000).bfloat16(), torch.randn(3, 530_000).bfloat16()
+    for side in (weight.t(), half_product.panels(weight.t())):
+        out = torch.empty(2, 3, dtype=torch.bfloat16)
+        half_product.multiply(x, side, None, out, 1)
+        assert half_is_right(out, x, weight.t(), None)
+
+
 def test_special_values_in_half_precision(half_product: Product) -> None:
     x, w = torch.randn(20, 50).bfloat16(), torch.randn(50, 40).bfloat16()
     x[3, 7], x[5, 2], w[9, 11] = float("nan"), float("inf"), float("-inf")
