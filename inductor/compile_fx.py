@@ -63,6 +63,7 @@ from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs, steady_inputs
 from inductor.fx_passes.constant_parts import compute_constants_once
 from inductor.fx_passes.fold import fold_batch_norms
+from inductor.fx_passes.join_products import addresses_of, join_products
 from inductor.fx_passes.run import (
     decompositions,
     in_float32,
@@ -81,6 +82,7 @@ from inductor.kept import (
     settings_now,
 )
 from inductor.lowering.pointwise import is_odd
+from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.preparation import most_bytes
@@ -426,12 +428,25 @@ def _inference_compiler(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> Callable[[torch.fx.GraphModule, list[Any]], Compiled]:
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    if on_gpu and config.kernels and does("patterns"):
+        return functools.partial(_compile_joined, addresses_of(example_inputs))
     freezes = config.freezing and config.kernels and not on_gpu
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     if not frozen:
         return _compile_inference
     steady = steady_inputs(gm, example_inputs, frozen)
     return functools.partial(_compile_frozen, frozen, steady, settings)
+
+
+def _compile_joined(
+    addresses: Mapping[int, int], module: torch.fx.GraphModule, fakes: list[Any]
+) -> Compiled:
+    """addresses: where the inputs lie on a GPU, by position."""
+    if not has_symbols(module):
+        with timed("inductor.passes"):
+            module = join_products(
+                module, addresses, LOWERINGS.__contains__, config.max_autotune)
+    return _compile_inference(module, fakes)
 
 
 def _compile_frozen(
