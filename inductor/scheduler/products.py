@@ -5,8 +5,9 @@ the schedule where some of them stand for those steps. Nothing here says what is
 
 A kernel may follow a product if it has one iteration for each element of the result and reads it at
 its own place only; it is then the epilogue. The product moves down to its epilogue, so nothing in
-between may read the result or write the operands. Products with the same left operand may stand
-side by side where the first of them stands.
+between may read the result or write the operands. A kernel that has one iteration for each element
+of the left operand, which nobody else reads, may be the prologue. Products with the same left
+operand may stand side by side where the first of them stands.
 """
 
 from __future__ import annotations
@@ -124,6 +125,11 @@ def place(one: Product) -> Index:
     return variable("x", one.batch * one.m) * one.n + variable("r", one.n)
 
 
+def place_of_left(one: Product) -> Index:
+    """The same of the dense left operand, with a column r of it."""
+    return variable("x", one.m) * one.k + variable("r", one.k)
+
+
 def epilogue_ops(kernel: Kernel, flat: Index) -> tuple[Op, ...]:
     """The operations of a kernel of one stage, whose iterations are counted by `flat`."""
     (stage,) = kernel.stages
@@ -217,6 +223,44 @@ class _Finder:
             part = Part((one,), None, (name,))
             yield Candidate(TemplateKernel(f"{name}_template", (part,)), (position,), position)
 
+    def with_prologue(self, candidate: Candidate) -> Candidate | None:
+        """The same with the kernel that makes the left operand; None where there is none for it."""
+        template = candidate.template
+        if len(template.products()) != 1:
+            return None
+        (one,), (part,) = template.products(), template.parts
+        makers = self.writers.get(one.left.buffer, [])
+        kernel = self.steps[makers[0]] if len(makers) == 1 else None
+        if not isinstance(kernel, Kernel) or not is_plain(kernel):
+            return None
+        if not self._makes_left(kernel, one) or set(kernel.reads()) & set(template.writes()):
+            return None
+        start = makers[0]
+        if any(start < at < candidate.at for name in kernel.reads()
+               for at in self.writers.get(name, ())):
+            return None
+        found = replace(template, parts=(replace(part, prologue=kernel),))
+        return Candidate(found, (start, *candidate.positions), candidate.at)
+
+    def _makes_left(self, kernel: Kernel, one: Product) -> bool:
+        """Whether a plain kernel stores the left operand of a product, all of it and nothing else,
+        for nobody else."""
+        left = one.left
+        start, _ = self.products[one.name]
+        if kernel.writes() != (left.buffer,) or self.readers[left.buffer] != [start]:
+            return False
+        if left.buffer in self.outside or one.call.reads().count(left.buffer) != 1:
+            return False
+        known = one.batch == 1 and tuple(left.size[-2:]) == (one.m, one.k)
+        if not known or tuple(left.stride[-2:]) != (one.k, 1) or left.offset != 0:
+            return False
+        (stage,) = kernel.stages
+        if total((*kernel.outer, *stage.ranges)) != one.m * one.k or stage.ops[-1].name != "store":
+            return False
+        flat = place_of_left(one)
+        stores = [op for op in epilogue_ops(kernel, flat) if op.name == "store"]
+        return len(stores) == 1 and stores[0].index == flat
+
     def side_by_side(self) -> Iterator[Candidate]:
         """Products with the same left operand, all where the first one stands."""
         groups: dict[tuple[Any, ...], list[tuple[int, Product]]] = {}
@@ -238,10 +282,16 @@ class _Finder:
         )
 
 
-def find_candidates(graph: LoopGraph, schedule: Schedule) -> list[Candidate]:
-    """What could become templates, those of more steps first; they may overlap."""
+def find_candidates(
+    graph: LoopGraph, schedule: Schedule, prologues: bool = False
+) -> list[Candidate]:
+    """What could become templates, those of more steps first; they may overlap. prologues: also
+    with kernels that make left operands."""
     finder = _Finder(graph, schedule)
     found = [*finder.with_epilogue(), *finder.side_by_side(), *finder.alone()]
+    if prologues:
+        more = [finder.with_prologue(each) for each in found]
+        found += [each for each in more if each is not None]
     return sorted(found, key=lambda each: -len(each.positions))
 
 

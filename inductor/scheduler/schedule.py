@@ -162,11 +162,15 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Products and what becomes of them; see the top of the file."""
+    """Products and what becomes of them; see the top of the file.
+
+    prologue: a kernel that computes the left operand element by element, which is stored nowhere.
+    """
 
     products: tuple[Product, ...]
     epilogue: Kernel | None = None
     kept: tuple[str, ...] = ()
+    prologue: Kernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +187,15 @@ class TemplateKernel:
     def epilogues(self) -> tuple[Kernel, ...]:
         return tuple(part.epilogue for part in self.parts if part.epilogue is not None)
 
+    def prologues(self) -> tuple[Kernel, ...]:
+        return tuple(part.prologue for part in self.parts if part.prologue is not None)
+
     def reads(self) -> tuple[str, ...]:
         """Buffers that must have been written before."""
         own = {product.name for product in self.products()}
+        own |= {name for kernel in self.prologues() for name in kernel.writes()}
         found = [name for product in self.products() for name in product.call.reads()]
+        found += [name for kernel in self.prologues() for name in kernel.reads()]
         found += [name for kernel in self.epilogues() for name in kernel.reads()]
         return tuple(dict.fromkeys(name for name in found if name not in own))
 
@@ -199,17 +208,21 @@ class TemplateKernel:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the loop graph that it computes."""
-        found = [product.name for product in self.products()]
+        found = [name for kernel in self.prologues() for name in kernel.nodes]
+        found += [product.name for product in self.products()]
         return (*found, *(name for kernel in self.epilogues() for name in kernel.nodes))
 
     @property
     def origins(self) -> Origins:
         calls = [product.call.origins for product in self.products()]
-        return joined_origins([*calls, *(kernel.origins for kernel in self.epilogues())])
+        kernels = (*self.prologues(), *self.epilogues())
+        return joined_origins([*calls, *(kernel.origins for kernel in kernels)])
 
     def __str__(self) -> str:
         lines = [f"{self.name}: a template for {', '.join(self.nodes)} ({self.blocks})"]
         for part in self.parts:
+            if part.prologue is not None:
+                lines += ["  " + line for line in str(part.prologue).splitlines()]
             for each in part.products:
                 sizes = f"{each.batch}x{each.m}x{each.n}x{each.k}"
                 bias = f" + {each.bias}" if each.bias is not None else ""

@@ -3,7 +3,8 @@
 In: a `TemplateKernel` with blocks and the layouts of the buffers that it touches. Out: a
 `TemplateSource`. What becomes of the elements of a tile (bias, rounding as the operator rounds, the
 operations of the epilogue, stores) is printed by `StagePrinter`: `x` is the row of the result in
-all batches, `r` the column, and what was accumulated is a value that is known before. Where several
+all batches, `r` the column, and what was accumulated is a value that is known before. So is what a
+prologue makes of the left operand: `r` is then its column. Where several
 programs share the sum of a tile (`g` says which), each stores its part of it, and a kernel like any
 other adds the parts, in order, and does the rest.
 """
@@ -31,19 +32,20 @@ from inductor.codegen.triton.print_stage import (
     Writer,
 )
 from inductor.codegen.triton.relax import relax_stages
-from inductor.codegen.triton.spelling import needs_int64, print_index
+from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import MULTIPROCESSORS
 from inductor.codegen.triton.templates.product import PRODUCT
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, constant, floordiv, mod, variable
-from inductor.scheduler.products import epilogue_ops, place
+from inductor.scheduler.products import epilogue_ops, place, place_of_left
 from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
 
 TEMPLATE_VERSION = "3"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
+PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class _Printer:
             reads, writes = (first.left.buffer, first.right.buffer), (partial,)
         else:
             self.stages = [_stage_of(part) for part in template.parts]
+        self.before = [_stage_before(kernel, first) for kernel in template.prologues()]
         self.written = frozenset(writes)
         names = dict.fromkeys((*reads, *writes))
         self.parameters = {
@@ -140,25 +143,52 @@ class _Printer:
         """Whether positions need int64."""
         if any(reaches(count, MOST_INT32) for count in counts):
             return True
-        return any(
-            op.index is not None and needs_int64(op.index) for s in self.stages for op in s.ops
-        )
+        stages = (*self.before, *self.stages)
+        return any(op.index is not None and needs_int64(op.index) for s in stages for op in s.ops)
 
     def print(self) -> TemplateSource:
         first, spell = self.first, self.numbers.spell
         chosen, rights = self._rights()
-        left = self._operand(first.left, first, self.parameters[first.left.buffer], "om", "kk")
+        prologue, left = self._prologue() if self.before else ("", self._left())
         return self._finished({
             "m": spell(first.m), "bounds": self._bounds(), "batched": first.batch != 1,
             "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
             "precision": ', input_precision="ieee"' if first.dtype is torch.float32 else "",
-            "row_mask": self.row_mask, "chosen": chosen, "rights": rights,
+            "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
+            "k_mask": "" if divides(self.blocks.depth, first.k) else spell(first.k),
             "descriptors": self.descriptors, "programs": self._grid()[0],
             "parts": [
                 self._part(part, self.stages[n]) for n, part in enumerate(self.template.parts)
             ],
             "head": "HEAD", "name": "NAME",
         })  # fmt: skip
+
+    def _left(self) -> str:
+        left = self.first.left
+        return self._operand(left, self.first, self.parameters[left.buffer], "om", "kk")
+
+    def _prologue(self) -> tuple[str, str]:
+        """Lines of a step of the loop, and the tile of the left operand that they make."""
+        (stage,) = relax_stages(self.before, ())
+        *ops, store = stage.ops
+        masked = not divides(self.blocks.depth, self.first.k)
+        launch = Launch(self.template.name, 1, (replace(stage, ops=tuple(ops)),), tiled=True)
+        frame = Frame(
+            launch, self.wide, False, "left_mask" if self.row_mask else "", self.written,
+            self.parameters, self.numbers,
+        )
+        columns = Columns("k0", "k_mask" if masked else "", "BLOCK_K", stage.columns)
+        writer = Writer()
+        writer.depth, writer.count = 2, PROLOGUE_NAMES
+        printer = StagePrinter(launch.stages[0], columns, frame, writer, Memory())
+        printer.names["x"] = "left_row"
+        printer.print()
+        (value,) = (printer.values[at] for at in store.args)
+        dtype = print_dtype(self.first.dtype)
+        left = f"tl.broadcast_to({value.name}, [BLOCK_M, BLOCK_K])"
+        if masked:  # what lies behind the end may be anything
+            left = f"tl.where(k_mask, {left}, 0.0)"
+        return "\n".join(writer.lines).replace("XBLOCK", "BLOCK_M"), f"{left}.to({dtype})"
 
     def _bounds(self) -> str:
         """The part of the sum that a program computes."""
@@ -312,6 +342,11 @@ def _stage_of(part: Part) -> Stage:
     ]
     _append_results(ops, part, range(len(ops)))
     return Stage(tuple(ops), 1, part.products[0].n, False)
+
+
+def _stage_before(kernel: Kernel, one: Product) -> Stage:
+    """What makes each element of the left operand, at row x and column r."""
+    return Stage(epilogue_ops(kernel, place_of_left(one)), 1, one.k, False)
 
 
 def _append_results(ops: list[Op], part: Part, sums: Sequence[int]) -> None:

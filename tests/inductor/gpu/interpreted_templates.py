@@ -32,7 +32,7 @@ def repaired(monkeypatch) -> None:
     repair(monkeypatch)
 
 
-def run(function, *inputs, choose=None, blocks=BLOCKS):
+def run(function, *inputs, choose=None, blocks=BLOCKS, prologues=False):
     """The result with every candidate as a template, and the schedules."""
     schedules = []
 
@@ -42,7 +42,7 @@ def run(function, *inputs, choose=None, blocks=BLOCKS):
         if choose is not None:
             schedule = choose(graph, schedule)
         else:
-            found = find_candidates(graph, schedule)
+            found = find_candidates(graph, schedule, prologues)
             chosen = choose_disjoint(found, lambda each: replace(each.template, blocks=blocks))
             schedule = with_templates(schedule, chosen)
             verify_steps(graph, schedule.steps)
@@ -60,9 +60,11 @@ def run(function, *inputs, choose=None, blocks=BLOCKS):
         return dynamo.compile(function, backend=backend)(*inputs), schedules
 
 
-def check(function, *inputs, templates: int, parts: int = 1, blocks=BLOCKS):
-    got, (schedule,) = run(function, *inputs, blocks=blocks)
+def check(function, *inputs, templates: int, parts: int = 1, blocks=BLOCKS, prologues=0):
+    """prologues: of all templates, none of which has one where this is 0."""
+    got, (schedule,) = run(function, *inputs, blocks=blocks, prologues=prologues > 0)
     found = list(schedule.templates())
+    assert sum(len(each.prologues()) for each in found) == prologues
     assert len(found) == templates
     assert max(len(each.parts) for each in found) == parts
     with torch.no_grad():
@@ -90,6 +92,69 @@ def test_operands_are_views(turn: int) -> None:
     x = noise(50, 80)[3:36, 5:55] if turn & 1 else noise(50, 40)[:, 4:37].t()
     w = noise(50, 50)[:, ::2] if turn & 2 else noise(25, 51).t()[1:]
     check(lambda x, w: torch.relu(x @ w) + 1, x, w, templates=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("m, n, k", [(33, 70, 50), (1, 7, 19), (16, 32, 48), (40, 64, 16)])
+def test_kernels_before_products(dtype, m, n, k) -> None:
+    """What makes the left operand is part of the function; what lies behind its end counts as 0."""
+    x, w, s = noise(m, k, dtype=dtype), noise(k, n, dtype=dtype), noise(m, 1, dtype=dtype)
+    check(lambda x, w: (1 / (x - x)).nan_to_num(2, 1, 0) @ w, x, w, templates=1, prologues=1)
+    check(lambda x, w: torch.log(x.abs()) @ w, x, w, templates=1, prologues=1)
+
+    def gated(x, w, s):  # rounded once, in eager, too
+        return F.relu((x.float() * torch.sigmoid(s.float()) + 1).to(x.dtype) @ w)
+
+    schedule = check(gated, x, w, s, templates=1, prologues=1)
+    (template,) = schedule.templates()
+    assert len(template.epilogues()) == 1 and not list(schedule.kernels())
+
+
+def test_persistent_programs_with_a_kernel_before(monkeypatch) -> None:
+    monkeypatch.setattr(template, "MULTIPROCESSORS", 2)
+    x, w = noise(33, 56), noise(56, 72)
+    blocks = replace(BLOCKS, persistent=True)
+    check(lambda x, w: F.gelu(F.silu(x) @ w), x, w, templates=1, prologues=1, blocks=blocks)
+
+
+def test_what_is_no_prologue() -> None:
+    x, w, v = noise(33, 40), noise(40, 40), noise(40, 40)
+
+    def read_twice(x, w, v):
+        y = F.silu(x)
+        return y @ w, y @ v
+
+    def returned(x, w, v):
+        y = F.silu(x)
+        return y, y @ w
+
+    for function in (read_twice, returned):
+        (_, (schedule,)) = run(function, x, w, v, prologues=True)
+        assert not any(each.prologues() for each in schedule.templates())
+
+    def a_part(x, w, v):
+        return F.silu(x)[1:] @ w
+
+    def turned(x, w, v):
+        return F.silu(x).t()[:, :30] @ w[:30]
+
+    for function in (a_part, turned):
+        got, (schedule,) = run(function, x, w, v, prologues=True)
+        torch.testing.assert_close(got, function(x, w, v), rtol=2e-3, atol=2e-3)
+
+
+def test_inputs_of_a_prologue_that_are_written() -> None:
+    """The kernel moves down to the product only where its operands are still the same there."""
+
+    def function(x, w):
+        y = F.silu(x) @ w
+        x.mul_(2)
+        return F.relu(y) + x.sum()
+
+    x, w = noise(32, 40), noise(40, 24)
+    want = function(x.clone(), w)
+    got, _ = run(function, x.clone(), w, prologues=True)
+    torch.testing.assert_close(got, want, rtol=5e-3, atol=5e-3)
 
 
 def test_batches() -> None:

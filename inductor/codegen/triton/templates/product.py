@@ -49,9 +49,22 @@ def {{ name }}({{ signature }}):
     {%- for right in rights %}
     acc{{ loop.index0 }} = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     {%- endfor %}
+    {%- if prologue %}
+    left_row = om[:, None]
+    {%- if row_mask %}
+    left_mask = left_row < {{ m }}
+    {%- endif %}
+    {%- endif %}
     for base in range({{ bounds }}, BLOCK_K):
         {%- if not blocks.descriptors %}
         kk = ok + base
+        {%- endif %}
+        {%- if prologue %}
+        k0 = kk[None, :]
+        {%- if k_mask %}
+        k_mask = k0 < {{ k_mask }}
+        {%- endif %}
+{{ prologue }}
         {%- endif %}
         left = {{ left }}
         {%- for right in rights %}
