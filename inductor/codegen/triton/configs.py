@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
+from inductor.codegen.triton.tiling import LONG_ROW, rows_alike
 from inductor.ir.body import Op
 from inductor.ir.extent import Extent, hint_of
 
@@ -21,6 +22,8 @@ LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
 PAIRED = 1024  # columns of which two rows go together
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
+SHARED_TILES = ((4096, 4), (2048, 4), (8192, 8), (4096, 8))  # elements, warps
+MOST_ROWS_OF_TILE = 256
 LONG_TILES = ((1, 1024, 4), (1, 2048, 8), (1, 2048, 4), (2, 1024, 8))  # where rows are long
 SMALL, MEDIUM = 1 << 16, 1 << 19  # elements of a launch without columns
 MANY_IN_TILES = 1 << 21
@@ -32,6 +35,8 @@ FEW_LOADS = 2  # of which a thread holds many elements without trouble
 # Long rows of exponentials, of which a step takes several tiles: sums alone, and with a second pass
 # that stores: a multiprocessor then has one program, whose row is still in the cache.
 EXPONENTIALS, EXPONENTIALS_STORED = (1, 1024, 8), (1, 4096, 32)
+FEW_WARPS = 2
+EVEN_ROWS = 8  # fewer alike rows are not looked for
 EXPONENTIALS_IN_HALF = (1, 2048, 32)  # stored, too, of rows that do not begin at 16 bytes
 ALIGNMENT = 16
 FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
@@ -127,6 +132,8 @@ def _flat_configs(rows: int) -> tuple[Config, ...]:
 
 
 def _tile_choices(launch: Launch, columns: int) -> Choices:
+    if not _crosses_rows(launch) and hint_of(columns) < LONG_ROW:
+        return _one_class(_shared_configs(launch, columns))
     if not _crosses_rows(launch):
         return _one_class(_unique([
             Config(min(x, likely_rows(launch)), min(r, likely_columns(columns)), warps)
@@ -140,6 +147,25 @@ def _tile_choices(launch: Launch, columns: int) -> Choices:
     if type(elements) is not Extent:
         return _one_class(many if elements >= MANY_IN_TILES else few)
     return Choices(elements, (SizeClass(MANY_IN_TILES - 1, few), SizeClass(ANY_NUMBER, many)))
+
+
+def _shared_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
+    """Tiles of whole rows that have values of columns in common. What is the same for a stretch of
+    rows (of an image, say) is read once for a tile that does not reach into the next stretch."""
+    width = power_of_two(columns)
+    loads = [
+        op.index for stage in launch.stages for op in stage.ops
+        if op.name == "load" and op.index is not None
+    ]  # fmt: skip
+    most = MOST_ROWS_OF_TILE
+    for index in loads:
+        if rows_alike(index, EVEN_ROWS):
+            while not rows_alike(index, most):
+                most //= 2
+    return _unique([
+        Config(max(1, min(elements // width, most, likely_rows(launch))), width, warps)
+        for elements, warps in SHARED_TILES
+    ])
 
 
 def _crosses_rows(launch: Launch) -> bool:
@@ -162,7 +188,10 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
         found.append(Config(2, columns, 4))
     for block in (wanted, wanted * 2, max(wanted // 2, 1), 1):
         if block * columns <= 16384 and block <= rows:
-            found.append(Config(block, columns, _warps(block * columns)))
+            warps = _warps(block * columns)
+            if along_rows and warps > FEW_WARPS:  # a sum goes from warp to warp through memory
+                found.append(Config(block, columns, FEW_WARPS))
+            found.append(Config(block, columns, warps))
     return _unique(found or [Config(1, columns, _warps(columns))])
 
 

@@ -40,8 +40,8 @@ import triton.language as tl
 from inductor.codegen.triton.prelude import (
     k_add, k_argmax, k_argmin, k_floordiv, k_floordiv_index, k_fmod, k_isinf, k_keep,
     k_keep_four, k_maximum, k_minimum, k_mod_index, k_mul, k_neg, k_normal_cdf, k_or, k_pow,
-    k_remainder, k_shift_left, k_shift_right, k_sigmoid, k_sign, k_signbit, k_sqrt, k_sum_of_exp,
-    k_sum_of_four_exp, k_truediv,
+    k_quick_silu, k_remainder, k_shift_left, k_shift_right, k_sigmoid, k_sign, k_signbit, k_sqrt,
+    k_sum_of_exp, k_sum_of_four_exp, k_truediv,
     libdevice,
 )
 """
@@ -144,7 +144,7 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     numbers = Numbers(wide)
     frame = Frame(
         launch, wide, flat, "" if divides(block, launch.rows) else "xmask", frozenset(written),
-        _parameter_names(touched, written), numbers,
+        _parameter_names(touched, written), numbers, block if launch.tiled else 0,
     )
     writer = Writer()
     _print_rows(writer, frame)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,6 +31,7 @@ from inductor.codegen.triton.spelling import (
     print_index,
     print_number,
 )
+from inductor.codegen.triton.tiling import rows_alike
 from inductor.ir.body import Immediate, IndirectVar, Op
 from inductor.ir.index import Index, variable
 from inductor.ir.philox import LANES, Draw
@@ -39,6 +40,7 @@ from inductor.ir.scalar_ops import SCALAR_OPS
 Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
 ROWS: Axes = frozenset("x")
+FIRST = "first"  # the first row of a tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Frame:
     written: Axes  # buffers that the launch writes
     parameters: dict[str, str]  # the parameter for each buffer
     numbers: Numbers
+    most_rows: int = 0  # of a tile of rows and columns, a power of two; 0: loads are for each row
 
 
 class StagePrinter:
@@ -140,9 +143,12 @@ class StagePrinter:
         self.memory = memory
         self.needs_barrier = False
         self.own = {local.name for local in frame.launch.locals}
-        self.names = {"x": "x", "r": columns.name, "g": "g", "s": "s"}
+        first = "tl.program_id(0).to(tl.int64)" if frame.wide else "tl.program_id(0)"
+        self.names = {
+            "x": "x", "r": columns.name, "g": "g", "s": "s", FIRST: f"({first} * XBLOCK)"
+        }
         self.axes: dict[str, Axes] = {
-            "x": ROWS, "r": frozenset("r"), "g": NO_AXES, "s": NO_AXES
+            "x": ROWS, "r": frozenset("r"), "g": NO_AXES, "s": NO_AXES, FIRST: NO_AXES
         }
         self.values: dict[int, Text] = {}
         self.partial: dict[int, tuple[str, ...]] = {}
@@ -322,13 +328,23 @@ class StagePrinter:
         if known is not None and not masks and known[:2] == (op.index, self.columns.name):
             return known[2]
         self.needs_barrier |= op.buffer in self.memory.dirty
-        pointer, axes = self._pointer(op, masks[0].axes if masks else NO_AXES)
+        pointer, axes = self._pointer(self._once(op), masks[0].axes if masks else NO_AXES)
         mask = self._mask(axes, *(m.name for m in masks))
         more = f", {mask}, other=0" if mask else ""
         if op.buffer in self.read_last and "r" in axes:
             more += f", {EVICT_FIRST}"
         text = f"tl.load({pointer}{more})"
         return Text(self.writer.define(text, again=op.buffer not in self.frame.written), axes)
+
+    def _once(self, op: Op) -> Op:
+        """The load in terms of the tile's first row, where it is the same for all rows of a tile.
+        """
+        assert op.index is not None
+        most = self.frame.most_rows
+        if not most or not rows_alike(op.index, most):
+            return op
+        first = variable(FIRST, self.frame.launch.rows)
+        return replace(op, index=op.index.substitute({"x": first}))
 
     def _print_store(self, op: Op) -> None:
         (value,) = self._args(op)

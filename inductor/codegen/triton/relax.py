@@ -27,6 +27,7 @@ RELAXED = {
     "truediv": "({0} / {1})",
     "sigmoid": "(1.0 / (1.0 + tl.exp2({0} * -1.4426950408889634)))",
     "normal_cdf": "k_normal_cdf({0})",
+    "silu": "k_quick_silu({0})",
 }
 # Operations whose results are no farther off than their operands.
 KEEPING = frozenset(
@@ -107,6 +108,8 @@ def _relaxed(stage: Stage, free: Sequence[bool]) -> Stage:
             continue
         if op.name == "mul":
             _relax_product(ops, position, uses)
+        elif op.name == "truediv" and _is_silu(stage.ops, op):
+            ops[position] = replace(op, name=f"{PREFIX}silu", args=op.args[:1])
         elif op.name in RELAXED:
             ops[position] = replace(op, name=f"{PREFIX}{op.name}")
     return replace(stage, ops=drop_dead(ops))
@@ -126,6 +129,18 @@ def _relax_product(ops: list[Op], position: int, uses: Mapping[int, int]) -> Non
             ops[other] = replace(ops[other], name=f"{PREFIX}normal_cdf", args=(value,))
             ops[position] = replace(op, args=(value, other))
             return
+
+
+def _is_silu(ops: Sequence[Op], op: Op) -> bool:
+    """Whether a quotient is v / (1 + exp(-v))."""
+    value, below = op.args
+    if ops[below].name != "add":
+        return False
+    for one, other in (ops[below].args, ops[below].args[::-1]):
+        if _is_number(ops[one], 1.0) and ops[other].name == "exp":
+            power = ops[ops[other].args[0]]
+            return power.name == "neg" and power.args == (value,)
+    return False
 
 
 def _argument_of_erf(ops: Sequence[Op], position: int) -> int | None:

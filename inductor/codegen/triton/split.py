@@ -18,6 +18,7 @@ from inductor.ir.extent import Extent, hint_of, up_to_multiple
 from inductor.ir.index import Index, variable
 
 ENOUGH_PROGRAMS = 528  # four for each multiprocessor of a large device
+WANTED_PROGRAMS = (528, 2112)  # where there are less; where neighbouring rows are read together
 ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
 FEWEST_COLUMNS = (2048, 256)  # of a row; where neighbouring rows are read together
 COLUMNS_OF_A_PROGRAM = (1024, 128)  # at least; the same
@@ -62,8 +63,8 @@ def _chunk_of(launch: Launch) -> int:
         return 0
     programs = -(-rows // ROWS_OF_A_PROGRAM) if by_rows else rows
     most = columns // COLUMNS_OF_A_PROGRAM[by_rows]
-    wanted = min(-(-ENOUGH_PROGRAMS // programs), most)
-    if wanted < 2:
+    wanted = min(-(-WANTED_PROGRAMS[by_rows] // programs), most)
+    if programs >= ENOUGH_PROGRAMS or wanted < 2:
         return 0
     chunk = -(-columns // wanted)
     step = CHUNK_STEP[by_rows]

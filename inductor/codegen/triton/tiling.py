@@ -1,29 +1,37 @@
-"""Tiles of rows and columns for kernels that copy between memory orders.
+"""Tiles of rows and columns for kernels that copy between memory orders, or whose rows have values
+in common, as channels have their scales.
 
 In: a kernel whose iterations all stand alone. Out: which loop its columns should be and which its
 last row loop, so that both what is read along the one and what is written along the other touches
-neighbours in memory.
+neighbours in memory, or what is the same for many rows is read and computed once for each tile.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
 from inductor.codegen.triton.numbers import EVEN, reaches
 from inductor.ir.body import Op
-from inductor.ir.extent import Extent, hint_of
+from inductor.ir.extent import Extent, hint_of, up_to_multiple
+from inductor.ir.index import Index, variable
 from inductor.scheduler.schedule import Kernel
 
 LONG_ROW = 2048
 SHORTEST = 8  # a tile does not pay for shorter loops
 MOST_COLUMNS = 1 << 20  # blocks of columns are counted in the second axis of the grid
+SLOW = frozenset({"exp", "tanh", "erf", "sigmoid", "log", "truediv", "rsqrt", "sqrt"})
+EVEN_HALVES = 8  # elements of half precision that are moved at a time
+FEWEST_SHARED, MOST_SHARED = 16, 1024  # columns of rows with common values
+FEWEST_ELEMENTS = 1 << 20  # of all such rows
 
 
 def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
     """Positions, among outer and plain loops, of the columns and of the last row loop.
 
-    None where all accesses go along one loop anyway, unless some are the same for long rows.
+    None where all accesses go along one loop anyway, unless some are the same for long rows, or for
+    many rows.
     """
     ranges = kernel.stages[0].ranges
     if kernel.locals or any(stage.ranges != ranges for stage in kernel.stages):
@@ -42,7 +50,7 @@ def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
     if reaches(extents[column], MOST_COLUMNS):
         return None
     if not rest:
-        return _long_rows(ops, column, extents)
+        return _long_rows(ops, column, extents) or _shared_columns(ops, column, extents)
     row = max(rest, key=lambda name: rest[name])
     if min(hint_of(extents[column]), hint_of(extents[row])) < SHORTEST:
         return None
@@ -66,6 +74,44 @@ def _long_rows(ops: list[Op], column: str, extents: Mapping[str, int]) -> tuple[
         if not _moves(op, column) and any(v.name in outer for v in op.index.variables())  # type: ignore[union-attr]
     ]
     return (at, at - 1) if for_rows else None
+
+
+def _shared_columns(
+    ops: list[Op], column: str, extents: Mapping[str, int]
+) -> tuple[int, int] | None:
+    """Where neighbouring rows have values of columns in common, and there is so much arithmetic
+    that reading these for each element is too much. (Tiles as wide as a power of two leave up to
+    half of their lanes idle; what waits for memory alone is no faster.)"""
+    names, sizes = list(extents), list(extents.values())
+    at = names.index(column)
+    if at != len(names) - 1 or at == 0 or any(type(size) is not int for size in sizes):
+        return None
+    length = extents[column]
+    if not FEWEST_SHARED <= length <= MOST_SHARED or length % EVEN_HALVES != 0:
+        return None
+    if math.prod(sizes) < FEWEST_ELEMENTS:
+        return None
+    rows = names[at - 1]
+    if SLOW.isdisjoint(op.name for op in ops):
+        return None
+    shared = any(op.name == "load" and _moves(op, column) and not _moves(op, rows) for op in ops)
+    return (at, at - 1) if shared else None
+
+
+def rows_alike(index: Index, most: int) -> bool:
+    """Whether an index depends on the row `x`, but is the same for all rows of a tile of `most`
+    (or of a power of two that divides it).
+
+    >>> x = variable("x", 640)
+    >>> rows_alike(floordiv(x, 64) * 4096, 32), rows_alike(floordiv(x, 96), 64)
+    (True, False)
+    """
+    found = [var for var in index.variables() if var.name == "x"]
+    if not found or type(found[0].size) is not int:
+        return False
+    tiles = up_to_multiple(found[0].size, most)
+    moved = index.substitute({"x": variable("tile", tiles) * most + variable("row", most)})
+    return not moved.depends_on("row")
 
 
 def _moves(op: Op, loop: str) -> bool:

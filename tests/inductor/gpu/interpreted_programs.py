@@ -15,7 +15,7 @@ import dynamo
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places
 from inductor import cuda
-from inductor.codegen.triton import configs, online, plan, split
+from inductor.codegen.triton import configs, online, plan, split, tiling
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.fx_passes.in_place import write_in_place
@@ -333,3 +333,54 @@ def test_what_is_compared_or_kept_is_computed_as_eager_does(monkeypatch) -> None
     for one, other in zip(dynamo.compile(program, backend=interpreted)(x), program(x), strict=True):
         torch.testing.assert_close(one, other)
     assert "exp2" not in texts[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("rows, columns", [(16, 24), (49, 16), (8, 40), (20, 32)])
+def test_rows_with_values_of_columns_in_common(rows, columns, dtype, monkeypatch) -> None:
+    """Tiles of whole rows; what a stretch of rows has in common is read once for a tile, unless
+    tiles would reach into the next stretch."""
+    repair(monkeypatch)
+    monkeypatch.setattr(tiling, "FEWEST_ELEMENTS", 1)
+
+    def gated(x, scale, gate, row):
+        return (torch.nn.functional.silu(x.float() * scale) * gate.sigmoid() + row).to(dtype)
+
+    x = torch.randn(3, rows, columns).to(dtype)
+    given = x, torch.randn(columns), torch.randn(3, 1, columns), torch.randn(3, rows, 1)
+    texts.clear()
+    with torch.no_grad():
+        found = dynamo.compile(gated, backend=interpreted)(*given)
+    tolerance = 2e-3 if dtype is torch.float16 else 1e-6
+    torch.testing.assert_close(found, gated(*given), rtol=tolerance, atol=tolerance)
+    (text,) = texts
+    assert "[None, :]" in text
+    alike = rows % configs.EVEN_ROWS == 0
+    assert ("tl.program_id(0) * XBLOCK)) //" in text) == alike
+
+
+def test_flat_tiles_where_arithmetic_is_cheap(monkeypatch) -> None:
+    repair(monkeypatch)
+    monkeypatch.setattr(tiling, "FEWEST_ELEMENTS", 1)
+    x, scale = torch.randn(8, 32), torch.randn(32)
+    texts.clear()
+    with torch.no_grad():
+        found = dynamo.compile(lambda x, scale: x * scale + 1, backend=interpreted)(x, scale)
+    torch.testing.assert_close(found, x * scale + 1)
+    assert "[None, :]" not in texts[0]
+
+
+def test_silu_of_great_numbers(monkeypatch) -> None:
+    """The approximation for half precision, at infinities, too."""
+    repair(monkeypatch)
+    x = torch.tensor([0.0, -0.0, 1e-6, 3.0, -3.0, 60000.0, -60000.0, 88.0, -88.0, -1e38, 1e38])
+    x = torch.cat([x, torch.tensor([float("inf"), -float("inf"), float("nan")])])
+
+    def halved(x):
+        return torch.nn.functional.silu(x).half()
+
+    texts.clear()
+    with torch.no_grad():
+        found = dynamo.compile(halved, backend=interpreted)(x)
+    torch.testing.assert_close(found, halved(x), rtol=1e-3, atol=1e-7, equal_nan=True)
+    assert "k_quick_silu(" in texts[0]
