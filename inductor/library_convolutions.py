@@ -35,8 +35,6 @@ aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
 PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
-WINOGRAD_TIMES = 3
-"""How many times as large its weight is."""
 Ratios = dict[str, float]
 """Logarithms of the time of each way of ours over oneDNN's."""
 MOST_SECONDS = 0.06
@@ -75,8 +73,6 @@ class Convolutions:
         x, weight = found
         geometry = geometry_of(node)
         way = PACKED_WAY if geometry is None else self.fastest(node, geometry)
-        if way == WINOGRAD and not self.preparer.has_room(weight, WINOGRAD_TIMES):
-            way = OURS
         if way != PACKED_WAY:
             assert geometry is not None
             return self._ours(node, weight, way == WINOGRAD, geometry.is_depthwise())
@@ -157,7 +153,7 @@ class Convolutions:
         assert library is not None
         kind, make, size_of = "panels", library.panels, library.panels_size
         if winograd:
-            kind, make, size_of = WINOGRAD, library.winograd_panels, library.winograd_panels_size
+            kind, make = WINOGRAD, library.winograd_panels
         elif is_depthwise:
             kind, make, size_of = "channels", library.channel_panels, library.channel_panels_size
         size = (size_of(weight.size),)  # type: ignore[arg-type]
@@ -255,7 +251,7 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
         size_of = ours.channel_panels_size if geometry.is_depthwise() else ours.panels_size
         sizes = {OURS: size_of(weight.shape)}
         if geometry.suits_winograd():
-            sizes[WINOGRAD] = ours.winograd_panels_size(weight.shape)
+            sizes[WINOGRAD] = sizes[OURS]
         panels = {way: [noise(size) for _ in range(count)] for way, size in sizes.items()}
 
         def by_onednn(number: int) -> None:
