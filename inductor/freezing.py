@@ -26,6 +26,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from dynamo.base import logs
 from inductor.ir.graph import Prepared
 from inductor.runtime import _launch
+from inductor.runtime.trials import give_back_memory
 
 PLAIN = (Tensor, torch.nn.Parameter)
 VERSION = attrgetter("_version")
@@ -33,6 +34,8 @@ POINTER = Tensor.data_ptr
 EXPIRED = torch.UntypedStorage._expired
 # So many preparations, each for fewer calls than these, are not worth it.
 MOST_IN_A_ROW, FEWEST_CALLS = 8, 4
+# Bytes of preparations that leave other memory worth giving back.
+LARGE = 1 << 24
 
 
 def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
@@ -121,6 +124,8 @@ class FrozenCall:
             given = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
             contents = [given[position].clone() for position in self.compared]
             made = self._make(given)
+        if _bytes(made) >= LARGE:
+            give_back_memory()  # what copies were made of
         logs.log("inductor").emit(lambda: _memory_text(made))
         if identities is not None:
             self.known = identities, contents, made, sample
@@ -163,9 +168,12 @@ def _order(
 
 
 def _memory_text(made: Sequence[Tensor | None]) -> str:
-    kept = [value for value in made if value is not None]
-    size = sum(value.numel() * value.element_size() for value in kept)
-    return f"prepared {len(kept)} weights, {size / 2**20:.1f} MB"
+    count = sum(value is not None for value in made)
+    return f"prepared {count} weights, {_bytes(made) / 2**20:.1f} MB"
+
+
+def _bytes(made: Sequence[Tensor | None]) -> int:
+    return sum(value.numel() * value.element_size() for value in made if value is not None)
 
 
 @dataclass(frozen=True, slots=True)

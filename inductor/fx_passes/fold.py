@@ -10,6 +10,7 @@ And arithmetic on constant numbers is done while compiling: `fold_constants`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -123,7 +124,7 @@ def _scaled(weight: Tensor, factor: Tensor) -> Tensor:
     """weight * factor (float64, one for each output channel), some channels at a time: the products
     take more memory than the result."""
     made = torch.empty_like(weight)
-    channels = max(1, MOST_SCALED // max(1, weight[0].numel()))
+    channels = max(1, MOST_SCALED // max(1, math.prod(weight.shape[1:])))
     parts = (each.split(channels) for each in (made, weight, factor))
     for to, part, by in zip(*parts, strict=True):
         to.copy_(part * by)

@@ -72,7 +72,7 @@ COPIES, PRICE, ROWS_OF_COLUMNS = ("packed", "ours"), 1.08, 64
 # use the machine, and only what one thread alone needs tells anything.
 STEADY = 0.95
 # Below, our own product is not worth building its library.
-FEWEST_OPERATIONS = 1 << 22
+FEWEST_OPERATIONS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ def _as_linear(
     columns = weight.stride == (n, 1)
     turned = replace(weight, size=(n, k), stride=weight.stride[::-1])
     m, n, k = map(hint_of, (m, n, k))
-    if min(m, n, k) < 2:
+    if min(n, k) < 2:
         return None
     bias = bias if isinstance(bias, ViewRef) else None
     is_frozen = weight.buffer in frozen

@@ -22,8 +22,8 @@ enum { WINOGRAD_PIXELS = 256 << 10, WINOGRAD_PRODUCTS = 256 << 10, LEAST_CELLS =
 // Bytes of a transformed weight that a thread keeps for all its blocks; of larger ones, a block has
 // more pixels, so that what it transforms is used longer.
 enum { WINOGRAD_WEIGHT = 3 << 20, MORE_CELLS = 16 * ROWS };
-// To transform a panel of the weight takes as long as to multiply it by so many cells; to multiply a
-// cell by a panel, so many times as long as to transform its pixels.
+// To transform a panel of the weight takes as long as to multiply it by so many cells; to multiply
+// a cell by a panel, so many times as long as to transform its pixels.
 enum { TURNED_WEIGHT = 6, TURNED_PIXELS = 6 };
 enum { POINTS = 16, TAPS = 9, STEPS_FOLLOWED = 4 };
 static const i64 NO_OFFSET[1] = {0};
@@ -36,8 +36,8 @@ struct Winograd {
   Epilogue epilogue;
   void** data;
   // Derived. plane, room, slice: from a number of a point to that of the next point, of pixels,
-  // products and a panel of the weight. kept: what a thread needs of the weight is transformed once;
-  // held: so many panels at a time.
+  // products and a panel of the weight. kept: what a thread needs of the weight is transformed
+  // once; held: so many panels at a time.
   i64 down, across, cells, panels, pitch, block, plane, group, room, slice, held;
   bool kept;
 

@@ -149,7 +149,7 @@ def test_fewer_products(convolver: Convolver, seed: int) -> None:
         assert_right(out, x, weight, bias, *how)
 
 
-@pytest.mark.parametrize(("channels", "size"), [(64, 28), (512, 7)])
+@pytest.mark.parametrize(("channels", "size"), [(64, 28), (256, 28), (256, 14), (512, 7)])
 def test_fewer_products_are_as_exact_as_eager(
     convolver: Convolver, channels: int, size: int
 ) -> None:
