@@ -52,6 +52,8 @@ from inductor.runtime.trials import compare, give_back_memory, is_time_left, mea
 aten = torch.ops.aten
 # Larger products are measured with fewer rows or columns.
 MOST_FLOPS = 1 << 30
+# Bytes of a weight that is measured.
+MOST_TRIED = 1 << 23
 # What stays unclear is measured for so long: products of so many operations, and small ones, which
 # repay less.
 LARGE = 1 << 28
@@ -424,10 +426,13 @@ Candidates = dict[str, Callable[[int], list[Callable[[], Any]]]]
 
 
 def _measured_sizes(linear: Linear) -> tuple[int, int, int]:
-    """The product's own, unless that takes too long: then fewer rows or columns."""
+    """The product's own, unless that takes too long: then fewer rows or columns. Of a weight that
+    is large for them, a part: there are several copies of each candidate's."""
     m, n, k = linear.m, linear.n, linear.k
     while 2 * m * n * k > MOST_FLOPS and max(m, n) > 1:
         m, n = (m // 2, n) if m > n else (m, n // 2)
+    while n * k * linear.dtype.itemsize > MOST_TRIED:
+        n, k = (n // 2, k) if n > k else (n, k // 2)
     return m, n, k
 
 
