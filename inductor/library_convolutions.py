@@ -11,6 +11,7 @@ it.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Collection
@@ -38,6 +39,7 @@ PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
 Ratios = dict[str, float]
 """Logarithms of the time of each way of ours over oneDNN's."""
 MOST_SECONDS = 0.06
+MOST_BYTES = 1 << 26
 COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
 
 
@@ -236,8 +238,22 @@ def _in_last_format(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
 
 
+def _measured(geometry: Geometry) -> Geometry:
+    while geometry.images > 1 and _trial_bytes(geometry) > MOST_BYTES:
+        geometry = replace(geometry, images=geometry.images // 2)
+    return geometry
+
+
+def _trial_bytes(geometry: Geometry) -> int:
+    """Of the input and the results, of which oneDNN makes its own and another pass a third."""
+    read, written = math.prod(geometry.size), math.prod(geometry.out_size)
+    return 4 * geometry.images * (
+        read * geometry.channels + 3 * written * geometry.out_channels)
+
+
 def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> Ratios:
-    """Of each way of our own."""
+    """Of each way of our own; of fewer images, where what is read and written is large."""
+    geometry = _measured(geometry)
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
     how = (geometry.padding, geometry.stride, geometry.dilation, geometry.groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -419,6 +420,14 @@ def test_without_time_most_answers_decide(
         use = library_convolutions.Convolutions.fastest
         assert use(asked, SimpleNamespace(args=[None] * 3), geometry) == way  # type: ignore[arg-type]
     assert not asked.measured and len(asked.ratios) == 2
+
+
+@pytest.mark.parametrize(("images", "fewer"), [(32, 8), (5, 5), (1, 1)])
+def test_large_images_are_measured_a_few_at_a_time(images: int, fewer: int) -> None:
+    size = (112, 112) if images < 32 else (56, 112)
+    geometry = Geometry(images, 64, size, 64, size, (3, 3), (1, 1), (1, 1), (1, 1))
+    measured = library_convolutions._measured(geometry)
+    assert measured.images == fewer and measured == replace(geometry, images=fewer)
 
 
 def test_what_is_measured_is_kept() -> None:
