@@ -26,6 +26,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from dynamo.base import logs
 from inductor.ir.graph import Prepared
 from inductor.runtime import _launch
+from inductor.runtime.trials import give_back_memory
 
 PLAIN = (Tensor, torch.nn.Parameter)
 VERSION = attrgetter("_version")
@@ -33,6 +34,8 @@ POINTER = Tensor.data_ptr
 EXPIRED = torch.UntypedStorage._expired
 # So many preparations, each for fewer calls than these, are not worth it.
 MOST_IN_A_ROW, FEWEST_CALLS = 8, 4
+# Bytes of preparations that leave other memory worth giving back.
+LARGE = 1 << 24
 
 
 def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
@@ -73,10 +76,11 @@ class FrozenCall:
         unused: Collection[int] = (),
         instead: Callable[[], Callable[..., Any] | None] | None = None,
     ) -> None:
-        self.unused, self.instead = unused, instead
+        self.unused, self.instead = tuple(unused), instead
         self.calls, self.in_a_row = FEWEST_CALLS, 0
         self.plain: Callable[..., Any] | None = None
         self.compiled, self.prepared, self.count = compiled, prepared, count
+        self.order = _order(prepared, count, self.unused)
         positions = {position for item in prepared for position in item.positions}
         self.positions = sorted(position for position in positions if position < count)
         self.compared = sorted({position for item in prepared for position in item.compared})
@@ -119,21 +123,57 @@ class FrozenCall:
         with torch.inference_mode(False), torch.no_grad():
             given = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
             contents = [given[position].clone() for position in self.compared]
-            for item in self.prepared:
-                given.append(item.make(*(given[position] for position in item.positions)))
-        made = given[len(inputs) :]
-        for position in self.unused:
-            made[position - len(inputs)] = None
+            made = self._make(given)
+        if _bytes(made) >= LARGE:
+            give_back_memory()  # what copies were made of
         logs.log("inductor").emit(lambda: _memory_text(made))
         if identities is not None:
             self.known = identities, contents, made, sample
         return made
 
+    def _make(self, inputs: list[Any]) -> list[Tensor | None]:
+        """What is prepared of these inputs. What others alone are made of lives no longer than
+        these need it."""
+        given: list[Any] = [*inputs, *[None] * len(self.prepared)]
+        for place, last in self.order:
+            item = self.prepared[place]
+            made = item.make(*(given[position] for position in item.positions))
+            given[self.count + place] = made
+            for position in last:
+                given[position] = None
+        return given[self.count :]
+
+
+def _order(
+    prepared: Sequence[Prepared], count: int, unused: Collection[int]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Numbers of what is to be prepared, each just before it is first needed, and the positions
+    that nobody needs behind it. What nobody needs at all is left out."""
+    order: list[int] = []
+
+    def add(position: int) -> None:
+        place = position - count
+        if place >= 0 and place not in order:
+            for source in prepared[place].positions:
+                add(source)
+            order.append(place)
+
+    for position in range(count, count + len(prepared)):
+        if position not in unused:
+            add(position)
+    last = {p: at for at, place in enumerate(order) for p in prepared[place].positions}
+    return [
+        (place, tuple(p for p in unused if last.get(p) == at)) for at, place in enumerate(order)
+    ]
+
 
 def _memory_text(made: Sequence[Tensor | None]) -> str:
-    kept = [value for value in made if value is not None]
-    size = sum(value.numel() * value.element_size() for value in kept)
-    return f"prepared {len(kept)} weights, {size / 2**20:.1f} MB"
+    count = sum(value is not None for value in made)
+    return f"prepared {count} weights, {_bytes(made) / 2**20:.1f} MB"
+
+
+def _bytes(made: Sequence[Tensor | None]) -> int:
+    return sum(value.numel() * value.element_size() for value in made if value is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ it.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Collection
@@ -35,11 +36,10 @@ aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
 PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
-WINOGRAD_TIMES = 3
-"""How many times as large its weight is."""
 Ratios = dict[str, float]
 """Logarithms of the time of each way of ours over oneDNN's."""
 MOST_SECONDS = 0.06
+MOST_BYTES = 1 << 26
 COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
 
 
@@ -75,8 +75,6 @@ class Convolutions:
         x, weight = found
         geometry = geometry_of(node)
         way = PACKED_WAY if geometry is None else self.fastest(node, geometry)
-        if way == WINOGRAD and not self.preparer.has_room(weight, WINOGRAD_TIMES):
-            way = OURS
         if way != PACKED_WAY:
             assert geometry is not None
             return self._ours(node, weight, way == WINOGRAD, geometry.is_depthwise())
@@ -157,7 +155,7 @@ class Convolutions:
         assert library is not None
         kind, make, size_of = "panels", library.panels, library.panels_size
         if winograd:
-            kind, make, size_of = WINOGRAD, library.winograd_panels, library.winograd_panels_size
+            kind, make = WINOGRAD, library.winograd_panels
         elif is_depthwise:
             kind, make, size_of = "channels", library.channel_panels, library.channel_panels_size
         size = (size_of(weight.size),)  # type: ignore[arg-type]
@@ -240,8 +238,22 @@ def _in_last_format(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
 
 
+def _measured(geometry: Geometry) -> Geometry:
+    while geometry.images > 1 and _trial_bytes(geometry) > MOST_BYTES:
+        geometry = replace(geometry, images=geometry.images // 2)
+    return geometry
+
+
+def _trial_bytes(geometry: Geometry) -> int:
+    """Of the input and the results, of which oneDNN makes its own and another pass a third."""
+    read, written = math.prod(geometry.size), math.prod(geometry.out_size)
+    return 4 * geometry.images * (
+        read * geometry.channels + 3 * written * geometry.out_channels)
+
+
 def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> Ratios:
-    """Of each way of our own."""
+    """Of each way of our own; of fewer images, where what is read and written is large."""
+    geometry = _measured(geometry)
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
     how = (geometry.padding, geometry.stride, geometry.dilation, geometry.groups)
@@ -255,7 +267,7 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
         size_of = ours.channel_panels_size if geometry.is_depthwise() else ours.panels_size
         sizes = {OURS: size_of(weight.shape)}
         if geometry.suits_winograd():
-            sizes[WINOGRAD] = ours.winograd_panels_size(weight.shape)
+            sizes[WINOGRAD] = sizes[OURS]
         panels = {way: [noise(size) for _ in range(count)] for way, size in sizes.items()}
 
         def by_onednn(number: int) -> None:

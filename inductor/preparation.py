@@ -41,9 +41,9 @@ class Preparer:
         self.inputs: dict[tuple[Any, ...], tuple[InputBuffer, Prepared]] = {}
         self.room = most_bytes() - taken
 
-    def has_room(self, weight: ViewRef, times: int = 1) -> bool:
-        """Whether a copy of a weight may be kept; times: how many times as large it is."""
-        return times * math.prod(weight.size) * weight.dtype.itemsize <= self.room
+    def has_room(self, weight: ViewRef) -> bool:
+        """Whether a copy of a weight may be kept."""
+        return math.prod(weight.size) * weight.dtype.itemsize <= self.room
 
     def as_it_is(self, weight: ViewRef) -> Layout:
         """The layout of a contiguous copy."""

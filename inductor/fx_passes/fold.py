@@ -10,6 +10,7 @@ And arithmetic on constant numbers is done while compiling: `fold_constants`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch import Tensor, fx
 from inductor.ir.graph import Prepared
 
 aten = torch.ops.aten
+# Elements of a weight that are multiplied at once.
+MOST_SCALED = 1 << 17
 
 
 def fold_batch_norms(
@@ -111,11 +114,21 @@ def _folded(present: tuple[bool, ...], epsilon: float, number: int, *given: Tens
     if scale is not None:
         factor = factor * scale
     if number == 0:
-        shape = (-1, *[1] * (weight.dim() - 1))
-        return torch.empty_like(weight).copy_(weight * factor.view(shape))
+        return _scaled(weight, factor.view(-1, *[1] * (weight.dim() - 1)))
     start = -mean.double() if bias is None else bias.double() - mean
     total = start * factor if shift is None else start * factor + shift
     return total.to(mean.dtype)
+
+
+def _scaled(weight: Tensor, factor: Tensor) -> Tensor:
+    """weight * factor (float64, one for each output channel), some channels at a time: the products
+    take more memory than the result."""
+    made = torch.empty_like(weight)
+    channels = max(1, MOST_SCALED // max(1, math.prod(weight.shape[1:])))
+    parts = (each.split(channels) for each in (made, weight, factor))
+    for to, part, by in zip(*parts, strict=True):
+        to.copy_(part * by)
+    return made
 
 
 # -- constant numbers ------------------------------------------------------------------------------

@@ -60,13 +60,15 @@ class Convolver:
     def panels(self, weight: Tensor) -> Tensor:
         """A copy of a weight in the order in which convolutions read it: `columns` output channels
         side by side for each tap and input channel; the last ones maybe `lanes`."""
-        ordered = weight.permute(2, 3, 1, 0).reshape(-1, weight.shape[0])
-        parts = []
-        for part in ordered.split(self.columns, 1):
-            width = self.lanes if part.shape[1] <= self.lanes else self.columns
-            missing = width - part.shape[1]
-            parts.append(torch.nn.functional.pad(part, (0, missing)).reshape(-1))
-        return torch.cat(parts)
+        made = weight.new_zeros(self.panels_size(tuple(weight.shape)))
+        begin, rows = 0, weight[0].numel()
+        for part in weight.split(self.columns):
+            width = self.lanes if part.shape[0] <= self.lanes else self.columns
+            ordered = part.permute(2, 3, 1, 0)
+            panel = made[begin : begin + rows * width].view(*ordered.shape[:3], width)
+            panel[..., : part.shape[0]].copy_(ordered)
+            begin += rows * width
+        return made
 
     def channel_panels_size(self, weight: tuple[int, ...]) -> int:
         """Elements of `channel_panels`."""
@@ -82,16 +84,10 @@ class Convolver:
         parts = [ordered[:, first : first + self.lanes].reshape(-1) for first in firsts]
         return torch.cat(parts)
 
-    def winograd_panels_size(self, weight: tuple[int, ...]) -> int:
-        """Elements of `winograd_panels`."""
-        return self.panels_size((*weight[:2], 4, 4)) + self.panels_size(weight)
-
     def winograd_panels(self, weight: Tensor) -> Tensor:
-        """The panels of a transformed weight [out channels, channels, 3, 3], which has windows of
-        4x4; behind them those of the weight itself, for what is not finite."""
-        once = torch.tensor([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], dtype=torch.float64) / 2
-        rows = once @ weight.double() @ once.T
-        return torch.cat([self.panels(rows.float()), self.panels(weight)])
+        """`panels` of a weight [out channels, channels, 3, 3] with all taps of a channel side by
+        side, as they are transformed."""
+        return self.panels(weight.flatten(2).transpose(1, 2)[..., None])
 
 
 def load_convolver(store: Store, toolchain: Toolchain) -> Convolver:

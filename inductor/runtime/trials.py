@@ -11,6 +11,7 @@ What one graph may spend on it is limited by `spending`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import statistics
 import time
@@ -65,6 +66,13 @@ def measuring() -> Iterator[None]:
     finally:
         if left is not None:
             left.seconds -= time.perf_counter() - begin
+
+
+def give_back_memory() -> None:
+    """Free memory that the C library keeps goes back to the system, where that can be asked for."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def noise(*size: int) -> torch.Tensor:

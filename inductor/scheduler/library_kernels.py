@@ -47,11 +47,13 @@ from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
-from inductor.runtime.trials import compare, is_time_left, measuring, noise
+from inductor.runtime.trials import compare, give_back_memory, is_time_left, measuring, noise
 
 aten = torch.ops.aten
 # Larger products are measured with fewer rows or columns.
 MOST_FLOPS = 1 << 30
+# Bytes of a weight that is measured.
+MOST_TRIED = 1 << 23
 # What stays unclear is measured for so long: products of so many operations, and small ones, which
 # repay less.
 LARGE = 1 << 28
@@ -72,7 +74,7 @@ COPIES, PRICE, ROWS_OF_COLUMNS = ("packed", "ours"), 1.08, 64
 # use the machine, and only what one thread alone needs tells anything.
 STEADY = 0.95
 # Below, our own product is not worth building its library.
-FEWEST_OPERATIONS = 1 << 22
+FEWEST_OPERATIONS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class _Rewriter:
             else:
                 assert isinstance(node, ExternKernel)
                 nodes += REWRITES[self.chooser.fastest(linear)](self, node, linear)
+        if self.chooser.measured or self.convolutions.measured:
+            give_back_memory()  # of trials: what is kept of weights comes beside it
         self.chooser.save()
         self.convolutions.save()
         return replace(
@@ -281,7 +285,7 @@ def _as_linear(
     columns = weight.stride == (n, 1)
     turned = replace(weight, size=(n, k), stride=weight.stride[::-1])
     m, n, k = map(hint_of, (m, n, k))
-    if min(m, n, k) < 2:
+    if min(n, k) < 2:
         return None
     bias = bias if isinstance(bias, ViewRef) else None
     is_frozen = weight.buffer in frozen
@@ -422,10 +426,13 @@ Candidates = dict[str, Callable[[int], list[Callable[[], Any]]]]
 
 
 def _measured_sizes(linear: Linear) -> tuple[int, int, int]:
-    """The product's own, unless that takes too long: then fewer rows or columns."""
+    """The product's own, unless that takes too long: then fewer rows or columns. Of a weight that
+    is large for them, a part: there are several copies of each candidate's."""
     m, n, k = linear.m, linear.n, linear.k
     while 2 * m * n * k > MOST_FLOPS and max(m, n) > 1:
         m, n = (m // 2, n) if m > n else (m, n // 2)
+    while n * k * linear.dtype.itemsize > MOST_TRIED:
+        n, k = (n // 2, k) if n > k else (n, k // 2)
     return m, n, k
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.few_rows import FEW_ROWS_TEXT
 from inductor.codegen.cpp.plain_product import PLAIN_TEXT
 from inductor.codegen.cpp.registers import REGISTERS
 
@@ -400,7 +401,7 @@ _ENTRIES = r"""
 EXPORT i64 PRODUCT_COLUMNS() { return COLUMNS; }
 
 // Whether [m, k] times the transpose of a dense [n, k] reads that where it lies.
-EXPORT int PRODUCT_PLAIN(i64 m, i64 k) { return is_plain(m, k, 1, 1, k); }
+EXPORT int PRODUCT_PLAIN(i64 m, i64 k) { return is_few(m, k, 1, 1, k) || is_plain(m, k, 1, 1, k); }
 
 // All panels of b [k, n], one behind the other: ceil(n / COLUMNS) * k * COLUMNS numbers.
 EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* to) {
@@ -418,6 +419,8 @@ EXPORT int PRODUCT(
     const f32* bias, f32* c, i64 threads, Epilogue* epilogue, void* context) {
   const bool direct = DIRECT && step == 1 && lda % ALIAS;
   Product p = {m, n, k, a, b, bias, c, lda, step, row, column, row == 0, direct, epilogue, context};
+  if (is_few(m, k, step, row, column))
+    return few({m, n, k, a, b, bias, c, lda, column, epilogue, context}, threads);
   i64 worth = m * n / 4096 * k / 256 + 1;  // a thread has at least some 2 million operations
   if (threads > worth) threads = worth;
   if (threads > MOST_THREADS) threads = MOST_THREADS;
@@ -452,7 +455,8 @@ EXPORT int PRODUCT(
 
 # Rows that are a multiple of so many numbers apart fall into the same sets of a cache.
 ALIAS = 1024
-PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + REGISTERS + _TEXT + PLAIN_TEXT + _ENTRIES
+_PARTS = (REGISTERS, _TEXT, PLAIN_TEXT, FEW_ROWS_TEXT, _ENTRIES)
+PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + "".join(_PARTS)
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
 PRODUCT_UNIT = "\n".join(
     [

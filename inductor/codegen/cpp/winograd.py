@@ -2,13 +2,16 @@
 
 What is here: the text of a function of the library of convolutions (`convolution.py`). 2x2 pixels
 of the result come of 4x4 pixels of the image with 16 products in place of 36 for each pair of
-channels: both sides are transformed (sums of pixels; the weight ahead), multiplied as 16 matrices
-by the tiles of the convolution, and transformed back. A block of 2x2 pixels is taken through all
-three steps before the next one, so that what lies between them stays in the second cache.
+channels: both sides are transformed (sums of pixels, of elements of a window), multiplied as 16
+matrices by the tiles of the convolution, and transformed back. A block of 2x2 pixels is taken
+through all three steps before the next one, so that what lies between them stays in the second
+cache. The weight is transformed at each call: kept so, it would take 16/9 of its memory, and be
+read from there. What a thread needs of a small one is transformed once; of a large one, panel by
+panel for each block.
 
 The sums have errors of about the size of those of a usual convolution. What is not finite spreads
-in them: such pixels are computed again one sum after the other, from the weight as it was, which
-lies behind the transformed one. So NaN and infinities are where they are in any convolution.
+in them: such pixels are computed again one sum after the other, from the weight as it was. So NaN
+and infinities are where they are in any convolution.
 """
 
 from __future__ import annotations
@@ -16,33 +19,77 @@ from __future__ import annotations
 WINOGRAD = r"""
 // Bytes of a block's pixels and of its products that stay near; 2x2 pixels of a block at least.
 enum { WINOGRAD_PIXELS = 256 << 10, WINOGRAD_PRODUCTS = 256 << 10, LEAST_CELLS = 8 * ROWS };
+// Bytes of a transformed weight that a thread keeps for all its blocks; of larger ones, a block has
+// more pixels, so that what it transforms is used longer.
+enum { WINOGRAD_WEIGHT = 3 << 20, MORE_CELLS = 16 * ROWS };
+// To transform a panel of the weight takes as long as to multiply it by so many cells; to multiply
+// a cell by a panel, so many times as long as to transform its pixels.
+enum { TURNED_WEIGHT = 6, TURNED_PIXELS = 6 };
 enum { POINTS = 16, TAPS = 9, STEPS_FOLLOWED = 4 };
 static const i64 NO_OFFSET[1] = {0};
 
 // The pixels of an image are `cells` of 2x2, side by side and below one another.
 struct Winograd {
   i64 images, height, width, channels, out_height, out_width, out_channels, pad_y, pad_x;
-  const f32 *x, *weight, *plain, *bias;
+  const f32 *x, *weight, *bias;
   f32* out;
   Epilogue epilogue;
   void** data;
-  // Derived. plane: from a number of a point to that of the next point.
-  i64 down, across, cells, panels, pitch, block, plane, group, room;
+  // Derived. plane, room, slice: from a number of a point to that of the next point, of pixels,
+  // products and a panel of the weight. kept: what a thread needs of the weight is transformed
+  // once; held: so many panels at a time.
+  i64 down, across, cells, panels, pitch, block, plane, group, room, slice, held;
+  bool kept;
 
   void prepare() {
     down = up(out_height, 2), across = up(out_width, 2), cells = images * down * across;
     panels = up(out_channels, COLUMNS), pitch = channels % 128 ? channels : channels + LINE_LANES;
-    block = WINOGRAD_PIXELS / (POINTS * 4 * pitch) / ROWS * ROWS;
-    if (block < LEAST_CELLS) block = LEAST_CELLS;
-    if (block > cells) block = cells;
+    slice = channels * COLUMNS + LINE_LANES;
+  }
+
+  // Each thread computes up to so many cells and panels.
+  void share(i64 most_cells, i64 most_panels) {
+    kept = most_panels * POINTS * slice * 4 <= WINOGRAD_WEIGHT && most_cells > MORE_CELLS;
+    i64 fewest = kept ? LEAST_CELLS : MORE_CELLS;
+    block = WINOGRAD_PIXELS / (POINTS * 4 * pitch);
+    if (block < fewest) block = fewest;
+    block = up(up(most_cells, up(most_cells, block)), ROWS) * ROWS;
     plane = block * pitch + LINE_LANES;
     room = block * COLUMNS + LINE_LANES;
-    group = least(panels, WINOGRAD_PRODUCTS / (POINTS * 4 * room));
+    group = kept ? least(most_panels, WINOGRAD_PRODUCTS / (POINTS * 4 * room)) : 1;
     if (group < 1) group = 1;
+    held = kept ? most_panels : 1;
   }
 
   i64 scratch_bytes_wanted() const {
-    return (POINTS * plane + group * POINTS * room + pitch) * 4;
+    return (POINTS * (plane + group * room + held * slice) + pitch) * 4;
+  }
+
+  // A panel of the weight: the sums for each point of the windows [channel][tap][columns].
+  void turn_weight(i64 panel, f32* to) const {
+    i64 columns = columns_of(panel);
+    const f32* from = weight + panel * COLUMNS * TAPS * channels;
+    for (i64 c = 0; c < channels; ++c)
+      for (i64 v = 0; v < columns; v += LANES) {
+        const f32* window = from + c * TAPS * columns + v;
+        f32* place = to + c * columns + v;
+        Vector rows[4][3];
+#pragma GCC unroll 3
+        for (int j = 0; j < 3; ++j) {
+          auto get = [&](int i) { return *(const Vector*)(window + (3 * i + j) * columns); };
+          Vector ends = (get(0) + get(2)) * 0.5f, middle = get(1) * 0.5f;
+          rows[0][j] = get(0), rows[1][j] = ends + middle;
+          rows[2][j] = ends - middle, rows[3][j] = get(2);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i, place += 4 * slice) {
+          Vector ends = (rows[i][0] + rows[i][2]) * 0.5f, middle = rows[i][1] * 0.5f;
+          *(Vector*)place = rows[i][0];
+          *(Vector*)(place + slice) = ends + middle;
+          *(Vector*)(place + 2 * slice) = ends - middle;
+          *(Vector*)(place + 3 * slice) = rows[i][2];
+        }
+      }
   }
 
   // Four rows of sums of the pixels of a cell: at(y, x) is where the pixel's channels are.
@@ -92,11 +139,12 @@ struct Winograd {
     return out_channels - panel * COLUMNS > LANES ? COLUMNS : LANES;
   }
 
-  // The products of `count` cells, for one point and panel.
-  void multiply(i64 point, i64 panel, i64 count, const f32* from, f32* to) const {
-    i64 columns = columns_of(panel), parts = up(count, ROWS), done = 0;
-    const Tiles& tiles = columns == COLUMNS ? WIDE : NARROW;
-    const f32* b = weight + (panel * COLUMNS * POINTS + point * columns) * channels;
+  // The products of `count` cells, for one point and panel, of which `turned` has the sums.
+  void multiply(i64 point, i64 panel, i64 count, const f32* from, const f32* turned,
+                f32* to) const {
+    i64 parts = up(count, ROWS), done = 0;
+    const Tiles& tiles = columns_of(panel) == COLUMNS ? WIDE : NARROW;
+    const f32* b = turned + point * slice;
     Walk walk = {1, channels, pitch * 4, NO_OFFSET, false};
     for (i64 part = 0; part < parts; ++part) {
       i64 next = count * (part + 1) / parts;
@@ -168,13 +216,13 @@ struct Winograd {
       if (!at.rows[y] || edge >= out_width) continue;
       f32 sum[COLUMNS] = {};
       for (i64 k = 0; bias && k < left; ++k) sum[k] = bias[first + k];
-      const f32* b = plain + first * TAPS * channels;
-      for (i64 t = 0; t < TAPS; ++t, b += channels * columns) {
+      const f32* b = weight + first * TAPS * channels;
+      for (i64 t = 0; t < TAPS; ++t, b += columns) {
         i64 row = at.row + y - pad_y + t / 3, column = edge - pad_x + t % 3;
         if (row < 0 || row >= height || column < 0 || column >= width) continue;
         const f32* from = x + ((image * height + row) * width + column) * channels;
         for (i64 c = 0; c < channels; ++c)
-          for (i64 k = 0; k < left; ++k) sum[k] += from[c] * b[c * columns + k];
+          for (i64 k = 0; k < left; ++k) sum[k] += from[c] * b[c * TAPS * columns + k];
       }
       f32* to = at.rows[y] + (edge - at.column) * out_channels + first;
       for (i64 k = 0; k < left; ++k) to[k] = sum[k];
@@ -213,15 +261,23 @@ struct Winograd {
   }
 
   void run(i64 begin, i64 end, i64 first, i64 last, f32* scratch) const {
-    f32 *products = scratch + POINTS * plane, *zeros = products + group * POINTS * room;
+    f32 *products = scratch + POINTS * plane, *turned = products + group * POINTS * room;
+    f32* zeros = turned + held * POINTS * slice;
+    auto turn = [&](i64 from, i64 to) {
+      for (i64 panel = from; panel < to; ++panel)
+        turn_weight(panel, turned + (panel - from) * POINTS * slice);
+    };
+    if (kept) turn(first, last);
     for (i64 start = begin; start < end; start += block) {
       i64 stop = least(start + block, end);
       transform(start, stop, scratch, zeros);
       for (i64 from = first; from < last; from += group) {
         i64 to = least(from + group, last);
+        if (!kept) turn(from, to);
         for (i64 point = 0; point < POINTS; ++point)
           for (i64 panel = from; panel < to; ++panel)
             multiply(point, panel, stop - start, scratch,
+                     turned + (panel - (kept ? first : from)) * POINTS * slice,
                      products + (panel - from) * POINTS * room);
         for (i64 cell = start; cell < stop;) {
           Place at = place_of(cell);
@@ -237,8 +293,8 @@ struct Winograd {
 };
 
 // As CONVOLUTION, for a window of 3x3 that moves by one pixel, and channels that fill vectors of
-// any size. weight: the panels of the transformed weight, as of a window of 4x4; then those of the
-// weight.
+// any size. weight: panels of COLUMNS output channels (the last one maybe LANES), side by side for
+// each tap of each input channel.
 EXPORT void CONVOLUTION_WINOGRAD(const i64* numbers, const f32* x, const f32* weight,
                                  const f32* bias, f32* out, Epilogue epilogue, void** data,
                                  i64 threads) {
@@ -247,19 +303,19 @@ EXPORT void CONVOLUTION_WINOGRAD(const i64* numbers, const f32* x, const f32* we
   w.pad_y = numbers[11], w.pad_x = numbers[12];
   w.x = x, w.weight = weight, w.bias = bias, w.out = out, w.epilogue = epilogue, w.data = data;
   w.prepare();
-  i64 rest = w.out_channels % COLUMNS, width = w.out_channels - rest;
-  w.plain = weight + (width + (rest ? w.columns_of(w.panels - 1) : 0)) * POINTS * w.channels;
   bool fits = threads > 0;
   if (!threads) threads = 1;
   i64 down = 1, best = -1, least_read = 0;
   for (i64 t = 1; t <= threads; ++t) {
     if (threads % t) continue;
-    i64 parts = up(up(w.cells, ROWS), t), work = parts * ROWS * up(w.panels, threads / t);
-    i64 read = parts * ROWS + up(w.panels, threads / t) * COLUMNS;
+    i64 parts = up(up(w.cells, ROWS), t), share = up(w.panels, threads / t);
+    i64 cells = parts * ROWS, read = cells + share * COLUMNS;
+    i64 work = (cells + TURNED_WEIGHT) * share * TURNED_PIXELS + cells;
     if (best < 0 || work < best || work == best && read < least_read)
       best = work, least_read = read, down = t;
   }
   i64 across = threads / down, units = up(w.cells, ROWS);
+  w.share(up(units, down) * ROWS, up(w.panels, across));
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     i64 count = omp_get_num_threads();

@@ -50,6 +50,7 @@ def check(model: nn.Module, fast: Any, x: torch.Tensor) -> None:
 CASES = {
     "plain": (lambda: nn.Conv2d(3, 8, 3, bias=False), lambda: nn.BatchNorm2d(8), (2, 3, 9, 7)),
     "bias": (lambda: nn.Conv2d(4, 8, 3, stride=2, padding=1), lambda: nn.BatchNorm2d(8), (2, 4, 9, 7)),
+    "large": (lambda: nn.Conv2d(150, 900, 1), lambda: nn.BatchNorm2d(900), (2, 150, 3, 5)),
     "groups": (lambda: nn.Conv2d(6, 6, 3, groups=6), lambda: nn.BatchNorm2d(6), (1, 6, 8, 8)),
     "no affine": (lambda: nn.Conv1d(3, 5, 3), lambda: nn.BatchNorm1d(5, affine=False), (2, 3, 20)),
     "three": (lambda: nn.Conv3d(2, 5, 2), lambda: nn.BatchNorm3d(5, eps=0.1), (2, 2, 4, 5, 6)),

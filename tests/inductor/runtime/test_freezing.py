@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 import dynamo
 from dynamo.base import logs
 from inductor import compile_fx, freezing
+from inductor.ir.graph import Prepared
 from inductor.runtime import _launch
 from inductor.scheduler import library_kernels
 
@@ -341,3 +343,33 @@ def test_batch_norm_and_convolution_keep_one_copy(
         model[1].running_mean.data.add_(1)
         assert_same(fast(x), model(x))
     assert "prepared 2 weights" in capsys.readouterr().err  # and the bias
+
+
+def test_what_others_are_made_of_dies_once_they_are_made() -> None:
+    """Each is made just before it is needed, and none that nobody needs."""
+    order: list[str] = []
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def make(name: str, *given: torch.Tensor) -> torch.Tensor:
+        order.append(name)
+        made = sum(given) + torch.zeros(3)
+        gc.collect()
+        assert sum(ref() is not None for ref in alive if name.startswith("first")) == 0
+        if name.startswith("first"):
+            alive.append(weakref.ref(made))
+        return made
+
+    def item(name: str, *positions: int) -> Prepared:
+        return Prepared(positions, functools.partial(make, name))
+
+    prepared = [
+        item("first a", 0), item("first b", 1), item("nobody", 0), item("last a", 2),
+        item("last b", 3, 1), item("kept", 0), item("of kept", 7, 1),
+    ]  # fmt: skip
+    x, y = torch.randn(3), torch.randn(3)
+    call = freezing.FrozenCall(lambda *values: values, prepared, 2, unused=(2, 3, 4))
+    for _ in range(2):
+        *_, first, second, nobody, a, b, kept, of_kept = call(x, y)
+        assert first is second is nobody is None
+        assert a.equal(x) and b.equal(y + y) and kept.equal(x) and of_kept.equal(x + y)
+    assert order == ["first a", "last a", "first b", "last b", "kept", "of kept"]

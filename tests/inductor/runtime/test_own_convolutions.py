@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +50,7 @@ def convolve(
         make, size = convolver.channel_panels, convolver.channel_panels_size
     if winograd:
         assert geometry.suits_winograd()
-        make, size = convolver.winograd_panels, convolver.winograd_panels_size
+        make = convolver.winograd_panels
     panels, last = make(weight), x.contiguous(memory_format=LAST)
     assert panels.numel() == size(tuple(weight.shape))
     convolver.convolve(geometry, last, panels, bias, out, threads, winograd)
@@ -149,7 +150,7 @@ def test_fewer_products(convolver: Convolver, seed: int) -> None:
         assert_right(out, x, weight, bias, *how)
 
 
-@pytest.mark.parametrize(("channels", "size"), [(64, 28), (512, 7)])
+@pytest.mark.parametrize(("channels", "size"), [(64, 28), (256, 28), (256, 14), (512, 7)])
 def test_fewer_products_are_as_exact_as_eager(
     convolver: Convolver, channels: int, size: int
 ) -> None:
@@ -380,18 +381,17 @@ def test_what_follows_depthwise_and_grouped_convolutions(
     assert sorted(groups)[-2:] == [36, 64] and len(groups) >= 3
 
 
-@pytest.mark.parametrize(("megabytes", "winograd"), [(1, True), (0, False)])
+@pytest.mark.parametrize("missing", [0, 1])
 def test_a_copy_that_is_too_large_is_not_kept(
-    monkeypatch: pytest.MonkeyPatch, always_ours: list[Schedule], megabytes: int, winograd: bool
+    monkeypatch: pytest.MonkeyPatch, always_ours: list[Schedule], missing: int
 ) -> None:
-    weight_bytes = 32 * 64 * 9 * 4
-    room = megabytes << 20 or 2 * weight_bytes  # for a copy of the same size
+    room = 32 * 64 * 9 * 4 - missing  # a copy is as large as the weight, for Winograd's too
     monkeypatch.setattr(preparation, "most_bytes", lambda: room)
     module, x = nn.Sequential(nn.Conv2d(64, 32, 3, padding=1)).eval(), torch.randn(1, 64, 12, 12)
     torch.testing.assert_close(dynamo.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
     calls = [step for step in always_ours[0].steps if isinstance(step, ExternKernel) and step.ours]
     calls += [fused.call for fused in always_ours[0].fused_convolutions()]
-    assert len(calls) == 1 and (winograd or not calls[0].winograd)
+    assert len(calls) == 1 - missing
 
 
 def test_symbolic_sizes_stay_with_the_library(always_ours: list[Schedule]) -> None:
@@ -420,6 +420,14 @@ def test_without_time_most_answers_decide(
         use = library_convolutions.Convolutions.fastest
         assert use(asked, SimpleNamespace(args=[None] * 3), geometry) == way  # type: ignore[arg-type]
     assert not asked.measured and len(asked.ratios) == 2
+
+
+@pytest.mark.parametrize(("images", "fewer"), [(32, 8), (5, 5), (1, 1)])
+def test_large_images_are_measured_a_few_at_a_time(images: int, fewer: int) -> None:
+    size = (112, 112) if images < 32 else (56, 112)
+    geometry = Geometry(images, 64, size, 64, size, (3, 3), (1, 1), (1, 1), (1, 1))
+    measured = library_convolutions._measured(geometry)
+    assert measured.images == fewer and measured == replace(geometry, images=fewer)
 
 
 def test_what_is_measured_is_kept() -> None:

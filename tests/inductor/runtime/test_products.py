@@ -111,7 +111,7 @@ def test_other_instruction_sets(flags: tuple[str, ...]) -> None:
     if not {flag[2:] for flag in flags if flag.startswith("-m")} - {"arch=x86-64"} <= runs:
         return
     product = bind_product(ctypes.CDLL(path))
-    for m, n, k in ((37, 70, 129), (1, 33, 1024), (100, 257, 801)):
+    for m, n, k in ((37, 70, 129), (1, 33, 1024), (7, 35, 99), (100, 257, 801)):
         x, weight, bias = torch.randn(m, k), torch.randn(n, k).t(), torch.randn(n)
         for side in (weight, product.panels(weight)):
             out = torch.full((m, n), float("nan"))
@@ -120,15 +120,16 @@ def test_other_instruction_sets(flags: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("how", ["rows", "turned", "plain"])
+@pytest.mark.parametrize("how", ["rows", "turned", "plain", "few"])
 def test_each_part_is_finished_once(product: Product, threads: int, how: str) -> None:
     """By which thread ever: each part of the result is complete when the epilogue gets it."""
     numbers = random.Random(threads)
     m, n, k = numbers.randint(90, 300), numbers.randint(400, 1300), numbers.randint(700, 1000)
+    m = numbers.randint(1, 8) if how == "few" else m
     x, weight = torch.randn(k, m).t() if how == "turned" else torch.randn(m, k), torch.randn(k, n)
     out, seen, taken = torch.zeros(m, n), torch.zeros(m, n), torch.empty(m, n)
     right, strides = product.panels(weight), (0, 0)
-    if how == "plain":
+    if how in ("plain", "few"):
         weight = torch.randn(n, k).t()
         right, strides = weight, (1, k)
         assert product.is_plain(m, k)
@@ -147,7 +148,7 @@ def test_each_part_is_finished_once(product: Product, threads: int, how: str) ->
 
 def test_dense_weights_are_read_where_they_lie(product: Product) -> None:
     """Where rows of a are many, and rows of the weight do not share their sets of the cache."""
-    assert not product.is_plain(8, 768) and not product.is_plain(256, 2048)
+    assert not product.is_plain(9, 768) and not product.is_plain(256, 2048)
     for m, n, k in itertools.product((65, 97, 200), (1, 47, 48, 49, 145), (5, 191, 193, 385, 770)):
         assert product.is_plain(m, k)
         x, weight, bias = torch.randn(m, k + 1)[:, :k], torch.randn(n, k), torch.randn(n)
@@ -155,6 +156,23 @@ def test_dense_weights_are_read_where_they_lie(product: Product) -> None:
             out = torch.full((m, n), float("nan"))
             product.multiply(x, weight.t(), start, out, 2)
             assert_right(out, x, weight.t(), start)
+
+
+@pytest.mark.parametrize("m", range(1, 9))
+def test_few_rows_beside_dense_weights(product: Product, m: int) -> None:
+    """These are read where they lie, whatever their sizes."""
+    for n, k in ((1, 5), (3, 1024), (65, 768), (130, 1031), (257, 4100), (700, 8)):
+        assert product.is_plain(m, k)
+        x, weight = torch.randn(m, k + 1)[:, :k], torch.randn(n, k + 2)[:, :k]
+        for start, threads in ((None, 1), (torch.randn(n), 3)):
+            out = torch.full((m, n), float("nan"))
+            product.multiply(x, weight.t(), start, out, threads)
+            assert_right(out, x, weight.t(), start)
+    x[0, k - 1], weight[n - 1, 2] = float("nan"), float("inf")
+    out = torch.full((m, n), float("nan"))
+    product.multiply(x, weight.t(), None, out, 2)
+    assert out[0].isnan().all() and not out[1:, :-1].isnan().any()
+    torch.testing.assert_close(out, x @ weight.t(), equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
 def test_special_values_spread_as_in_any_product(product: Product) -> None:
