@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from inductor.codegen.attention.spec import broadcast_steps
 from inductor.codegen.cpp.attention import attention_declaration, attention_name
 from inductor.codegen.cpp.convolution import (
@@ -38,6 +40,7 @@ extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
 """
 
 
+STACKS = torch.ops.aten.bmm.default  # a product of our own for each matrix of a stack
 SYMBOL = re.compile(r"\bk\d+\b")
 
 
@@ -83,6 +86,7 @@ class _Writer:
         self.slots: list[tuple[Any, ...]] = []
         self.views: dict[tuple[Any, ...], int] = {}
         self.externs: list[tuple[Any, ...]] = []
+        self.called: list[int] = []  # externs that are not only for want of memory
         self.lines: list[str] = []
         self.steps: list[Row] = []
         self.declarations: set[str] = set()
@@ -108,6 +112,8 @@ class _Writer:
                 self._call_convolution(step.call, step)
             elif isinstance(step, ExternKernel) and is_own_convolution(step):
                 self._call_convolution(step)
+            elif isinstance(step, ExternKernel) and step.ours and step.target is STACKS:
+                self._call_products(step)
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
             elif isinstance(step, TemplateKernel):
@@ -128,6 +134,7 @@ class _Writer:
             "views": [],
             "constants": [constant.value for constant in self.graph.constants],
             "externs": self.externs,
+            "called": self.called,
             "outputs": [self._output(output) for output in self.graph.outputs],
             "steps": self.steps,
         }
@@ -164,6 +171,7 @@ class _Writer:
 
     def _call_extern(self, step: ExternKernel) -> None:
         number = self._extern_number(step)
+        self.called.append(number)
         self.lines.append(f"  if (rt->call(rt, {number})) return 1;  // {self.externs[-1][0]}")
 
     def _extern_number(self, step: ExternKernel) -> int:
@@ -211,6 +219,30 @@ class _Writer:
             instead += f" {source.name}({context}, 0, {m}, 0, {n});"
         self.lines.append(f"  if ({function}({arguments}, {behind})) {{ {instead} }}")
         self.declarations.add(HALF_DECLARATION if half else PRODUCT_DECLARATION)
+
+    def _call_products(self, step: ExternKernel) -> None:
+        """Of each matrix of a stack: side by side, where there are as many as threads."""
+        x, weight = (view for view in step.args if isinstance(view, ViewRef))
+        (batch, m, k), n = x.size, weight.size[2]
+        outer = self.threads if batch >= self.threads > 1 else 1
+        step_x, *strides_x = x.stride
+        if 1 not in strides_x:  # of a size of 1
+            strides_x = [k, 1] if m == 1 else [1, m]
+        step_w, *strides_w = weight.stride
+        result = self._pointer(self._whole(step.name))
+        left = f"{self._pointer(x)} + b * {step_x}"
+        right = f"{self._pointer(weight)} + b * {step_w}"
+        numbers = (m, n, k, left, *strides_x, right, *strides_w, 0, f"{result} + b * {m * n}")
+        threads = 1 if outer > 1 else self.threads
+        arguments = ", ".join(f"{each}" for each in (*numbers, threads))
+        self.lines.append("  { int failed = 0;")
+        if outer > 1:
+            self.lines.append(f"#pragma omp parallel for num_threads({outer}) reduction(|:failed)")
+        self.lines.append(f"    for (i64 b = 0; b < {batch}; ++b)")
+        self.lines.append(f"      failed |= {PRODUCT_NAME}({arguments}, 0, 0);")
+        instead = f"rt->call(rt, {self._extern_number(step)})"
+        self.lines.append(f"    if (failed && {instead}) return 1; }}")
+        self.declarations.add(PRODUCT_DECLARATION)
 
     def _call_attention(self, step: ExternKernel) -> None:
         """The library's function; the operator, where that is not there or finds no memory."""
