@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from inductor.codegen.attention.spec import broadcast_steps
 from inductor.codegen.cpp.attention import attention_declaration, attention_name
 from inductor.codegen.cpp.convolution import (
@@ -24,7 +22,9 @@ from inductor.codegen.cpp.convolution import (
 )
 from inductor.codegen.cpp.half_product import HALF_DECLARATION, HALF_NAME
 from inductor.codegen.cpp.kernel import KernelSource
+from inductor.codegen.cpp.own_calls import STACKS, SUMS, print_stack, print_sums
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.codegen.cpp.types import memory_type
 from inductor.codegen.step_facts import Row, facts_of_step
 from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.convolutions import geometry_of, is_own_convolution
@@ -40,7 +40,6 @@ extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
 """
 
 
-STACKS = torch.ops.aten.bmm.default  # a product of our own for each matrix of a stack
 SYMBOL = re.compile(r"\bk\d+\b")
 
 
@@ -113,7 +112,9 @@ class _Writer:
             elif isinstance(step, ExternKernel) and is_own_convolution(step):
                 self._call_convolution(step)
             elif isinstance(step, ExternKernel) and step.ours and step.target is STACKS:
-                self._call_products(step)
+                self._call_stack(step)
+            elif isinstance(step, ExternKernel) and step.ours and step.target is SUMS:
+                self._call_sums(step)
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
             elif isinstance(step, TemplateKernel):
@@ -220,29 +221,19 @@ class _Writer:
         self.lines.append(f"  if ({function}({arguments}, {behind})) {{ {instead} }}")
         self.declarations.add(HALF_DECLARATION if half else PRODUCT_DECLARATION)
 
-    def _call_products(self, step: ExternKernel) -> None:
-        """Of each matrix of a stack: side by side, where there are as many as threads."""
+    def _call_stack(self, step: ExternKernel) -> None:
         x, weight = (view for view in step.args if isinstance(view, ViewRef))
-        (batch, m, k), n = x.size, weight.size[2]
-        outer = self.threads if batch >= self.threads > 1 else 1
-        step_x, *strides_x = x.stride
-        if 1 not in strides_x:  # of a size of 1
-            strides_x = [k, 1] if m == 1 else [1, m]
-        step_w, *strides_w = weight.stride
-        result = self._pointer(self._whole(step.name))
-        left = f"{self._pointer(x)} + b * {step_x}"
-        right = f"{self._pointer(weight)} + b * {step_w}"
-        numbers = (m, n, k, left, *strides_x, right, *strides_w, 0, f"{result} + b * {m * n}")
-        threads = 1 if outer > 1 else self.threads
-        arguments = ", ".join(f"{each}" for each in (*numbers, threads))
-        self.lines.append("  { int failed = 0;")
-        if outer > 1:
-            self.lines.append(f"#pragma omp parallel for num_threads({outer}) reduction(|:failed)")
-        self.lines.append(f"    for (i64 b = 0; b < {batch}; ++b)")
-        self.lines.append(f"      failed |= {PRODUCT_NAME}({arguments}, 0, 0);")
+        pointers = [self._pointer(view) for view in (x, weight, self._whole(step.name))]
         instead = f"rt->call(rt, {self._extern_number(step)})"
-        self.lines.append(f"    if (failed && {instead}) return 1; }}")
+        self.lines += print_stack(x, weight, pointers, self.threads, instead)
         self.declarations.add(PRODUCT_DECLARATION)
+
+    def _call_sums(self, step: ExternKernel) -> None:
+        x, dim, *_ = step.args
+        assert isinstance(x, ViewRef) and isinstance(dim, int) and step.layout is not None
+        views = (x, self._whole(step.name))
+        pointers = [self._pointer(view, memory_type(view.dtype)) for view in views]
+        self.lines += print_sums(x, step.layout, dim, pointers)
 
     def _call_attention(self, step: ExternKernel) -> None:
         """The library's function; the operator, where that is not there or finds no memory."""

@@ -29,6 +29,7 @@ import torch
 
 from dynamo.base import logs
 from inductor.codegen.cpp.half_product import HALF_NAME
+from inductor.codegen.cpp.own_calls import is_own_stack, is_own_sum
 from inductor.codegen.cpp.product import ALIAS, PRODUCT_NAME
 from inductor.config import OWN, config
 from inductor.ir.body import trace_body
@@ -138,7 +139,7 @@ class _Rewriter:
                 node = self.convolutions.rewritten(node)
                 linear = self.as_linear(node)
             if linear is None:
-                nodes.append(self.as_own_products(node))
+                nodes.append(self.as_own(node))
             else:
                 assert isinstance(node, ExternKernel)
                 way = self.chooser.fastest(linear)
@@ -152,12 +153,12 @@ class _Rewriter:
             prepared=self.preparer.prepared(),
         )  # fmt: skip
 
-    def as_own_products(self, node: Node) -> Node:
-        """A product of stacks of matrices by our own, where no library is wanted."""
+    def as_own(self, node: Node) -> Node:
+        """A call that the wrapper computes by itself, where no library is wanted."""
         if config.library_kernels != OWN or not isinstance(node, ExternKernel):
             return node
         fits = is_own_stack(node) and self.chooser.ours(torch.float32) is not None
-        return replace(node, ours=True) if fits else node
+        return replace(node, ours=True) if fits or is_own_sum(node) else node
 
     def as_linear(self, node: ExternKernel) -> Linear | None:
         find = _as_own_linear if config.library_kernels == OWN else _as_linear
@@ -346,23 +347,6 @@ def _with_views(node: ExternKernel, linear: Linear) -> ExternKernel:
     weight = linear.weight
     right = replace(weight, size=weight.size[::-1], stride=weight.stride[::-1])
     return replace(node, args=(*node.args[:-2], linear.x, right))
-
-
-def is_own_stack(node: ExternKernel) -> bool:
-    """Whether our own product computes each matrix of this product of stacks of known sizes."""
-    layout = node.layout
-    if node.target is not aten.bmm.default or layout is None or node.kwargs:
-        return False
-    x, weight = node.args
-    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef):
-        return False
-    batch, m, k = x.size
-    n = weight.size[2]
-    sizes = (batch, m, n, k)
-    if layout.dtype is not torch.float32 or any(type(i) is not int or i < 1 for i in sizes):
-        return False
-    dense = layout.stride == (m * n, n, 1) and layout.offset == 0
-    return dense and 1 in (*x.stride[1:], m, k) and weight.stride[1] != 0
 
 
 @dataclass(frozen=True, slots=True)
