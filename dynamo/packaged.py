@@ -59,10 +59,10 @@ class LoadedPackage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.description = _read(folder)
+        self.description, checksum = _read(folder)
         self._arguments = _tree(self.description["arguments"]["structure"], folder)
         self._result = _tree(self.description["result"]["structure"], folder)
-        self._library = _library(folder / "libmodel.so")
+        self._library = _library(folder, checksum)
         error = ctypes.create_string_buffer(ROOM)
         self._model = self._library.dynamo_package_open(str(folder).encode(), error, ROOM)
         if not self._model:
@@ -139,11 +139,14 @@ class LoadedPackage:
                           "packaged, or package it again for these arguments.")
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """The description, where library and description are what was written. Errors: LoadError."""
+def _read(folder: Path) -> tuple[dict[str, Any], int]:
+    """The description and the library's checksum, where both are what was written. Errors:
+    LoadError."""
+    checksums = {}
     try:
         lines = (folder / "package.sum").read_text().splitlines()
-        for name, _, size, digest in (line.split() for line in lines):
+        for name, checksum, size, digest in (line.split() for line in lines):
+            checksums[name] = int(checksum, 16)
             content = (folder / name).read_bytes()
             if len(content) != int(size) or hashlib.sha256(content).hexdigest() != digest:
                 raise LoadError(f"{folder / name} is damaged: its contents are not what was "
@@ -156,7 +159,7 @@ def _read(folder: Path) -> dict[str, Any]:
     if described.get("format") != FORMAT:
         raise LoadError(f"{folder} is a package of format {described.get('format')}, this version "
                         f"reads {FORMAT}.\n  What to do: package the model again.")
-    return described
+    return described, checksums["libmodel.so"]
 
 
 def _tree(structure: Mapping[str, Any], folder: Path) -> pytree.TreeSpec:
@@ -170,11 +173,14 @@ def _tree(structure: Mapping[str, Any], folder: Path) -> pytree.TreeSpec:
                         f"({error}).\n  What to do: install what defines them.") from None
 
 
-def _library(path: Path) -> Any:
+def _library(folder: Path, checksum: int) -> Any:
+    """The loaded library. A path that `dlopen` has seen stands for what was there then, whatever is
+    there now: so the path tells the checksum, by its slashes."""
+    slashes = "".join("//." if checksum >> bit & 1 else "/." for bit in range(32))
     try:
-        library = ctypes.CDLL(str(path.resolve()))
+        library = ctypes.CDLL(f"{folder.resolve()}{slashes}/libmodel.so")
     except OSError as error:
-        raise LoadError(f"{path} can't be loaded ({error}).") from None
+        raise LoadError(f"{folder}/libmodel.so can't be loaded ({error}).") from None
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     tensors = ctypes.POINTER(_Tensor)
     library.dynamo_package_open.argtypes = [text, text, size]

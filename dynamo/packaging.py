@@ -188,7 +188,8 @@ class _Places:
 def _results(
     places: Sequence[tuple[str, Any]]
 ) -> tuple[list[tuple[str, Any]], list[dict[str, Any]]]:
-    """The tensors that the library gives, each once, and what `model.json` has of each leaf."""
+    """The tensors that the library gives, and what `model.json` has of each leaf: one object in two
+    places is the first of them."""
     given: list[tuple[str, Any]] = []
     seen: dict[Any, int] = {}
     rows: list[dict[str, Any]] = []
@@ -197,9 +198,8 @@ def _results(
             rows.append({"value": value})
             continue
         key = (kind, id(value) if kind == WEIGHT else value)
-        if key not in seen:
-            seen[key] = len(given)
-            given.append((kind, value))
+        seen.setdefault(key, len(given))
+        given.append((kind, value))
         row = {"output": seen[key]}
         rows.append({**row, "input": value} if kind == ARGUMENT else row)
     return given, rows

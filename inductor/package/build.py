@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from inductor.codegen.cpp.attention import attention_name, attention_unit
@@ -114,8 +115,8 @@ def link_library(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ThreadPoolExecutor(max_workers=max(1, cores)) as pool:
-            paths = list(pool.map(
-                lambda row: _compiled(*row, toolchain, store, folder), enumerate(objects)))
+            compiled = partial(_compiled, toolchain=toolchain, store=store, folder=folder)
+            paths = list(pool.map(compiled, range(len(objects)), objects))
         library = folder / "libmodel.so"
         _run([toolchain.compiler, *LINK, *map(str, paths), "-o", str(library),
               *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
@@ -123,7 +124,7 @@ def link_library(
 
 
 def _compiled(
-    number: int, one: Object, toolchain: Toolchain, store: Store, folder: Path
+    number: int, one: Object, *, toolchain: Toolchain, store: Store, folder: Path
 ) -> Path:
     path = folder / f"{number}.o"
     key = _key(one, toolchain)

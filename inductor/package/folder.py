@@ -142,7 +142,7 @@ def _contents(weights: Sequence[torch.Tensor]) -> Iterator[memoryview]:
         count = span_of(weight)
         if count:
             flat = weight.detach().as_strided((count,), (1,), weight.storage_offset())
-            yield memoryview(flat.view(torch.uint8).numpy())
+            yield flat.view(torch.uint8).numpy().data
         yield memoryview(bytes(-count * weight.itemsize % ALIGNMENT))
 
 

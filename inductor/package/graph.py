@@ -200,13 +200,10 @@ class _Slots:
 
 def _left_to_libtorch(made: Generated) -> tuple[tuple[str, str], ...]:
     """Operators of libtorch that are called, each with the user's line that first needs it."""
-    names = {made.spec["externs"][number][:2] for number in made.spec["called"]}
+    names = {made.spec["externs"][number][0] for number in made.spec["called"]}
     lines: dict[str, str] = {}
     for node in made.lowered.graph.nodes:
         target = getattr(node, "target", None)
         if isinstance(target, torch._ops.OpOverload):
             lines.setdefault(target._schema.name, next(iter(node.origins.lines), ""))
-    rows = []
-    for name, overload in sorted(names):
-        rows.append((f"{name}.{overload}" if overload else name, lines.get(name, "")))
-    return tuple(rows)
+    return tuple([(name, lines.get(name, "")) for name in sorted(names)])

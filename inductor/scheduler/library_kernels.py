@@ -321,8 +321,8 @@ def _as_own_linear(
     known = all(type(size) is int and size > 0 for size in sizes)
     if not known or 1 not in x.stride or weight.stride[0] == 0:
         return _as_linear(node, layouts, frozen)
-    result = replace(x, size=node.layout.size, stride=node.layout.stride)
-    if _without_ones(result).stride != (n, 1):
+    down, across = node.layout.stride
+    if m > 1 and down != n or n > 1 and across != 1:
         return None
     if isinstance(bias, ViewRef) and (bias.size != (n,) or n > 1 and bias.stride != (1,)):
         return None

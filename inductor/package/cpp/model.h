@@ -156,8 +156,8 @@ inline std::string content_of(const std::string& path) {
   return content.str();
 }
 
-// Errors: Error where the library is not what was written. Lines of `package.sum`: name, checksum, bytes, SHA-256.
-inline void check_library(const std::string& folder) {
+// The checksum of the library. Errors: Error where it is not what was written. Lines of `package.sum`: name, checksum, bytes, SHA-256.
+inline uint64_t check_library(const std::string& folder) {
   std::istringstream sums(content_of(folder + "/package.sum"));
   std::string name, digest;
   uint64_t sum = 0;
@@ -165,10 +165,18 @@ inline void check_library(const std::string& folder) {
   while (sums >> name >> std::hex >> sum >> std::dec >> bytes >> digest) {
     if (name != "libmodel.so") continue;
     std::string content = content_of(folder + "/libmodel.so");
-    if (content.size() == bytes && checksum(content) == sum) return;
+    if (content.size() == bytes && checksum(content) == sum) return sum;
     throw Error(folder + "/libmodel.so is damaged: its contents are not what was written");
   }
   throw Error(folder + "/package.sum is damaged");
+}
+
+// Where the library is. A path that `dlopen` has seen stands for what was there then, whatever is there now: so this one
+// tells the checksum, by its slashes.
+inline std::string path_of_library(const std::string& folder, uint64_t sum) {
+  std::string path = folder[0] == '/' ? folder : "./" + folder;
+  for (int bit = 0; bit < 32; ++bit) path += sum >> bit & 1 ? "//." : "/.";
+  return path + "/libmodel.so";
 }
 
 struct Library {
@@ -181,9 +189,7 @@ struct Library {
   size_t inputs = 0, outputs = 0;
 
   explicit Library(const std::string& folder) {
-    check_library(folder);
-    std::string path = folder + "/libmodel.so";
-    if (path[0] != '/' && path[0] != '.') path = "./" + path;  // a bare name would be looked for elsewhere
+    std::string path = path_of_library(folder, check_library(folder));
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: threads of OpenMP may be in it
     if (library == nullptr) throw Error(std::string("can't load ") + dlerror());
     void* (*open)(const char*, char*, size_t) = nullptr;
