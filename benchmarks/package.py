@@ -1,8 +1,9 @@
-"""Packages beside eager and `dynamo.compile`: seconds of a call, in blocks, and the size of the folder.
+"""Packages beside eager and `dynamo.compile`: time of a call, in blocks; size of the folder.
 
     python -m benchmarks.package [--models bert resnet50] [--folder /tmp/packages] [--calls 15]
 
-The program in C++ is `tests/package/runner.cpp`, in an empty environment; its times are medians of a block of calls.
+The program in C++ is `tests/package/runner.cpp`, in an empty environment. Times are medians of
+blocks of calls.
 """
 
 from __future__ import annotations
@@ -68,13 +69,14 @@ def measure(name: str, root: Path, calls: int, runner: Path) -> None:
         for _ in range(3):
             for label, call in (("eager", model), ("compiled", compiled), ("loader", loaded)):
                 times[label].append(median_of(lambda call=call: call(*args, **kwargs), calls))
-            times["C++"].append(float(subprocess.run(command, check=True, capture_output=True).stdout))
+            done = subprocess.run(command, check=True, capture_output=True)
+            times["C++"].append(float(done.stdout))
     size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
     weights = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
     library = (folder / "libmodel.so").stat().st_size / 2**20
     row = "  ".join(f"{label} {statistics.median(ms) * 1e3:.2f}" for label, ms in times.items())
-    print(f"{name}: ms a call: {row}; made in {made:.1f} s; {size:.0f} MB (library {library:.2f}, weights of "
-          f"the model {weights:.0f})", flush=True)
+    print(f"{name}: ms a call: {row}; made in {made:.1f} s; {size:.0f} MB (library {library:.2f}, "
+          f"weights of the model {weights:.0f})", flush=True)
 
 
 def main() -> None:
@@ -85,8 +87,9 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     runner = given.folder / "runner"
-    subprocess.run(["g++", "-std=c++17", "-O2", "-I", str(HEADERS), str(ROOT / "tests/package/runner.cpp"), "-o",
-                    str(runner), "-ldl", "-lpthread"], check=True)
+    source = ROOT / "tests/package/runner.cpp"
+    subprocess.run(["g++", "-std=c++17", "-O2", "-I", str(HEADERS), str(source), "-o", str(runner),
+                    "-ldl", "-lpthread"], check=True)
     for name in given.models:
         measure(name, given.folder, given.calls, runner)
 

@@ -7,6 +7,7 @@ left is a call of an operator of libtorch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ from inductor.ir.graph import InputBuffer
 from inductor.kept import is_lazy, served
 
 ARGUMENT, WEIGHT, GRAPH, PLAIN = "argument", "weight", "graph", "plain"
+NONE = "none"
+ENTRY, READ = "int run(Runtime* rt)", re.compile(r"\bd\[(\d+)\]")
 Place = tuple[str, Any]
 """("argument", number), ("weight", tensor), or of a result ("graph", number), ("plain", value)."""
 SETTINGS = {"library_kernels": OWN, "frozen_megabytes": 1 << 20, "freezing": True}
@@ -55,9 +58,9 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Code:
     """units: texts of C++. spec: of the launcher (`runtime/csrc/spec.cpp`), with slots of kind
-    "argument" and "weight" (position: in `weights`) for inputs and constants. results: of the
-    program, a `Seen` or a plain value. written: arguments that it writes. libtorch: operators that
-    it calls, each with the user's line."""
+    "argument", "weight" (position: in `weights`) or "none" for inputs and constants. results: of
+    the program, a `Seen` or a plain value. written: arguments that it writes. libtorch: operators
+    that it calls, each with the user's line."""
 
     units: list[str]
     spec: dict[str, Any]
@@ -85,6 +88,7 @@ def generate(
         values = [value if kind == WEIGHT else None for kind, value in inputs]
         slots = _Slots(made, arguments, inputs, _prepared(made, values))
         found = [slots.of_result(place, graph) for place in results]
+        slots.number_weights(found)
     left = _left_to_libtorch(made)
     return Code(made.units, slots.spec, slots.weights, found, written, left)
 
@@ -130,7 +134,7 @@ class _Slots:
         self, made: Generated, arguments: Sequence[torch.Tensor], inputs: Sequence[Place],
         values: list[Any],
     ) -> None:
-        self._arguments = arguments
+        self._arguments, self._units = arguments, made.units
         self.weights: list[torch.Tensor] = []
         self._known: dict[Any, int] = {}
         self._inputs = inputs
@@ -147,13 +151,24 @@ class _Slots:
         if kind == "packed":
             raise AssertionError("a weight in an order of oneDNN's")
         if kind == "constant":
-            return (WEIGHT, self._weight(constants[position]), *meta)
+            return (WEIGHT, constants[position], *meta)
         if kind != "input":
             return row
         at = buffers[position].position
         if at < len(self._inputs) and self._inputs[at][0] == ARGUMENT:
             return (ARGUMENT, self._inputs[at][1], *meta)
-        return (WEIGHT, self._weight(values[at]), *meta)
+        return (WEIGHT, values[at], *meta)
+
+    def number_weights(self, results: Sequence[Any]) -> None:
+        """Puts weights into the list, but those that kernels read as prepared copies alone."""
+        text = "\n".join(unit for unit in self._units if ENTRY in unit)
+        used = {int(number) for number in READ.findall(text)}
+        used |= {result.slot for result in results if isinstance(result, Seen)}
+        rows = self.spec["slots"]
+        for at, (kind, value, *meta) in enumerate(rows):
+            if kind == WEIGHT:
+                known = at in used
+                rows[at] = (WEIGHT, self._weight(value), *meta) if known else (NONE, 0, *meta)
 
     def _weight(self, value: torch.Tensor) -> int:
         """Its number; one for tensors over the same memory."""
@@ -193,8 +208,7 @@ class _Slots:
         """An argument or weight that is returned, in a slot of its own."""
         like = value if kind == WEIGHT else self._arguments[value]
         meta = (like.dtype, tuple(like.shape), tuple(like.stride()))
-        number = self._weight(value) if kind == WEIGHT else value
-        self.spec["slots"].append((kind, number, *meta))
+        self.spec["slots"].append((kind, value, *meta))
         return Seen(len(self.spec["slots"]) - 1, 0, *meta)
 
 

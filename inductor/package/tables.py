@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor.package.graph import ARGUMENT, WEIGHT, Code, Seen
+from inductor.package.graph import ARGUMENT, NONE, WEIGHT, Code, Seen
 
 ALIGNMENT = 64
 # As torch numbers them; `model.h` and `runtime.cpp` know these.
@@ -23,7 +23,7 @@ DTYPES = {
     torch.bfloat16: 15,
 }  # fmt: skip
 KINDS = {ARGUMENT: "kArgument", WEIGHT: "kWeight", "arena": "kArena", "output": "kOutput",
-         "extern": "kExtern", "sizes": "kSizes"}  # fmt: skip
+         "extern": "kExtern", "sizes": "kSizes", NONE: "kNone"}  # fmt: skip
 
 
 class NoType(Exception):

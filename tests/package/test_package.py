@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 import dynamo
 from dynamo.exc import GuardFailed, LoadError, Unsupported
 from dynamo.packaged import DTYPES, NUMBERS
+from examples.package import make
 
 ROOT = Path(__file__).parents[2]
 HEADERS = ROOT / "inductor" / "package" / "cpp"
@@ -132,6 +133,20 @@ def test_small_transformers(runner: Path, tmp_path: Path, name: str) -> None:
         return (), {"input_ids": torch.randint(0, 50, (2, 12)), **more}
 
     check(runner, tmp_path / name, small_model(name), make)
+
+
+def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make.main(str(tmp_path / "classifier"))
+    with torch.no_grad():
+        rows = make.classifier()(torch.arange(16.0).reshape(2, 8) / 16).tolist()
+    wanted = [[f"{value:.4f}" for value in row] for row in rows]
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == wanted
+    program = tmp_path / "main"
+    source = ROOT / "examples" / "package" / "main.cpp"
+    subprocess.run(["g++", "-std=c++17", str(source), "-I", str(tmp_path / "classifier"), "-ldl", "-o", str(program)],
+                   check=True)
+    out = subprocess.run(["env", "-i", str(program), str(tmp_path / "classifier")], capture_output=True, text=True)
+    assert [line.split() for line in out.stdout.splitlines()] == wanted, out.stderr
 
 
 class Convolutions(torch.nn.Module):

@@ -27,10 +27,11 @@ struct Meta {
   int dtype, dims, at;
 };
 
-enum class Kind : char { kArgument, kWeight, kArena, kOutput, kExtern, kSizes };
+enum class Kind : char { kArgument, kWeight, kArena, kOutput, kExtern, kSizes, kNone };
 
 // A place of a buffer. position: of the argument, the byte among the weights, or for the arena the index of its byte
-// among the numbers. kSizes: the values of the symbols.
+// among the numbers. kSizes: the values of the symbols. kNone: a weight of
+// which kernels read a prepared copy.
 struct Slot {
   Kind kind;
   int64_t position;
