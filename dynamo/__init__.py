@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     )
     from dynamo.checked_calls import verify
     from dynamo.explanation import explain
+    from dynamo.packaged import load_package
+    from dynamo.packaging import package
     from dynamo.profiling import profile
     from dynamo.reporting.api import report
     from dynamo.shapes.marks import Dim
@@ -85,6 +87,8 @@ _HOMES = {
     "mark_static mark_unbacked maybe_mark_dynamic nonstrict_trace set_stance skip "
     "substitute_in_graph",
     "dynamo.explanation": "explain",
+    "dynamo.packaged": "load_package",
+    "dynamo.packaging": "package",
     "dynamo.profiling": "profile",
     "dynamo.reporting.api": "report",
     "dynamo.shapes.marks": "Dim",
@@ -125,6 +129,7 @@ __all__ = [
     "list_backends",
     "load_cache_artifacts",
     "load_compiled",
+    "load_package",
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
@@ -134,6 +139,7 @@ __all__ = [
     "nested_compile_region",
     "nonstrict_trace",
     "optimize",
+    "package",
     "patch_dynamo_config",
     "profile",
     "prune_cache",

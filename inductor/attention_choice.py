@@ -16,7 +16,7 @@ import torch
 
 from dynamo.base.config import config as base_config
 from inductor.codegen.cpp.attention import attention_name
-from inductor.config import config
+from inductor.config import OWN, config
 from inductor.cpu_attention import FEWEST_OPERATIONS, load, operations
 from inductor.runtime.cpu_attention import CpuAttention
 from inductor.runtime.store import Store, make_key, open_store
@@ -47,7 +47,7 @@ class Answer:
 
 def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> bool:
     """Whether to use our kernel, which is built for that; the tensors fit it."""
-    if operations(q, k, v) < FEWEST_OPERATIONS:
+    if operations(q, k, v) < FEWEST_OPERATIONS and config.library_kernels != OWN:
         return False
     library = load(q.dtype)
     if library is None or config.library_kernels != "measure":

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -492,13 +492,51 @@ def _compile_inference(
     steady: frozenset[int] = frozenset(),
 ) -> Compiled:
     if not has_symbols(module):
-        with timed("inductor.passes"):
-            module = in_float32(module)
-            module, made, taken = _prepared(module, len(fakes), frozen, steady)
-            module = laid_out(module)
-        positions = frozen.union(range(len(fakes), len(fakes) + len(made)))
-        module.meta.update(frozen=positions, prepared=made, prepared_bytes=taken)
+        module = _with_constants(module, fakes, frozen, steady)
     return compile_aten(module, fakes)
+
+
+def _with_constants(
+    module: torch.fx.GraphModule, fakes: list[Any], frozen: frozenset[int], steady: frozenset[int]
+) -> torch.fx.GraphModule:
+    """The graph of inference in its layout, with what is computed once among its inputs."""
+    with timed("inductor.passes"):
+        module = in_float32(module)
+        module, made, taken = _prepared(module, len(fakes), frozen, steady)
+        module = laid_out(module)
+    positions = frozen.union(range(len(fakes), len(fakes) + len(made)))
+    module.meta.update(frozen=positions, prepared=made, prepared_bytes=taken)
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The code of a graph on a CPU, and what made it. prepared: what its last inputs hold."""
+
+    units: list[str]
+    spec: dict[str, Any]
+    lowered: Lowered
+    prepared: tuple[Prepared, ...]
+
+
+@collection_paused()
+@with_libraries
+def generate_inference(
+    module: torch.fx.GraphModule, fakes: list[Any], frozen: frozenset[int], steady: frozenset[int]
+) -> Generated:
+    """The code of an ATen graph of inference on a CPU, for a package (`package/graph.py`)."""
+    if has_symbols(module):
+        with timed("inductor.passes"):
+            module = laid_out(module)
+    else:
+        module = _with_constants(module, fakes, frozen, steady)
+    with timed("inductor.passes"):
+        module = rewritten(module)
+    logs.log("aot_graphs").emit(lambda: str(module.code))
+    lowered, schedule = _lower_and_schedule(module, None)
+    units, spec = _generate(lowered, schedule)
+    return Generated(
+        units, spec, lowered, (*module.meta.get("prepared", ()), *lowered.graph.prepared))
 
 
 def _prepared(

@@ -24,7 +24,8 @@ config = Config(
             "library_kernels",
             "measure",
             "How the library of a product is chosen: measure (once, kept on disk), known (what has "
-            "been measured; so in the background) or default.",
+            "been measured; so in the background), default, or own (our kernels alone, where they "
+            "can; so in packages).",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
         Knob(
@@ -108,6 +109,8 @@ config = Config(
         ),
     ],
 )
+
+OWN = "own"  # as a value of `library_kernels`
 
 STAGES: dict[str, str] = {
     "decompositions": "operators that ATen has kernels for stay whole, unless they are lowered",

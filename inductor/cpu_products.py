@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inductor.ir.convolutions import is_own_convolution
+import torch
+
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.products import (
     Candidate,
@@ -20,6 +21,8 @@ from inductor.scheduler.products import (
 )
 from inductor.scheduler.schedule import Kernel, Product, Schedule, TemplateKernel
 from inductor.scheduler.verify import verify_steps
+
+MATRICES = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
 def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
@@ -37,7 +40,7 @@ def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
 
 def _is_ours(candidate: Candidate) -> bool:
     calls = [product.call for product in candidate.template.products()]
-    return all(call.ours and not is_own_convolution(call) for call in calls)
+    return all(call.ours and call.target in MATRICES for call in calls)
 
 
 def _wanted(candidate: Candidate) -> TemplateKernel | None:

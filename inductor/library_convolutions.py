@@ -22,7 +22,7 @@ import torch
 
 from dynamo.base import logs
 from inductor.codegen.cpp.convolution import CONVOLUTION_NAME
-from inductor.config import config
+from inductor.config import OWN, config
 from inductor.ir.convolutions import Geometry, geometry_of, last_strides
 from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.preparation import Preparer, contiguous
@@ -110,6 +110,8 @@ class Convolutions:
 
     def fastest(self, node: ExternKernel, geometry: Geometry) -> str:
         """Which way is to be used: measured once."""
+        if config.library_kernels == OWN:
+            return self._fastest_own(node, geometry)
         if not self.with_ours or geometry.operations() < FEWEST_OPERATIONS:
             return PACKED_WAY
         if not has_onednn(*PACKED):
@@ -125,6 +127,15 @@ class Convolutions:
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
         return PACKED_WAY if self.library() is None else _least(self.ratios[name])
+
+    def _fastest_own(self, node: ExternKernel, geometry: Geometry) -> str:
+        """The same without any library's."""
+        if self.library() is None:
+            return PACKED_WAY
+        ratios = self.ratios.get(self.kind(node, geometry))
+        if ratios is None:
+            ratios = usual_ratios(self.ratios.values(), geometry)
+        return min(ratios, key=ratios.__getitem__, default=OURS)
 
     def _is_followed(self, node: ExternKernel) -> bool:
         """Whether one kernel reads the result, element by element."""
@@ -201,7 +212,7 @@ def is_native(dtype: torch.dtype) -> bool:
 def _can_pack(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bool:
     """Whether it is one of float32 that oneDNN computes from channels last to channels last."""
     _, _, bias, *sizes, groups = node.args
-    if not has_onednn(*PACKED):
+    if not has_onednn(*PACKED) or config.library_kernels == OWN:
         return False
     if any(view.dtype is not torch.float32 for view in (x, weight)) or node.kwargs:
         return False

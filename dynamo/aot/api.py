@@ -21,7 +21,7 @@ from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.pooling import POOLS, reads_places
 from dynamo.aot.recorder import forget_nodes
-from dynamo.aot.records import Compiler, Keeping, NeedsGradients, Unsupported
+from dynamo.aot.records import AtenGraph, Compiler, Keeping, NeedsGradients, Unsupported
 from dynamo.aot.rows import ROWS, has_tail, merge_equal
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
@@ -58,6 +58,38 @@ def compile_inference(
 
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
+    graph, world = _functional(gm, example_inputs, decompositions, epilogue_in_graph, symbolic)
+    compiled = compiler(graph.module, graph.fakes)
+    world.forget_reals()
+    if torch.is_grad_enabled() and any(_requires_grad(example) for example in example_inputs):
+        compiled = without_grad(compiled)
+    return wrap_compiled(graph, compiled, gm.forward)
+
+
+def functional_graph(
+    gm: fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    epilogue_in_graph: bool = False,
+    symbolic: bool = False,
+) -> AtenGraph:
+    """What `compile_inference` gives to the compiler, with what it does around the graph, for who
+    runs it elsewhere. Errors: the same.
+
+        >>> graph = functional_graph(gm, [torch.randn(3)])
+    """
+    graph, world = _functional(gm, example_inputs, decompositions, epilogue_in_graph, symbolic)
+    world.forget_reals()
+    return graph
+
+
+def _functional(
+    gm: fx.GraphModule, example_inputs: list[Any],
+    decompositions: Mapping[Any, Callable[..., Any]] | None, epilogue_in_graph: bool,
+    symbolic: bool,
+) -> tuple[AtenGraph, Any]:
+    """The graph and its world."""
     graph, world = capture_in_world(
         lambda world: capture_forward(
             gm, example_inputs, epilogue_in_graph=epilogue_in_graph, world=world
@@ -73,11 +105,7 @@ def compile_inference(
     if decompositions:
         merge_equal(module)
     graph = with_symbols(replace(graph, module=module), world)
-    compiled = compiler(graph.module, graph.fakes)
-    world.forget_reals()
-    if torch.is_grad_enabled() and any(_requires_grad(example) for example in example_inputs):
-        compiled = without_grad(compiled)
-    return wrap_compiled(graph, compiled, gm.forward)
+    return graph, world
 
 
 def simplify(

@@ -22,7 +22,9 @@ from inductor.codegen.cpp.convolution import (
 )
 from inductor.codegen.cpp.half_product import HALF_DECLARATION, HALF_NAME
 from inductor.codegen.cpp.kernel import KernelSource
+from inductor.codegen.cpp.own_calls import STACKS, SUMS, print_stack, print_sums
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.codegen.cpp.types import memory_type
 from inductor.codegen.step_facts import Row, facts_of_step
 from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.convolutions import geometry_of, is_own_convolution
@@ -83,6 +85,7 @@ class _Writer:
         self.slots: list[tuple[Any, ...]] = []
         self.views: dict[tuple[Any, ...], int] = {}
         self.externs: list[tuple[Any, ...]] = []
+        self.called: list[int] = []  # externs that are not only for want of memory
         self.lines: list[str] = []
         self.steps: list[Row] = []
         self.declarations: set[str] = set()
@@ -108,6 +111,10 @@ class _Writer:
                 self._call_convolution(step.call, step)
             elif isinstance(step, ExternKernel) and is_own_convolution(step):
                 self._call_convolution(step)
+            elif isinstance(step, ExternKernel) and step.ours and step.target is STACKS:
+                self._call_stack(step)
+            elif isinstance(step, ExternKernel) and step.ours and step.target is SUMS:
+                self._call_sums(step)
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
             elif isinstance(step, TemplateKernel):
@@ -128,6 +135,7 @@ class _Writer:
             "views": [],
             "constants": [constant.value for constant in self.graph.constants],
             "externs": self.externs,
+            "called": self.called,
             "outputs": [self._output(output) for output in self.graph.outputs],
             "steps": self.steps,
         }
@@ -164,6 +172,7 @@ class _Writer:
 
     def _call_extern(self, step: ExternKernel) -> None:
         number = self._extern_number(step)
+        self.called.append(number)
         self.lines.append(f"  if (rt->call(rt, {number})) return 1;  // {self.externs[-1][0]}")
 
     def _extern_number(self, step: ExternKernel) -> int:
@@ -211,6 +220,20 @@ class _Writer:
             instead += f" {source.name}({context}, 0, {m}, 0, {n});"
         self.lines.append(f"  if ({function}({arguments}, {behind})) {{ {instead} }}")
         self.declarations.add(HALF_DECLARATION if half else PRODUCT_DECLARATION)
+
+    def _call_stack(self, step: ExternKernel) -> None:
+        x, weight = (view for view in step.args if isinstance(view, ViewRef))
+        pointers = [self._pointer(view) for view in (x, weight, self._whole(step.name))]
+        instead = f"rt->call(rt, {self._extern_number(step)})"
+        self.lines += print_stack(x, weight, pointers, self.threads, instead)
+        self.declarations.add(PRODUCT_DECLARATION)
+
+    def _call_sums(self, step: ExternKernel) -> None:
+        x, dim, *_ = step.args
+        assert isinstance(x, ViewRef) and isinstance(dim, int) and step.layout is not None
+        views = (x, self._whole(step.name))
+        pointers = [self._pointer(view, memory_type(view.dtype)) for view in views]
+        self.lines += print_sums(x, step.layout, dim, pointers)
 
     def _call_attention(self, step: ExternKernel) -> None:
         """The library's function; the operator, where that is not there or finds no memory."""

@@ -29,8 +29,9 @@ import torch
 
 from dynamo.base import logs
 from inductor.codegen.cpp.half_product import HALF_NAME
+from inductor.codegen.cpp.own_calls import is_own_stack, is_own_sum
 from inductor.codegen.cpp.product import ALIAS, PRODUCT_NAME
-from inductor.config import config
+from inductor.config import OWN, config
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import (
@@ -140,10 +141,13 @@ class _Rewriter:
                 node = self.convolutions.rewritten(node)
                 linear = self.as_linear(node)
             if linear is None:
-                nodes.append(node)
+                nodes.append(self.as_own(node))
             else:
                 assert isinstance(node, ExternKernel)
-                nodes += REWRITES[self.chooser.fastest(linear)](self, node, linear)
+                way = self.chooser.fastest(linear)
+                if config.library_kernels == OWN and way != "aten":
+                    node = _with_views(node, linear)
+                nodes += REWRITES[way](self, node, linear)
         if self.chooser.measured or self.convolutions.measured:
             give_back_memory()  # of trials: what is kept of weights comes beside it
         self.chooser.save()
@@ -153,8 +157,16 @@ class _Rewriter:
             prepared=self.preparer.prepared(),
         )  # fmt: skip
 
+    def as_own(self, node: Node) -> Node:
+        """A call that the wrapper computes by itself, where no library is wanted."""
+        if config.library_kernels != OWN or not isinstance(node, ExternKernel):
+            return node
+        fits = is_own_stack(node) and self.chooser.ours(torch.float32) is not None
+        return replace(node, ours=True) if fits or is_own_sum(node) else node
+
     def as_linear(self, node: ExternKernel) -> Linear | None:
-        linear = _as_linear(node, self.layouts, self.preparer.frozen)
+        find = _as_own_linear if config.library_kernels == OWN else _as_linear
+        linear = find(node, self.layouts, self.preparer.frozen)
         if linear is not None and linear.frozen and not self.preparer.has_room(linear.weight):
             return replace(linear, frozen=False)
         return linear
@@ -292,6 +304,55 @@ def _as_linear(
     return Linear(m, n, k, x, turned, bias, columns, is_frozen, x.stride[1] != 1)
 
 
+def _as_own_linear(
+    node: ExternKernel, layouts: dict[str, Layout], frozen: Collection[str]
+) -> Linear | None:
+    """As above, where our own product is the only one: it takes rows at any distance, any weight,
+    and sizes of 1."""
+    if node.layout is None or node.kwargs or node.layout.dtype is not torch.float32:
+        return _as_linear(node, layouts, frozen)
+    if node.target is aten.mm.default:
+        bias, (x, weight) = None, node.args
+    elif node.target is aten.addmm.default:
+        bias, x, weight = node.args
+    else:
+        return None
+    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef):
+        return None
+    (m, k), n = x.size, weight.size[1]
+    x, weight = _without_ones(x), _without_ones(weight)
+    sizes = (m, n, k)
+    known = all(type(size) is int and size > 0 for size in sizes)
+    if not known or 1 not in x.stride or weight.stride[0] == 0:
+        return _as_linear(node, layouts, frozen)
+    down, across = node.layout.stride
+    if m > 1 and down != n or n > 1 and across != 1:
+        return None
+    if isinstance(bias, ViewRef) and (bias.size != (n,) or n > 1 and bias.stride != (1,)):
+        return None
+    turned = replace(weight, size=(n, k), stride=weight.stride[::-1])
+    bias = bias if isinstance(bias, ViewRef) else None
+    columns = turned.stride != (k, 1)
+    return Linear(m, n, k, x, turned, bias, columns, weight.buffer in frozen, x.stride[1] != 1)
+
+
+def _without_ones(view: ViewRef) -> ViewRef:
+    """A matrix whose strides of sizes of 1, which say nothing, are those of a dense one."""
+    (rows, columns), (down, across) = view.size, view.stride
+    if columns == 1:
+        across = 1 if down != 1 or rows == 1 else rows
+    if rows == 1:
+        down = columns
+    return replace(view, stride=(down, across))
+
+
+def _with_views(node: ExternKernel, linear: Linear) -> ExternKernel:
+    """The call with the operands as `linear` sees them."""
+    weight = linear.weight
+    right = replace(weight, size=weight.size[::-1], stride=weight.stride[::-1])
+    return replace(node, args=(*node.args[:-2], linear.x, right))
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What was measured for a class: how long each candidate takes against ATen's product (the mean
@@ -365,6 +426,8 @@ class _Chooser:
 
     def fastest(self, linear: Linear) -> str:
         """A key of `REWRITES`; after "ours" the library is loaded."""
+        if config.library_kernels == OWN:
+            return self._fastest_own(linear)
         name = repr(linear.shape_class())
         known = self.answers.get(name)
         if config.library_kernels != "measure":
@@ -383,6 +446,26 @@ class _Chooser:
         answer = known.choice()
         is_ours = answer in ("ours", "plain")
         return "aten" if is_ours and self.ours(linear.dtype) is None else answer
+
+    def _fastest_own(self, linear: Linear) -> str:
+        """The same without any library's: weights that lie as they are, or a prepared copy, which
+        takes the place of the weight."""
+        ours = self.ours(linear.dtype)
+        if ours is None:
+            return "aten"
+        names = [name for name in _names(linear, ours) if name in ("ours", "plain")]
+        small = linear.m * linear.n * linear.k < FEWEST_OPERATIONS
+        if len(names) == 1 or small:
+            return names[0]
+        name = repr(linear.shape_class())
+        known = self.answers.get(name)
+        if known is None or not known.ratios.keys() >= set(names):
+            if not is_time_left():
+                return names[0]
+            known = self.answers[name] = Answer(
+                _measure(linear, ours, self.threads), 1, os.getpid())
+            self.measured = True
+        return min(names, key=known.ratios.__getitem__)
 
     def _likely(self, linear: Linear, ours: Product | None) -> str:
         """What to use without a measurement: the same as for the nearest class that has one."""

@@ -174,4 +174,6 @@ def out_overload(step: ExternKernel) -> torch._ops.OpOverload | None:
     """The overload that writes into given memory, if it saves an allocation."""
     if step.ours and step.target is torch.ops.aten.convolution.default:
         return torch.ops.aten.convolution.out
+    if step.ours and step.target is torch.ops.aten.cumsum.default:
+        return torch.ops.aten.cumsum.out
     return INTO_MEMORY.get(step.target) if step.layout is not None else None

@@ -72,8 +72,8 @@ def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
 
 def test_every_program_of_the_docs_is_run() -> None:
     assert FENCED.keys() == {
-        "README.md", "background.md", "contributing.md", "lazy.md", "shipping.md", "tools.md",
-        "tour.md",
+        "README.md", "background.md", "contributing.md", "lazy.md", "packages.md", "shipping.md",
+        "tools.md", "tour.md",
     }  # fmt: skip
 
 
@@ -87,6 +87,14 @@ def test_the_program_of_files(tmp_path: Path) -> None:
     (program,) = FENCED["shipping.md"]
     assert run(program, tmp_path)[0].strip() == "torch.Size([2, 8])"
     assert (tmp_path / "model.compiled").exists()
+
+
+def test_the_program_of_packages(tmp_path: Path) -> None:
+    (program,) = FENCED["packages.md"]
+    assert run(program, tmp_path)[0].strip() == "torch.Size([2, 8])"
+    files = {"libmodel.so", "weights.bin", "model.h", "model.json", "package.sum", "README.md", "CMakeLists.txt"}
+    assert {path.name for path in (tmp_path / "classifier").iterdir()} == files
+    assert all(f"`{name}`" in TEXTS["packages.md"] for name in files)
 
 
 def test_the_recompile_that_the_docs_read_slowly(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,167 @@
+"""The library of a package: objects of its kernels, of our own library kernels and of its runtime.
+
+In: texts of translation units. Out: the bytes of a shared library that needs nothing but OpenMP and
+the C library. Objects that many packages share (runtime, products, attention, convolutions) are
+kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from inductor.codegen.cpp.attention import attention_name, attention_unit
+from inductor.codegen.cpp.convolution import (
+    CONVOLUTION_NAME,
+    CONVOLUTION_UNITS,
+    DEPTHWISE_NAME,
+    WINOGRAD_NAME,
+)
+from inductor.codegen.cpp.half_product import HALF_NAME, HALF_UNIT
+from inductor.codegen.cpp.product import PRODUCT_NAME, PRODUCT_UNIT
+from inductor.runtime.build import BuildError
+from inductor.runtime.own_libraries import Units, with_fused_sums
+from inductor.runtime.store import Damaged, Key, Store, make_key, opened, sealed
+from inductor.runtime.toolchain import Toolchain
+
+SOURCES = Path(__file__).parent / "cpp"
+# Functions of our libraries, and the texts of these.
+OWN: tuple[tuple[tuple[str, ...], Units], ...] = (
+    ((PRODUCT_NAME,), (PRODUCT_UNIT,)),
+    ((HALF_NAME,), (HALF_UNIT,)),
+    ((attention_name(False),), (attention_unit(False),)),
+    ((attention_name(True),), (attention_unit(True),)),
+    ((CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME), CONVOLUTION_UNITS),
+)
+# The runtime runs before it is known what the processor can do.
+RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")
+LINK = ("-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
+        "-Wl,--as-needed", "-Wl,-O1", "-Wl,-z,noexecstack")  # fmt: skip
+ENTRY = 'extern "C" __attribute__((visibility("default"))) int run(Runtime* rt)'
+HIDDEN_ENTRY = 'extern "C" __attribute__((visibility("hidden"))) int package_graph(Runtime* rt)'
+# Macros of the compiler, and the processor's flags in /proc/cpuinfo without which their
+# instructions are not there.
+INSTRUCTIONS = {
+    "__SSE3__": "pni", "__SSSE3__": "ssse3", "__SSE4_1__": "sse4_1", "__SSE4_2__": "sse4_2",
+    "__POPCNT__": "popcnt", "__AVX__": "avx", "__AVX2__": "avx2", "__FMA__": "fma",
+    "__F16C__": "f16c", "__BMI__": "bmi1", "__BMI2__": "bmi2", "__LZCNT__": "abm",
+    "__MOVBE__": "movbe", "__AVX512F__": "avx512f", "__AVX512VL__": "avx512vl",
+    "__AVX512BW__": "avx512bw", "__AVX512DQ__": "avx512dq", "__AVX512CD__": "avx512cd",
+    "__AVX512VNNI__": "avx512_vnni", "__AVX512BF16__": "avx512_bf16",
+    "__AVX512FP16__": "avx512_fp16", "__AVX512VBMI__": "avx512vbmi",
+    "__AVX512VBMI2__": "avx512_vbmi2", "__AVX512IFMA__": "avx512ifma",
+    "__AVX512BITALG__": "avx512_bitalg", "__AVX512VPOPCNTDQ__": "avx512_vpopcntdq",
+    "__AVXVNNI__": "avx_vnni", "__AMX_TILE__": "amx_tile", "__AMX_BF16__": "amx_bf16",
+    "__AMX_INT8__": "amx_int8", "__ARM_FEATURE_SVE": "sve", "__ARM_FEATURE_BF16": "bf16",
+    "__ARM_FEATURE_DOTPROD": "asimddp", "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC": "asimdhp",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A translation unit and how it is compiled. shared: by many packages, so it is kept."""
+
+    source: str
+    flags: tuple[str, ...]
+    shared: bool = False
+    include: bool = False  # of the headers beside the runtime
+
+
+def for_processor(toolchain: Toolchain, processor: str | None) -> Toolchain:
+    """The compiler, for a kind of processor (`-march`) instead of this machine's."""
+    if processor is None:
+        return toolchain
+    flags = [flag for flag in toolchain.compile_flags if not flag.startswith(("-march", "-mcpu"))]
+    return replace(toolchain, compile_flags=(*flags, f"-march={processor}"), isa=processor)
+
+
+def needed_instructions(toolchain: Toolchain) -> str:
+    """The flags of /proc/cpuinfo that code of this compiler needs. Errors: BuildError for an
+    unknown kind of processor."""
+    command = [toolchain.compiler, *toolchain.compile_flags, "-dM", "-E", "-x", "c++", "-"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command)}\n{done.stderr[:2000]}")
+    macros = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("#define ")}
+    return " ".join(flag for macro, flag in INSTRUCTIONS.items() if macro in macros)
+
+
+def objects_of(units: Sequence[str], tables: str, toolchain: Toolchain) -> list[Object]:
+    """All translation units of a library."""
+    if sum(ENTRY in unit for unit in units) != 1:
+        raise AssertionError("the generated code has no entry")
+    own = with_fused_sums(toolchain).compile_flags
+    found = [Object(unit.replace(ENTRY, HIDDEN_ENTRY), toolchain.compile_flags) for unit in units]
+    for names, texts in OWN:
+        if any(name in unit for name in names for unit in units):
+            found += [Object(text, own, shared=True) for text in texts]
+    runtime = (SOURCES / "runtime.cpp").read_text()
+    found.append(Object(runtime, RUNTIME_FLAGS, shared=True, include=True))
+    found.append(Object(tables, RUNTIME_FLAGS, include=True))
+    return found
+
+
+def link_library(
+    objects: Sequence[Object], toolchain: Toolchain, store: Store, cores: int
+) -> bytes:
+    """The shared library. Errors: BuildError."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with ThreadPoolExecutor(max_workers=max(1, cores)) as pool:
+            compiled = partial(_compiled, toolchain=toolchain, store=store, folder=folder)
+            paths = list(pool.map(compiled, range(len(objects)), objects))
+        library = folder / "libmodel.so"
+        _run([toolchain.compiler, *LINK, *map(str, paths), "-o", str(library),
+              *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
+        return library.read_bytes()
+
+
+def _compiled(
+    number: int, one: Object, *, toolchain: Toolchain, store: Store, folder: Path
+) -> Path:
+    path = folder / f"{number}.o"
+    key = _key(one, toolchain)
+    known = store.read(key, ".o") if one.shared else None
+    if known is not None:
+        try:
+            path.write_bytes(opened(known))
+            return path
+        except Damaged:
+            pass  # it is compiled again
+    source = folder / f"{number}.cpp"
+    source.write_text(one.source)
+    include = ["-I", str(SOURCES)] if one.include else []
+    _run([toolchain.compiler, *one.flags, *include, "-c", str(source), "-o", str(path)])
+    if one.shared:
+        store.write(key, ".o", sealed(path.read_bytes()))
+    return path
+
+
+def _key(one: Object, toolchain: Toolchain) -> Key:
+    headers = "".join(path.read_text() for path in sorted(SOURCES.glob("*.h"))) * one.include
+    return make_key("object", {
+        "source": one.source + headers, "flags": " ".join(one.flags),
+        "compiler": toolchain.version, "isa": toolchain.isa})
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command)}\n{done.stderr[:4000]}")
+
+
+def machine() -> str:
+    """As `uname` says it."""
+    return platform.machine()
+
+
+def copy_header(folder: Path) -> None:
+    """Puts the header of programs in C++ there."""
+    shutil.copy(SOURCES / "model.h", folder / "model.h")

@@ -1,0 +1,194 @@
+"""The folder of a package: library, weights, header, description.
+
+In: a `Code`, and what the description tells beside it. Out: files.
+
+    libmodel.so     kernels, tables, runtime: nothing but OpenMP and the C library is needed
+    weights.bin     a line about itself, and from byte 4096 on the weights as kernels read them
+    model.h         for programs in C++
+    model.json      inputs, outputs and their structure: for people and for the loader in Python
+    package.sum     of libmodel.so and model.json: name, checksum, bytes, SHA-256
+    README.md, CMakeLists.txt
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inductor import cpu
+from inductor.package.build import (
+    copy_header,
+    for_processor,
+    link_library,
+    machine,
+    needed_instructions,
+    objects_of,
+)
+from inductor.package.graph import Code, Seen
+from inductor.package.tables import ALIGNMENT, Argument, print_tables, span_of, weight_places
+from inductor.runtime.toolchain import Toolchain
+
+LIBRARY, WEIGHTS, DESCRIPTION, SUMS = "libmodel.so", "weights.bin", "model.json", "package.sum"
+HEADER = 4096
+MAGIC = "dynamo package weights 1\n"
+
+CMAKE = """\
+# add_subdirectory(this folder), target_link_libraries(your_program dynamo_package)
+cmake_minimum_required(VERSION 3.10)
+project(dynamo_package CXX)
+add_library(dynamo_package INTERFACE)
+target_include_directories(dynamo_package INTERFACE ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(dynamo_package INTERFACE ${CMAKE_DL_LIBS})
+target_compile_features(dynamo_package INTERFACE cxx_std_17)
+"""
+
+README = """\
+# {name}
+
+In C++ (`g++ -std=c++17 -O2 main.cpp -I {folder} -ldl -o main`):
+
+    #include "model.h"
+
+    auto model = dynamo_package::Model::load("{folder}");
+    std::vector<dynamo_package::Tensor> results = model.run({{{inputs}}});
+
+In Python: `dynamo.load_package("{folder}")`.
+
+| input | type | sizes | strides |
+| --- | --- | --- | --- |
+{input_rows}
+
+| result | type | sizes | strides |
+| --- | --- | --- | --- |
+{output_rows}
+
+It runs on processors of kind {machine} with: {processor}. Its kernels use {threads} threads.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a package is told beside its code. description: more keys of `model.json`."""
+
+    name: str
+    arguments: Sequence[Argument]
+    description: Mapping[str, Any]
+    processor: str | None = None
+
+
+def write_folder(target: Path, code: Code, facts: Facts) -> None:
+    """Puts a package there, in the place of an older one. Errors: OSError, NoCompiler, BuildError,
+    NoType."""
+    if target.exists() and not (target / DESCRIPTION).is_file() and any(target.iterdir()):
+        raise FileExistsError(f"{target} is there already, and is no package")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        _fill(folder, target.name, code, facts)
+        folder.chmod(0o755)
+        old = folder.with_name(folder.name + ".old")
+        if target.exists():
+            target.rename(old)
+        folder.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _fill(folder: Path, title: str, code: Code, facts: Facts) -> None:
+    store = cpu.cache_store()
+    toolchain = for_processor(cpu.need_toolchain(store), facts.processor)
+    instructions = needed_instructions(toolchain)
+    tables = print_tables(facts.name, code, facts.arguments, machine(), instructions)
+    known = hashlib.sha256("\0".join([tables, *code.units]).encode())
+    for part in _contents(code.weights):
+        known.update(part)
+    identity = known.hexdigest()[:32]
+    tables = f'#define PACKAGE_ID "{identity}"\n{tables}'
+    cores = len(os.sched_getaffinity(0))
+    library = link_library(objects_of(code.units, tables, toolchain), toolchain, store, cores)
+    (folder / LIBRARY).write_bytes(library)
+    (folder / LIBRARY).chmod(0o755)
+    checksum = ctypes.CDLL(str(folder / LIBRARY)).dynamo_package_checksum
+    checksum.argtypes, checksum.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_uint64
+    _write_weights(folder / WEIGHTS, code.weights, identity, checksum)
+    described = _describe(code, facts, identity, toolchain, instructions)
+    text = json.dumps(described, indent=1).encode()
+    (folder / DESCRIPTION).write_bytes(text)
+    lines = [f"{name} {checksum(content, len(content)):016x} {len(content)} "
+             f"{hashlib.sha256(content).hexdigest()}\n"
+             for name, content in ((LIBRARY, library), (DESCRIPTION, text))]  # fmt: skip
+    (folder / SUMS).write_text("".join(lines))
+    copy_header(folder)
+    (folder / "CMakeLists.txt").write_text(CMAKE)
+    (folder / "README.md").write_text(_readme(title, described))
+
+
+def _contents(weights: Sequence[torch.Tensor]) -> Iterator[memoryview]:
+    """The bytes of the weights, each from its first element to its last, up to a whole line."""
+    for weight in weights:
+        count = span_of(weight)
+        if count:
+            flat = weight.detach().as_strided((count,), (1,), weight.storage_offset())
+            yield flat.view(torch.uint8).numpy().data
+        yield memoryview(bytes(-count * weight.itemsize % ALIGNMENT))
+
+
+def _write_weights(
+    path: Path, weights: Sequence[torch.Tensor], identity: str, checksum: Any
+) -> None:
+    _, size = weight_places(weights)
+    with path.open("w+b") as file:
+        file.write(bytes(HEADER))
+        for part in _contents(weights):
+            file.write(part)
+        file.flush()
+        with mmap.mmap(file.fileno(), HEADER + size) as mapped:
+            whole = (ctypes.c_char * len(mapped)).from_buffer(mapped)
+            total = checksum(ctypes.addressof(whole) + HEADER, size)
+            del whole
+        file.seek(0)
+        file.write(f"{MAGIC}{identity} {size} {total:016x}\n".encode())
+
+
+def _describe(
+    code: Code, facts: Facts, identity: str, toolchain: Toolchain, instructions: str
+) -> dict[str, Any]:
+    tensors = [result for result in code.results if isinstance(result, Seen)]
+    return {
+        "format": 1, "id": identity, "name": facts.name,
+        "inputs": [{"name": one.name, **_told(one.dtype, one.size, one.stride),
+                    "written": one.written} for one in facts.arguments],
+        "outputs": [_told(one.dtype, one.size, one.stride) for one in tensors],
+        **facts.description,
+        "machine": machine(), "processor": instructions, "threads": torch.get_num_threads(),
+        "made_with": {"torch": torch.__version__, "compiler": toolchain.version},
+    }  # fmt: skip
+
+
+def _told(dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> dict[str, Any]:
+    name = str(dtype).removeprefix("torch.")
+    return {"dtype": name, "sizes": list(size), "strides": list(stride)}
+
+
+def _readme(title: str, described: Mapping[str, Any]) -> str:
+    def rows(items: Sequence[Mapping[str, Any]]) -> str:
+        return "\n".join(f"| {one.get('name', number)} | {one['dtype']} | {one['sizes']} | "
+                         f"{one['strides']} |" for number, one in enumerate(items))  # fmt: skip
+
+    return README.format(
+        folder=title, inputs=", ".join(f"input{n}" for n in range(len(described["inputs"]))),
+        input_rows=rows(described["inputs"]), output_rows=rows(described["outputs"]),
+        **{name: described[name] for name in ("name", "machine", "processor", "threads")})
