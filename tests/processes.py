@@ -3,7 +3,7 @@
 A new interpreter spends 2.5 seconds of CPU time on importing torch and 2 on the compiler and what it needs, which is
 most of what such a test costs. Settings and logs are those of the program's environment; what else is read of it when
 torch or OpenMP is loaded is that of the tests. A program that tests what our imports do is `bare`; one that tests the
-interpreter's start and end takes a new interpreter.
+interpreter's start and end takes a new interpreter: here, what was registered for the end is called, and no more.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ BARE = ("torch",)
 USUAL = (*BARE, "torch.distributed.tensor", "dynamo.api", "inductor.compile_fx", "inductor.graph_rows",
          "dynamo.aot.kept_graphs")
 SERVER = """
-import importlib, json, os, runpy, sys
+import atexit, gc, importlib, json, os, runpy, sys, threading
 sys.dont_write_bytecode = False  # what one program compiles of our files the next one loads
 for name in sys.argv[1:]:
     importlib.import_module(name)
+gc.freeze()  # no collection in a program walks what was imported, which would copy the pages
 
 def requests():
     for line in sys.stdin:
@@ -58,13 +59,28 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(name)) if kind == "file" else
 if request["quiet"]:
     import warnings
     warnings.simplefilter("ignore")
-if kind == "file":
-    runpy.run_path(name, run_name="__main__")
-elif kind == "module":
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
-else:
-    sys.argv[0] = "-c"
-    exec(compile(name, "<string>", "exec"), {"__name__": "__main__"})
+code = 0
+try:
+    if kind == "file":
+        runpy.run_path(name, run_name="__main__")
+    elif kind == "module":
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[0] = "-c"
+        exec(compile(name, "<string>", "exec"), {"__name__": "__main__"})
+except SystemExit as end:
+    code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if code and not isinstance(end.code, int):
+        print(end.code, file=sys.stderr)
+except BaseException:
+    sys.excepthook(*sys.exc_info())
+    code = 1
+# What a program has registered is done; the interpreter is not taken apart, which takes a second.
+threading._shutdown()
+atexit._run_exitfuncs()
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(code & 255)
 """
 
 

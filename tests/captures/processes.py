@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 CONTEXT = multiprocessing.get_context("forkserver")
 # The compiler is imported when it is first used, and so is what `torch.testing` needs: two seconds in each process.
 CONTEXT.set_forkserver_preload(["torch", "torch.distributed.tensor", "dynamo.api", "inductor", "inductor.compile_fx",
-                                "inductor.graph_rows", "dynamo.aot.kept_graphs"])
+                                "inductor.graph_rows", "dynamo.aot.kept_graphs", "tests.captures.frozen"])
 SECONDS = 240
 HEAD = """
 import torch

@@ -75,7 +75,7 @@ def run_all(folder: str, version: int, only: list[str] | None) -> dict[str, Row]
     torch.set_num_threads(2)
     backend.kernels = backend.graph_cache = False
     config.load({"cache_dir": folder + "/cache", "capture_cache": True})
-    logs.set_logs(cache=True)
+    logs.set_logs(cache=only is not None)  # of all, saying why a trace is not there takes a third of the time
     said = Path(folder) / f"log {os.getpid()}"
     os.dup2(os.open(said, os.O_RDWR | os.O_CREAT), 2)
     sys.path.insert(0, folder)

@@ -6,8 +6,6 @@ The long campaign is `python -m tests.fuzz --count 10000`.
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from tests.fuzz.__main__ import check
 from tests.fuzz.program import DrawChooser, SeedChooser, generate
@@ -38,9 +36,18 @@ def test_sample(first: int) -> None:
         assert check(program, "eager") is None, f"seed {seed}\n{program.source()}"
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None,
-          phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_drawn(data: st.DataObject) -> None:
-    program = generate(DrawChooser(data.draw))
-    assert check(program, "eager") is None, program.source()
+@pytest.mark.long
+def test_drawn() -> None:
+    """Programs of the same grammar, drawn and shrunk by hypothesis. Its import and what it reads of our sources take
+    seconds in each worker, so that it is not seen when tests are collected."""
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import strategies as st
+
+    @settings(max_examples=20, deadline=None, derandomize=True, database=None,
+              phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def drawn(data: st.DataObject) -> None:
+        program = generate(DrawChooser(data.draw))
+        assert check(program, "eager") is None, program.source()
+
+    drawn()

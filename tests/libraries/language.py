@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 WORDS = 50
 
 
 def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM  # seconds, in each worker that collects
+
     return LlamaForCausalLM(LlamaConfig(
         vocab_size=WORDS, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2))

@@ -58,7 +58,7 @@ def train(
     torch.manual_seed(0)
     # Rprop writes by a mask, which breaks the graph for a tensor without dimensions.
     scale = torch.nn.Identity() if kind == "Rprop" else Scale()
-    layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), scale, torch.nn.Linear(4, 2)
+    layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), scale
     model = torch.nn.Sequential(*layers)
     settings = {"lr": 0.1, **settings}
     if isinstance(settings["lr"], torch.Tensor):
