@@ -1,8 +1,8 @@
 """Which of several ways is fastest, by running them in turns for as long as that is not clear.
 
 In: for each way some calls that take turns (over several weights, say). Out: the logarithm of each
-way's time over that of the usual one. A way is left alone as soon as it is clear on which side of a
-margin it lies: most are after a few rounds. Times near the shortest count: what disturbs a call
+way's time over that of the usual one. A way is left alone as soon as it is clear on which side of
+its margin it lies: most are after a few rounds. Times near the shortest count: what disturbs a call
 makes it longer only; yet as long as the rounds contradict these, nothing is clear.
 
 What one graph may spend on it is limited by `spending`.
@@ -26,6 +26,9 @@ from inductor.runtime.own_libraries import settle
 
 Calls = Sequence[Callable[[], Any]]
 FEWEST_ROUNDS = 4
+# A way that was so much slower than its margin in each of the first rounds, as a logarithm, runs no
+# more of them.
+FIRST_ROUNDS, FAR = 2, 0.2
 # The least that one round differs from another one, as a logarithm; and how many times its error a
 # mean has to be away from the margin.
 SPREAD, SURE = 0.02, 3.0
@@ -83,12 +86,12 @@ def noise(*size: int) -> torch.Tensor:
 
 
 def compare(
-    ways: Mapping[str, Calls], usual: str, margin: float, clock: Callable[[], float],
-    seconds: float, counts: Callable[[], bool] = lambda: True,
+    ways: Mapping[str, Calls], usual: str, margins: Mapping[str, float],
+    clock: Callable[[], float], seconds: float, counts: Callable[[], bool] = lambda: True,
 ) -> dict[str, float]:
-    """See the top of the file. margin: the logarithm at which another way is better than the usual
-    one; seconds: after so many, what is not clear stays so; counts: asked whether what was measured
-    so far is worth anything: if not, it ends."""
+    """See the top of the file. margins: the logarithm at which each other way is better than the
+    usual one; seconds: after so many, what is not clear stays so; counts: asked whether what was
+    measured so far is worth anything: if not, it ends."""
     for calls in ways.values():
         calls[0]()  # warms up
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -101,10 +104,11 @@ def compare(
             start = clock()
             call()
             times[name].append(max(clock() - start, SHORTEST))
-        if done >= FEWEST_ROUNDS:
-            if not counts():
-                break
-            open_ways = [n for n in open_ways if not _is_clear(times[n], times[usual], margin)]
+        if done >= FEWEST_ROUNDS and not counts():
+            break
+        is_done = _is_clear if done >= FEWEST_ROUNDS else _is_far
+        if done >= FIRST_ROUNDS:
+            open_ways = [n for n in open_ways if not is_done(times[n], times[usual], margins[n])]
     return {
         name: 0.0 if name == usual else _ratio(times[name], times[usual]) for name in ways
     }
@@ -114,6 +118,10 @@ def _ratio(one: Sequence[float], other: Sequence[float]) -> float:
     """Of the low quartiles, over the rounds that both have run."""
     low, base = (sorted(each[: len(one)])[len(one) // 4] for each in (one, other))
     return math.log(low / base)
+
+
+def _is_far(one: Sequence[float], other: Sequence[float], margin: float) -> bool:
+    return all(math.log(a / b) - margin > FAR for a, b in zip(one, other, strict=True))
 
 
 def _is_clear(one: Sequence[float], other: Sequence[float], margin: float) -> bool:

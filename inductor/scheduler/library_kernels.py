@@ -52,7 +52,7 @@ from inductor.runtime.trials import compare, give_back_memory, is_time_left, mea
 
 aten = torch.ops.aten
 # Larger products are measured with fewer rows or columns.
-MOST_FLOPS = 1 << 30
+MOST_FLOPS = 1 << 29
 # Bytes of a weight that is measured.
 MOST_TRIED = 1 << 23
 # What stays unclear is measured for so long: products of so many operations, and small ones, which
@@ -366,13 +366,10 @@ class Answer:
         """The usual one unless another one is clearly faster. Of frozen weights, that is our own,
         without a copy if it can, for it takes in what follows; else oneDNN's."""
         usual = usual_of(self.ratios)
-        handicaps = dict.fromkeys(set(LESS_EXACT) - {usual}, math.log(HANDICAP))
-        if usual == "plain":
-            for name in COPIES:
-                handicaps[name] = handicaps.get(name, 0.0) + math.log(PRICE)
-        times = {name: ratio + handicaps.get(name, 0.0) for name, ratio in self.ratios.items()}
-        best = min(times, key=times.__getitem__)
-        return best if times[best] < times[usual] + math.log(ADVANTAGE) else usual
+        needed = margins(self.ratios)
+        over = {name: self.ratios[name] - self.ratios[usual] - needed[name] for name in needed}
+        best = min(over, key=over.__getitem__, default=usual)
+        return best if over and over[best] < 0 else usual
 
     def is_narrow(self) -> bool:
         """Whether another measurement might change the choice."""
@@ -392,6 +389,19 @@ class Answer:
             for name, ratio in self.ratios.items()
         }
         return Answer(ratios, count, other.process)
+
+
+def margins(names: Collection[str]) -> dict[str, float]:
+    """The logarithm that the time of each other candidate over that of the usual one has to be
+    below."""
+    usual = usual_of(names)
+    needed = {name: math.log(ADVANTAGE) for name in names if name != usual}
+    for name in needed:
+        if name in LESS_EXACT:
+            needed[name] -= math.log(HANDICAP)
+        if name in COPIES and usual == "plain":
+            needed[name] -= math.log(PRICE)
+    return needed
 
 
 def usual_of(names: Collection[str]) -> str:
@@ -551,14 +561,14 @@ def _with_all_threads(
     def is_steady() -> bool:
         return time.thread_time() - own >= STEADY * (time.perf_counter() - begin)
 
-    found = compare(ways, usual, math.log(ADVANTAGE), time.perf_counter, seconds, is_steady)
+    found = compare(ways, usual, margins(ways), time.perf_counter, seconds, is_steady)
     return found if is_steady() else None
 
 
 def _with_one_thread(candidates: Candidates, usual: str, seconds: float) -> dict[str, float]:
     with _one_thread():
         ways = {name: make(1) for name, make in candidates.items()}
-        return compare(ways, usual, math.log(ADVANTAGE), time.thread_time, seconds)
+        return compare(ways, usual, margins(ways), time.thread_time, seconds)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from inductor.runtime import trials
 
-MARGIN = math.log(0.95)
+MARGINS = dict.fromkeys(("slow", "fast", "near", "other", "y"), math.log(0.95))
 
 
 class Clock:
@@ -34,7 +34,7 @@ class Clock:
 def test_what_is_clear_ends_after_few_rounds() -> None:
     clock = Clock()
     ways = {"slow": clock.way("slow", 2.0), "usual": clock.way("usual", 1.0), "fast": clock.way("fast", 0.5)}
-    found = trials.compare(ways, "usual", MARGIN, clock, 60.0)
+    found = trials.compare(ways, "usual", MARGINS, clock, 60.0)
     assert found == {"slow": pytest.approx(math.log(2)), "usual": 0.0, "fast": pytest.approx(-math.log(2))}
     assert clock.calls.count("usual") == clock.calls.count("fast") == 1 + trials.FEWEST_ROUNDS
 
@@ -43,37 +43,56 @@ def test_only_what_is_unclear_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(trials.time, "perf_counter", clock)
     ways = {"usual": clock.way("usual", 1.0), "slow": clock.way("slow", 3.0), "near": clock.way("near", 0.95)}
-    found = trials.compare(ways, "usual", MARGIN, clock, 60.0)
-    assert found["near"] == pytest.approx(MARGIN)
-    assert clock.calls.count("slow") == 1 + trials.FEWEST_ROUNDS
+    found = trials.compare(ways, "usual", MARGINS, clock, 60.0)
+    assert found["near"] == pytest.approx(math.log(0.95))
+    assert clock.calls.count("slow") == 1 + trials.FIRST_ROUNDS
     assert clock.calls.count("near") > 20 and clock.now < 67.0
+
+
+def test_each_way_has_its_own_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.95 is far from 0.75, but not from 0.95: only the other one goes on."""
+    clock = Clock()
+    monkeypatch.setattr(trials.time, "perf_counter", clock)
+    ways = {name: clock.way(name, took) for name, took in (("usual", 1.0), ("a", 0.95), ("b", 0.95), ("c", 0.6))}
+    found = trials.compare(
+        ways, "usual", {"a": math.log(0.95), "b": math.log(0.75), "c": math.log(0.75)}, clock, 60.0)
+    assert found["a"] == found["b"] == pytest.approx(math.log(0.95))
+    assert clock.calls.count("a") > 20 and clock.calls.count("b") == 1 + trials.FIRST_ROUNDS
+    assert clock.calls.count("c") == 1 + trials.FEWEST_ROUNDS  # what is chosen is measured longer
+
+
+def test_one_slow_round_in_the_beginning_tells_nothing() -> None:
+    clock = Clock()
+    ways = {"usual": clock.way("usual", 1.0), "other": clock.way("other", 0.5, 9.0, *[0.5] * 90)}
+    found = trials.compare(ways, "usual", MARGINS, clock, 60.0)
+    assert found["other"] == pytest.approx(math.log(0.5))
 
 
 def test_rounds_that_contradict_one_another_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(trials.time, "perf_counter", clock)
     ways = {"usual": clock.way("usual", 1.0), "other": clock.way("other", 0.5, 1.2)}
-    trials.compare(ways, "usual", MARGIN, clock, 50.0)
+    trials.compare(ways, "usual", MARGINS, clock, 50.0)
     assert clock.calls.count("other") > 15
 
 
 def test_disturbances_do_not_count() -> None:
     clock = Clock()
     ways = {"usual": clock.way("usual", 1.0), "other": clock.way("other", 0.5, 0.5, 30.0, 0.5)}
-    found = trials.compare(ways, "usual", MARGIN, clock, 60.0)
+    found = trials.compare(ways, "usual", MARGINS, clock, 60.0)
     assert found["other"] == pytest.approx(math.log(0.5))
 
 
 def test_ends_where_it_counts_for_nothing() -> None:
     clock = Clock()
     ways = {"usual": clock.way("usual", 1.0), "near": clock.way("near", 0.95)}
-    trials.compare(ways, "usual", MARGIN, clock, 60.0, lambda: False)
+    trials.compare(ways, "usual", MARGINS, clock, 60.0, lambda: False)
     assert clock.calls.count("near") == 1 + trials.FEWEST_ROUNDS
 
 
 def test_a_clock_that_stands_still() -> None:
     ways = {"usual": [lambda: None], "other": [lambda: None]}
-    assert trials.compare(ways, "usual", MARGIN, lambda: 0.0, 0.0) == {"usual": 0.0, "other": 0.0}
+    assert trials.compare(ways, "usual", MARGINS, lambda: 0.0, 0.0) == {"usual": 0.0, "other": 0.0}
 
 
 def test_weights_take_turns() -> None:
@@ -82,7 +101,7 @@ def test_weights_take_turns() -> None:
         name: [lambda part=name + v: seen.append(part) for v in "ab"]  # type: ignore[misc]
         for name in ("x", "y")
     }
-    trials.compare(ways, "x", MARGIN, lambda: 0.0, 0.0)
+    trials.compare(ways, "x", MARGINS, lambda: 0.0, 0.0)
     assert seen[:2] == ["xa", "ya"]
     assert seen[2:6] == ["xb", "yb", "xa", "ya"]
 
