@@ -21,6 +21,7 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.budget import within
+from dynamo.aot.graphs import LazyGraph
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.partition import DIES
 from dynamo.aot.program import is_of_program
@@ -458,7 +459,7 @@ def _compile_frozen(
         return _compile_inference(module, fakes)
     graph = torch.fx.Graph()  # the stages write into the other one
     graph.output(graph.graph_copy(module.graph, {}))
-    copy = torch.fx.GraphModule(module, graph)
+    copy = LazyGraph(module, graph)
     copy.meta.update(module.meta)
     call = _compile_inference(module, fakes, frozen, steady)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from dynamo.aot.fakes import bytes_of, facts_of, is_fake
-from dynamo.aot.graphs import is_effect, make_module
+from dynamo.aot.graphs import LazyGraph, is_effect, make_module
 from dynamo.aot.kept_graphs import KeptGraph
 from inductor.fx_passes.places import is_view
 from inductor.ir.graph import Prepared
@@ -58,7 +58,7 @@ def compute_constants_once(
     found = _Finder(graph, [known[node] for node in places], steady).values(room)
     if not found:
         return module, (), 0
-    changed = fx.GraphModule(module, graph)
+    changed = LazyGraph(module, graph)
     changed.meta.update(module.meta)
     prepared = [_take(changed, node) for node in found]
     for node in reversed(graph.nodes):

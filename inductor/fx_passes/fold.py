@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from dynamo.aot.graphs import LazyGraph
 from inductor.ir.graph import Prepared
 
 aten = torch.ops.aten
@@ -32,7 +33,7 @@ def fold_batch_norms(
         return module, ()
     copy = fx.Graph()
     copy.output(copy.graph_copy(module.graph, {}))
-    folded = fx.GraphModule(module, copy)
+    folded = LazyGraph(module, copy)
     prepared = _fold_all(folded, frozen)
     return (folded, prepared) if prepared else (module, ())
 

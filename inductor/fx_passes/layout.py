@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import expression_of, facts_of, is_fake
+from dynamo.aot.graphs import LazyGraph
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.fakes import fake_runner
 
@@ -146,7 +147,7 @@ class _Rewriter:
             else:
                 self.env[node] = self._copy(node)
         self.graph.lint()
-        return fx.GraphModule(self.module, self.graph)
+        return LazyGraph(self.module, self.graph)
 
     def _copy(self, node: fx.Node) -> fx.Node:
         new = self.graph.node_copy(node, lambda old: self.env[old])
