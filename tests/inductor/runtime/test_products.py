@@ -331,3 +331,25 @@ def test_frozen_weights_of_half_precision(always_half: None) -> None:
         torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
         with torch.no_grad():
             model[0].weight.mul_(1.5)
+
+
+@pytest.mark.parametrize("m", [1, 3, 8])
+def test_few_rows_in_a_compiled_graph(monkeypatch: pytest.MonkeyPatch, m: int) -> None:
+    """With what follows them, and no copy of the weights; weights that change are seen."""
+    taken = []
+
+    def fastest(chooser: Any, linear: Any) -> str:
+        assert "plain" in library_kernels._names(linear, chooser.ours(linear.dtype))
+        taken.append((linear.m, linear.frozen))
+        return "plain"
+
+    monkeypatch.setattr(library_kernels._Chooser, "fastest", fastest)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(301, 130), torch.nn.GELU(), torch.nn.Linear(130, 77, bias=False))
+    compiled = dynamo.compile(model, options={"library_kernels": "measure"})
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(m, 301)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+            model[0].weight.normal_()
+    assert taken and set(taken) == {(m, True)}
