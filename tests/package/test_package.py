@@ -331,10 +331,40 @@ def test_another_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runn
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="names of processors")
-def test_a_package_for_older_processors(tmp_path: Path, runner: Path) -> None:
-    dynamo.package(mlp(), (torch.randn(3, 24),), tmp_path / "mlp", processor="x86-64-v2", threads=1)
-    described = dynamo.load_package(tmp_path / "mlp").description
-    assert "avx" not in described["processor"].split() and described["threads"] == 1
+def test_packages_for_other_processors(tmp_path: Path, runner: Path) -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    same, other = ("x86-64-v4", "x86-64-v3") if "avx512f" in flags else ("x86-64-v3", "x86-64-v2")
+    model, x = mlp(), torch.randn(64, 24)
+    if not {"avx512_bf16", "amx_bf16"} & set(flags):
+        dynamo.package(model, (x,), tmp_path / "mlp", processor=same, threads=1)
+        loaded = dynamo.load_package(tmp_path / "mlp")
+        assert loaded.description["threads"] == 1 and "avx2" in loaded.description["processor"].split()
+        x = torch.randn(64, 24)
+        torch.testing.assert_close(loaded(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=f"processor='{other}' has other vectors than this machine"):
+        dynamo.package(model, (x,), tmp_path / "older", processor=other)
+    with pytest.raises(ValueError, match="processor='made-up': the compiler says"):
+        dynamo.package(model, (x,), tmp_path / "none", processor="made-up")
+
+
+def test_several_sizes_share_the_weights(tmp_path: Path, runner: Path) -> None:
+    model = Convolutions().eval()
+    images = [torch.randn(n, 3, 16, 16) for n in (1, 2, 5)]
+    dynamo.package(model, (images[0],), tmp_path / "conv", more=[((x,), {}) for x in images[1:]])
+    dynamo.package(model, (images[0],), tmp_path / "one")
+    sizes = [(tmp_path / name / "weights.bin").stat().st_size for name in ("conv", "one")]
+    assert sizes[0] < 1.5 * sizes[1]
+    loaded = dynamo.load_package(tmp_path / "conv")
+    for n in (5, 1, 2, 1):
+        x = torch.randn(n, 3, 16, 16)
+        with torch.no_grad():
+            wanted = model(x)
+        torch.testing.assert_close(loaded(x), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run_program(runner, tmp_path / "conv", [x], "1", "2"), [wanted], rtol=1e-4, atol=1e-5)
+    with pytest.raises(GuardFailed, match=r"is float32 \[3, .*made for float32 \[1, .*, or float32 \[2, .*, or float32 \[5, "):
+        loaded(torch.randn(3, 3, 16, 16))
+    with pytest.raises(Unsupported, match="for other sizes its arguments or results have another structure"):
+        dynamo.package(lambda x, n: x * n, (images[0], 2), tmp_path / "f", more=[((images[1], 3), {})])
 
 
 class Counter(torch.nn.Module):
