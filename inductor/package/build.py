@@ -164,7 +164,7 @@ def link_library(
 def _merged(paths: Sequence[Path], toolchain: Toolchain, merged: Path) -> Path:
     """One object, in which only the entry is known outside: kernels of variants share names."""
     if shutil.which("objcopy") is None:
-        raise BuildError("objcopy (of binutils), which packages of several sizes need, is not there")
+        raise BuildError("packages of several sizes need objcopy (binutils), which is not there")
     _run([toolchain.compiler, "-r", "-nostdlib", *map(str, paths), "-o", str(merged)])
     _run(["objcopy", "--localize-hidden", str(merged)])
     return merged

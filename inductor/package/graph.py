@@ -36,6 +36,7 @@ from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.fx_passes.run import decompositions
 from inductor.ir.graph import InputBuffer
 from inductor.kept import is_lazy, served
+from inductor.package.decompositions import own_decompositions
 
 ARGUMENT, WEIGHT, GRAPH, PLAIN = "argument", "weight", "graph", "plain"
 NONE = "none"
@@ -119,8 +120,8 @@ def generate(
     with config.patch(**settings), torch.no_grad():
         gm = served(copied(gm), examples, settings)
         _check(gm, examples)
-        graph = functional_graph(
-            gm, examples, decompositions=decompositions(), epilogue_in_graph=True)
+        table = {**decompositions(), **own_decompositions()}
+        graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
         written = _written(graph, inputs)
         kept = frozenset(n for n, (kind, _) in enumerate(inputs) if kind == WEIGHT)
         made = generate_inference(graph.module, graph.fakes, kept, kept)

@@ -209,6 +209,33 @@ def test_all_kinds_of_results(runner: Path, tmp_path: Path) -> None:
         loaded(args[0], list(args[1]), flag=True)
 
 
+def products(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> list[torch.Tensor]:
+    """Products of all kinds of operands, which are small numbers: a [6, 8], b [8, 4], c [2, 6, 8]."""
+    add, half = torch.addmm, torch.bfloat16
+    return [
+        a @ b, a.t() @ a, a[:1] @ b, a[:, :1] @ b[:1], a @ b[:, :1], a[::2] @ b, a[:, ::2] @ b[::2], a[:, ::2] @ b[1::2],
+        a[:1].expand(6, 8) @ b, a @ b[:, :1].expand(8, 4), a @ a[1], b[0] @ b[1], torch.addmv(a[:, 3], a, b[:, 0], beta=2),
+        add(a[:, :4], a, b, beta=0.5, alpha=2), add(b[0], a, b), add(a[0, ::2], a, b), add(a[:, :4], a, b, beta=0),
+        torch.bmm(c, c.mT), torch.bmm(c.mT, c), torch.bmm(c[:1], b[None]), c @ b, a @ c.mT, torch.bmm(c[:, :, ::2], c.mT[:, ::2]),
+        torch.baddbmm(c[:, :, :4], c, b.expand(2, 8, 4), alpha=3), torch.einsum("bij,bkj->bik", c, c),
+        a.double() @ b.double(), torch.bmm(c.double(), c.double().mT), a.to(half) @ b.to(half), a.half() @ b.half(),
+        torch.addmm(b[0].to(half), a.to(half), b.to(half)), torch.bmm(c.to(half), c.to(half).mT),
+        torch.conv1d(c, TAPS, STARTS, 2, 1), a.cumsum(0), a.t().cumsum(1), a.double().cumsum(1), a.int().cumsum(0), (a > 0).cumsum(1),
+    ]  # fmt: skip
+
+
+TAPS, STARTS = torch.randn(5, 6, 3), torch.randn(5)
+
+
+def test_products_of_all_kinds(runner: Path, tmp_path: Path) -> None:
+    def numbers(*size: int) -> torch.Tensor:
+        return torch.randint(-4, 5, size).float() / 2
+
+    loaded = check(runner, tmp_path / "products", products,
+                   lambda: ((numbers(6, 8), numbers(8, 4), numbers(2, 6, 8)), {}))
+    assert len(loaded.description["outputs"]) == 37
+
+
 def test_results_outlive_the_model_and_are_not_overwritten(tmp_path: Path) -> None:
     model = mlp()
     dynamo.package(model, (torch.randn(3, 24),), tmp_path / "mlp")
