@@ -31,6 +31,7 @@ ARGUMENT, WEIGHT, GRAPH, VALUE = "argument", "weight", "graph", "plain"
 
 def package(
     f: Any, args: Sequence[Any], path: str | Path, kwargs: Mapping[str, Any] | None = None, *,
+    more: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] = (),
     options: Mapping[str, Any] | None = None, processor: str | None = None,
     threads: int | None = None,
 ) -> Path:
@@ -38,9 +39,11 @@ def package(
     `dynamo.load_package` run without tracing, Python or libtorch. Returns the folder.
 
     Sizes, dtypes and strides of tensors, and all other arguments, are then fixed. No gradients.
-    options: of the compiler, see `inductor.list_options()`. processor: a kind for the compiler
-    (`-march`), as "x86-64-v3"; by default this machine's, with all of its instructions. threads:
-    of the kernels; by default torch's.
+    more: further pairs of arguments and keyword arguments, with tensors of other sizes: the package
+    has code for each, and the weights once. options: of the compiler, see
+    `inductor.list_options()`. processor: a kind for the compiler (`-march`), as "x86-64-v3"; by
+    default this machine's, with all of its instructions. threads: of the kernels; by default
+    torch's.
     Errors: Unsupported where it is not one graph, or needs what a package can't have, with the
     line; FileExistsError where `path` is something else than a package.
 
@@ -49,11 +52,15 @@ def package(
     target = Path(path)
     before = torch.get_num_threads()
     f = run(f)
+    if target.is_file():
+        raise FileExistsError(f"{target} is a file, and a package is a folder")
     try:
         if threads is not None:
             torch.set_num_threads(threads)
         with torch.no_grad():
-            _package(f, tuple(args), dict(kwargs or {}), target, options, processor)
+            calls = [(args, kwargs or {}), *more]
+            sets = [(tuple(given), dict(named)) for given, named in calls]
+            _package(f, sets, target, options, processor)
     except Unsupported as why:
         if isinstance(f, torch.nn.Module) and f.training:
             text = f"{why}\n  What to do: the module is in training mode; call its eval() first."
@@ -65,27 +72,47 @@ def package(
 
 
 def _package(
-    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Path,
+    f: Any, sets: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], target: Path,
     options: Mapping[str, Any] | None, processor: str | None,
 ) -> None:
+    """sets: of arguments."""
+    writer = importlib.import_module("inductor.package.api").Writer(options)
+    descriptions = []
+    try:
+        for args, kwargs in sets:
+            descriptions.append(_add(writer, f, args, kwargs))
+            if descriptions[-1] != descriptions[0]:
+                raise Unsupported("for other sizes its arguments or results have another "
+                                  "structure, or other numbers")
+        writer.write(target, _title(f), descriptions[0], processor)
+    except _NotHere as why:
+        raise Unsupported(str(why)) from None
+    except Unsupported as why:
+        raise Unsupported(f"{name_of(f)}\n  This can't be in a package: {why}.") from None
+
+
+class _NotHere(Exception):
+    """An error that tells its place."""
+
+
+def _add(writer: Any, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Compiles the function for one set of arguments; how these and the results nest."""
     arguments = _Arguments(f, args, kwargs)
-    whole = trace_whole(f, args, kwargs)
+    try:
+        whole = trace_whole(f, args, kwargs)
+    except Unsupported as why:
+        raise _NotHere(str(why)) from None
     if len(whole.modules) != 1:
-        raise Unsupported(f"{name_of(f)}: it has no graph of tensor operations")
+        raise Unsupported("it has no graph of tensor operations")
     places = _Places(whole, arguments, tensors_of(f))
     inputs = [places.of_input(value) for value in whole.inputs]
     leaves, spec = pytree.tree_flatten(whole.result)
     results, rows = _results([places.of_leaf(leaf) for leaf in leaves])
-    description = {
+    writer.add(whole.modules[0], whole.examples, inputs, results, arguments.tensors)
+    return {
         "arguments": {"structure": _structure(arguments.spec), "leaves": arguments.rows()},
         "result": {"structure": _structure(spec), "leaves": rows},
     }
-    writer = importlib.import_module("inductor.package.api")
-    try:
-        writer.write(target, whole.modules[0], whole.examples, inputs, results, arguments.tensors,
-                     _title(f), description, options, processor)
-    except Unsupported as why:
-        raise Unsupported(f"{name_of(f)}\n  This can't be in a package: {why}.") from None
 
 
 def _title(f: Any) -> str:

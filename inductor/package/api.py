@@ -1,7 +1,7 @@
-"""What `dynamo.package` asks for: a captured graph becomes a folder.
+"""What `dynamo.package` asks for: captured graphs become a folder.
 
-In: the graph, where its inputs come from and its results go. Out: files. What can't be in a package
-is an error of one sentence.
+In: a graph for each set of sizes, where its inputs come from and its results go. Out: files. What
+can't be in a package is an error of one sentence.
 """
 
 from __future__ import annotations
@@ -17,33 +17,48 @@ from dynamo.aot.records import Unsupported
 from dynamo.base import errors
 from dynamo.base.shortfalls import place_of
 from inductor.config import settings_of
-from inductor.package.folder import Facts, write_folder
-from inductor.package.graph import Code, Place, generate
-from inductor.package.tables import Argument, NoType
+from inductor.package.folder import Package, write_folder
+from inductor.package.graph import Code, Place, Weights, generate
+from inductor.package.tables import Argument, NoType, Variant
 
 
-def write(
-    target: Path, gm: fx.GraphModule, examples: list[Any], inputs: Sequence[Place],
-    results: Sequence[Place], arguments: Sequence[tuple[str, torch.Tensor]], name: str,
-    description: Mapping[str, Any], options: Mapping[str, Any] | None, processor: str | None,
-) -> None:
-    """Compiles the graph and writes the package. arguments: names and tensors of the call; see
-    `graph.generate` and `folder.Facts`. Errors: errors.Unsupported; those of `write_folder`."""
-    tensors = [tensor for _, tensor in arguments]
-    settings = settings_of(None, options)
-    try:
-        code = generate(gm, examples, tensors, inputs, results, settings)
+class Writer:
+    """Collects the variants of a package, then writes it."""
+
+    def __init__(self, options: Mapping[str, Any] | None) -> None:
+        self._settings = settings_of(None, options)
+        self._weights = Weights()
+        self._variants: list[Variant] = []
+
+    def add(
+        self, gm: fx.GraphModule, examples: list[Any], inputs: Sequence[Place],
+        results: Sequence[Place], arguments: Sequence[tuple[str, torch.Tensor]],
+    ) -> None:
+        """Compiles a graph. arguments: names and tensors of the call; see `graph.generate`.
+        Errors: errors.Unsupported."""
+        tensors = [tensor for _, tensor in arguments]
+        try:
+            code = generate(
+                gm, examples, tensors, inputs, results, self._settings, self._weights)
+        except Unsupported as refusal:
+            place = place_of(refusal, gm.graph.nodes)
+            text = f"{place}: {refusal.reason}" if place else refusal.reason
+            raise errors.Unsupported(text) from None
         _check_operators(code)
         given = [
             Argument(label, tensor.dtype, tuple(tensor.shape), tensor.stride(), n in code.written)
             for n, (label, tensor) in enumerate(arguments)]  # fmt: skip
-        write_folder(target, code, Facts(name, given, description, processor))
-    except Unsupported as refusal:
-        place = place_of(refusal, gm.graph.nodes)
-        text = f"{place}: {refusal.reason}" if place else refusal.reason
-        raise errors.Unsupported(text) from None
-    except NoType as dtype:
-        raise errors.Unsupported(f"a tensor is of {dtype}, which packages don't know") from None
+        self._variants.append(Variant(code, given))
+
+    def write(
+        self, target: Path, name: str, description: Mapping[str, Any], processor: str | None
+    ) -> None:
+        """Errors: errors.Unsupported; those of `write_folder`."""
+        package = Package(name, self._variants, self._weights.tensors, description, processor)
+        try:
+            write_folder(target, package)
+        except NoType as dtype:
+            raise errors.Unsupported(f"a tensor is of {dtype}, which packages don't know") from None
 
 
 def _check_operators(code: Code) -> None:

@@ -26,6 +26,7 @@ from inductor.codegen.cpp.convolution import (
 )
 from inductor.codegen.cpp.half_product import HALF_NAME, HALF_UNIT
 from inductor.codegen.cpp.product import PRODUCT_NAME, PRODUCT_UNIT
+from inductor.package.tables import entry_name
 from inductor.runtime.build import BuildError
 from inductor.runtime.own_libraries import Units, with_fused_sums
 from inductor.runtime.store import Damaged, Key, Store, make_key, opened, sealed
@@ -45,7 +46,7 @@ RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")
 LINK = ("-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
         "-Wl,--as-needed", "-Wl,-O1", "-Wl,-z,noexecstack")  # fmt: skip
 ENTRY = 'extern "C" __attribute__((visibility("default"))) int run(Runtime* rt)'
-HIDDEN_ENTRY = 'extern "C" __attribute__((visibility("hidden"))) int package_graph(Runtime* rt)'
+EXPORTED = "{ global: dynamo_package_*; local: *; };\n"
 # Macros of the compiler, and the processor's flags in /proc/cpuinfo without which their
 # instructions are not there.
 INSTRUCTIONS = {
@@ -64,6 +65,11 @@ INSTRUCTIONS = {
 }  # fmt: skip
 
 
+# Those that decide about the order of prepared weights (`codegen/cpp/product.py`, ..).
+VECTORS = {macro: INSTRUCTIONS[macro] for macro in (
+    "__AVX__", "__AVX512F__", "__AVX512BF16__", "__AMX_BF16__")}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Object:
     """A translation unit and how it is compiled. shared: by many packages, so it is kept."""
@@ -72,6 +78,7 @@ class Object:
     flags: tuple[str, ...]
     shared: bool = False
     include: bool = False  # of the headers beside the runtime
+    variant: int | None = None  # whose kernels these are
 
 
 def for_processor(toolchain: Toolchain, processor: str | None) -> Toolchain:
@@ -83,24 +90,47 @@ def for_processor(toolchain: Toolchain, processor: str | None) -> Toolchain:
 
 
 def needed_instructions(toolchain: Toolchain) -> str:
-    """The flags of /proc/cpuinfo that code of this compiler needs. Errors: BuildError for an
+    """The flags of /proc/cpuinfo that code of this compiler needs. Errors: ValueError for an
     unknown kind of processor."""
-    command = [toolchain.compiler, *toolchain.compile_flags, "-dM", "-E", "-x", "c++", "-"]
-    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command)}\n{done.stderr[:2000]}")
-    macros = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("#define ")}
+    macros = _macros(toolchain)
     return " ".join(flag for macro, flag in INSTRUCTIONS.items() if macro in macros)
 
 
-def objects_of(units: Sequence[str], tables: str, toolchain: Toolchain) -> list[Object]:
-    """All translation units of a library."""
-    if sum(ENTRY in unit for unit in units) != 1:
-        raise AssertionError("the generated code has no entry")
+def check_vectors(toolchain: Toolchain, here: Toolchain) -> None:
+    """Weights are put in an order that goes by the vectors of this machine. Errors: ValueError
+    where the other processor's are not these."""
+    wanted, own = (_macros(each) & set(VECTORS) for each in (toolchain, here))
+    if wanted != own:
+        names = " ".join(VECTORS[macro] for macro in VECTORS if macro in own) or "neither"
+        raise ValueError(f"processor={toolchain.isa!r} has other vectors than this machine, for "
+                         f"which weights are put in order; of {', '.join(VECTORS.values())} it has "
+                         f"to have: {names}")
+
+
+def _macros(toolchain: Toolchain) -> set[str]:
+    """Those that the compiler defines."""
+    command = [toolchain.compiler, *toolchain.compile_flags, "-dM", "-E", "-x", "c++", "-"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ValueError(f"processor={toolchain.isa!r}: the compiler says {done.stderr[:400]}")
+    return {line.split()[1] for line in done.stdout.splitlines() if line.startswith("#define ")}
+
+
+def objects_of(
+    variants: Sequence[Sequence[str]], tables: str, toolchain: Toolchain
+) -> list[Object]:
+    """All translation units of a library. variants: the kernels for each set of sizes."""
     own = with_fused_sums(toolchain).compile_flags
-    found = [Object(unit.replace(ENTRY, HIDDEN_ENTRY), toolchain.compile_flags) for unit in units]
+    found = []
+    for number, units in enumerate(variants):
+        if sum(ENTRY in unit for unit in units) != 1:
+            raise AssertionError("the generated code has no entry")
+        entry = ENTRY.replace(" run(", f" {entry_name(number)}(")
+        found += [Object(unit.replace(ENTRY, entry), toolchain.compile_flags, variant=number)
+                  for unit in units]  # fmt: skip
+    every = [unit for units in variants for unit in units]
     for names, texts in OWN:
-        if any(name in unit for name in names for unit in units):
+        if any(name in unit for name in names for unit in every):
             found += [Object(text, own, shared=True) for text in texts]
     runtime = (SOURCES / "runtime.cpp").read_text()
     found.append(Object(runtime, RUNTIME_FLAGS, shared=True, include=True))
@@ -117,10 +147,27 @@ def link_library(
         with ThreadPoolExecutor(max_workers=max(1, cores)) as pool:
             compiled = partial(_compiled, toolchain=toolchain, store=store, folder=folder)
             paths = list(pool.map(compiled, range(len(objects)), objects))
-        library = folder / "libmodel.so"
-        _run([toolchain.compiler, *LINK, *map(str, paths), "-o", str(library),
-              *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
+        variants = {one.variant for one in objects if one.variant is not None}
+        if len(variants) > 1:
+            kernels = [_merged([path for path, one in zip(paths, objects, strict=True)
+                                if one.variant == number], toolchain, folder / f"variant{number}.o")
+                       for number in sorted(variants)]  # fmt: skip
+            others = zip(paths, objects, strict=True)
+            paths = [*kernels, *(path for path, one in others if one.variant is None)]
+        library, exported = folder / "libmodel.so", folder / "exported"
+        exported.write_text(EXPORTED)
+        _run([toolchain.compiler, *LINK, f"-Wl,--version-script={exported}", *map(str, paths),
+              "-o", str(library), *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
         return library.read_bytes()
+
+
+def _merged(paths: Sequence[Path], toolchain: Toolchain, merged: Path) -> Path:
+    """One object, in which only the entry is known outside: kernels of variants share names."""
+    if shutil.which("objcopy") is None:
+        raise BuildError("packages of several sizes need objcopy (binutils), which is not there")
+    _run([toolchain.compiler, "-r", "-nostdlib", *map(str, paths), "-o", str(merged)])
+    _run(["objcopy", "--localize-hidden", str(merged)])
+    return merged
 
 
 def _compiled(

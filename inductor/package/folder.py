@@ -1,6 +1,6 @@
 """The folder of a package: library, weights, header, description.
 
-In: a `Code`, and what the description tells beside it. Out: files.
+In: the code for each set of sizes, weights, what the description tells beside. Out: files.
 
     libmodel.so     kernels, tables, runtime: nothing but OpenMP and the C library is needed
     weights.bin     a line about itself, and from byte 4096 on the weights as kernels read them
@@ -28,6 +28,7 @@ import torch
 
 from inductor import cpu
 from inductor.package.build import (
+    check_vectors,
     copy_header,
     for_processor,
     link_library,
@@ -35,8 +36,8 @@ from inductor.package.build import (
     needed_instructions,
     objects_of,
 )
-from inductor.package.graph import Code, Seen
-from inductor.package.tables import ALIGNMENT, Argument, print_tables, span_of, weight_places
+from inductor.package.graph import Seen, bytes_of
+from inductor.package.tables import ALIGNMENT, Variant, print_tables, weight_places
 from inductor.runtime.toolchain import Toolchain
 
 LIBRARY, WEIGHTS, DESCRIPTION, SUMS = "libmodel.so", "weights.bin", "model.json", "package.sum"
@@ -78,24 +79,25 @@ It runs on processors of kind {machine} with: {processor}. Its kernels use {thre
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a package is told beside its code. description: more keys of `model.json`."""
+class Package:
+    """A package. description: more keys of `model.json`."""
 
     name: str
-    arguments: Sequence[Argument]
+    variants: Sequence[Variant]
+    weights: Sequence[torch.Tensor]
     description: Mapping[str, Any]
     processor: str | None = None
 
 
-def write_folder(target: Path, code: Code, facts: Facts) -> None:
+def write_folder(target: Path, package: Package) -> None:
     """Puts a package there, in the place of an older one. Errors: OSError, NoCompiler, BuildError,
-    NoType."""
+    NoType; ValueError for a processor."""
     if target.exists() and not (target / DESCRIPTION).is_file() and any(target.iterdir()):
         raise FileExistsError(f"{target} is there already, and is no package")
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        _fill(folder, target.name, code, facts)
+        _fill(folder, target.name, package)
         folder.chmod(0o755)
         old = folder.with_name(folder.name + ".old")
         if target.exists():
@@ -107,24 +109,28 @@ def write_folder(target: Path, code: Code, facts: Facts) -> None:
         raise
 
 
-def _fill(folder: Path, title: str, code: Code, facts: Facts) -> None:
+def _fill(folder: Path, title: str, package: Package) -> None:
     store = cpu.cache_store()
-    toolchain = for_processor(cpu.need_toolchain(store), facts.processor)
+    here = cpu.need_toolchain(store)
+    toolchain = for_processor(here, package.processor)
+    check_vectors(toolchain, here)
     instructions = needed_instructions(toolchain)
-    tables = print_tables(facts.name, code, facts.arguments, machine(), instructions)
-    known = hashlib.sha256("\0".join([tables, *code.units]).encode())
-    for part in _contents(code.weights):
+    units = [variant.code.units for variant in package.variants]
+    tables = print_tables(
+        package.name, package.variants, package.weights, machine(), instructions)
+    known = hashlib.sha256(repr((tables, units)).encode())
+    for part in _contents(package.weights):
         known.update(part)
     identity = known.hexdigest()[:32]
     tables = f'#define PACKAGE_ID "{identity}"\n{tables}'
     cores = len(os.sched_getaffinity(0))
-    library = link_library(objects_of(code.units, tables, toolchain), toolchain, store, cores)
+    library = link_library(objects_of(units, tables, toolchain), toolchain, store, cores)
     (folder / LIBRARY).write_bytes(library)
     (folder / LIBRARY).chmod(0o755)
     checksum = ctypes.CDLL(str(folder / LIBRARY)).dynamo_package_checksum
     checksum.argtypes, checksum.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_uint64
-    _write_weights(folder / WEIGHTS, code.weights, identity, checksum)
-    described = _describe(code, facts, identity, toolchain, instructions)
+    _write_weights(folder / WEIGHTS, package.weights, identity, checksum)
+    described = _describe(package, identity, toolchain, instructions)
     text = json.dumps(described, indent=1).encode()
     (folder / DESCRIPTION).write_bytes(text)
     lines = [f"{name} {checksum(content, len(content)):016x} {len(content)} "
@@ -139,11 +145,9 @@ def _fill(folder: Path, title: str, code: Code, facts: Facts) -> None:
 def _contents(weights: Sequence[torch.Tensor]) -> Iterator[memoryview]:
     """The bytes of the weights, each from its first element to its last, up to a whole line."""
     for weight in weights:
-        count = span_of(weight)
-        if count:
-            flat = weight.detach().as_strided((count,), (1,), weight.storage_offset())
-            yield flat.view(torch.uint8).numpy().data
-        yield memoryview(bytes(-count * weight.itemsize % ALIGNMENT))
+        content = bytes_of(weight)
+        yield content
+        yield memoryview(bytes(-len(content) % ALIGNMENT))
 
 
 def _write_weights(
@@ -164,17 +168,23 @@ def _write_weights(
 
 
 def _describe(
-    code: Code, facts: Facts, identity: str, toolchain: Toolchain, instructions: str
+    package: Package, identity: str, toolchain: Toolchain, instructions: str
 ) -> dict[str, Any]:
-    tensors = [result for result in code.results if isinstance(result, Seen)]
+    first, *more = map(_tensors, package.variants)
     return {
-        "format": 1, "id": identity, "name": facts.name,
-        "inputs": [{"name": one.name, **_told(one.dtype, one.size, one.stride),
-                    "written": one.written} for one in facts.arguments],
-        "outputs": [_told(one.dtype, one.size, one.stride) for one in tensors],
-        **facts.description,
+        "format": 1, "id": identity, "name": package.name, **first, "more": more,
+        **package.description,
         "machine": machine(), "processor": instructions, "threads": torch.get_num_threads(),
         "made_with": {"torch": torch.__version__, "compiler": toolchain.version},
+    }  # fmt: skip
+
+
+def _tensors(variant: Variant) -> dict[str, Any]:
+    tensors = [result for result in variant.code.results if isinstance(result, Seen)]
+    return {
+        "inputs": [{"name": one.name, **_told(one.dtype, one.size, one.stride),
+                    "written": one.written} for one in variant.arguments],
+        "outputs": [_told(one.dtype, one.size, one.stride) for one in tensors],
     }  # fmt: skip
 
 

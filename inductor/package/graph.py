@@ -7,6 +7,7 @@ left is a call of an operator of libtorch.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.fx_passes.run import decompositions
 from inductor.ir.graph import InputBuffer
 from inductor.kept import is_lazy, served
+from inductor.package.decompositions import own_decompositions
 
 ARGUMENT, WEIGHT, GRAPH, PLAIN = "argument", "weight", "graph", "plain"
 NONE = "none"
@@ -55,16 +57,52 @@ class Seen:
     stride: tuple[Any, ...]
 
 
+class Weights:
+    """The weights of a package, each once. `tensors` is the list."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._known: dict[Any, int] = {}
+
+    def number(self, value: torch.Tensor) -> int:
+        """Its place in the list. Errors: Unsupported."""
+        plain = value.layout is torch.strided and not value.is_conj() and not value.is_neg()
+        if not plain or value.device.type != "cpu":
+            raise Unsupported(f"it has a weight of another kind ({value.layout}, {value.device})")
+        digest = hashlib.sha256(bytes_of(value)).digest()
+        key = (value.dtype, value.shape, value.stride(), digest)
+        if key not in self._known:
+            self._known[key] = len(self.tensors)
+            self.tensors.append(value)
+        return self._known[key]
+
+
+def span_of(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last."""
+    if tensor.numel() == 0:
+        return 0
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in pairs)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory from the first element to the last."""
+    count = span_of(tensor)
+    if not count:
+        return memoryview(b"")
+    flat = tensor.detach().as_strided((count,), (1,), tensor.storage_offset())
+    return flat.view(torch.uint8).numpy().data  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """units: texts of C++. spec: of the launcher (`runtime/csrc/spec.cpp`), with slots of kind
-    "argument", "weight" (position: in `weights`) or "none" for inputs and constants. results: of
-    the program, a `Seen` or a plain value. written: arguments that it writes. libtorch: operators
-    that it calls, each with the user's line."""
+    "argument", "weight" (position: in the list of `Weights`) or "none" for inputs and constants.
+    results: of the program, a `Seen` or a plain value. written: arguments that it writes. libtorch:
+    operators that it calls, each with the user's line."""
 
     units: list[str]
     spec: dict[str, Any]
-    weights: list[torch.Tensor]
     results: list[Any]
     written: frozenset[int]
     libtorch: tuple[tuple[str, str], ...]
@@ -73,24 +111,26 @@ class Code:
 def generate(
     gm: fx.GraphModule, examples: list[Any], arguments: Sequence[torch.Tensor],
     inputs: Sequence[Place], results: Sequence[Place], settings: Mapping[str, Any],
+    weights: Weights,
 ) -> Code:
-    """The code of a graph. arguments: tensors of the call; inputs: of the graph, examples:
-    their values; results: of the program. Errors: Unsupported; those of the program and defects."""
+    """The code of a graph, whose weights are put into the list. arguments: tensors of the call;
+    inputs: of the graph, examples: their values; results: of the program. Errors: Unsupported;
+    those of the program and defects."""
     settings = {**SETTINGS, **settings}
     with config.patch(**settings), torch.no_grad():
         gm = served(copied(gm), examples, settings)
         _check(gm, examples)
-        graph = functional_graph(
-            gm, examples, decompositions=decompositions(), epilogue_in_graph=True)
+        table = {**decompositions(), **own_decompositions()}
+        graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
         written = _written(graph, inputs)
         kept = frozenset(n for n, (kind, _) in enumerate(inputs) if kind == WEIGHT)
         made = generate_inference(graph.module, graph.fakes, kept, kept)
         values = [value if kind == WEIGHT else None for kind, value in inputs]
         slots = _Slots(made, arguments, inputs, _prepared(made, values))
         found = [slots.of_result(place, graph) for place in results]
-        slots.number_weights(found)
+        slots.number_weights(found, weights)
     left = _left_to_libtorch(made)
-    return Code(made.units, slots.spec, slots.weights, found, written, left)
+    return Code(made.units, slots.spec, found, written, left)
 
 
 def _check(gm: fx.GraphModule, examples: list[Any]) -> None:
@@ -135,8 +175,6 @@ class _Slots:
         values: list[Any],
     ) -> None:
         self._arguments, self._units = arguments, made.units
-        self.weights: list[torch.Tensor] = []
-        self._known: dict[Any, int] = {}
         self._inputs = inputs
         spec = made.spec
         buffers = [buffer for buffer in made.lowered.graph.inputs if buffer is not None]
@@ -159,7 +197,7 @@ class _Slots:
             return (ARGUMENT, self._inputs[at][1], *meta)
         return (WEIGHT, values[at], *meta)
 
-    def number_weights(self, results: Sequence[Any]) -> None:
+    def number_weights(self, results: Sequence[Any], weights: Weights) -> None:
         """Puts weights into the list, but those that kernels read as prepared copies alone."""
         text = "\n".join(unit for unit in self._units if ENTRY in unit)
         used = {int(number) for number in READ.findall(text)}
@@ -168,18 +206,7 @@ class _Slots:
         for at, (kind, value, *meta) in enumerate(rows):
             if kind == WEIGHT:
                 known = at in used
-                rows[at] = (WEIGHT, self._weight(value), *meta) if known else (NONE, 0, *meta)
-
-    def _weight(self, value: torch.Tensor) -> int:
-        """Its number; one for tensors over the same memory."""
-        plain = value.layout is torch.strided and not value.is_conj() and not value.is_neg()
-        if not plain or value.device.type != "cpu":
-            raise Unsupported(f"it has a weight of another kind ({value.layout}, {value.device})")
-        key = (value.data_ptr(), value.dtype, value.shape, value.stride())
-        if value.numel() == 0 or key not in self._known:
-            self._known[key] = len(self.weights)
-            self.weights.append(value)
-        return self._known[key]
+                rows[at] = (WEIGHT, weights.number(value), *meta) if known else (NONE, 0, *meta)
 
     def of_result(self, place: Place, graph: AtenGraph) -> Any:
         """A `Seen`, or a plain value. Errors: Unsupported."""

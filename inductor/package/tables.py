@@ -1,7 +1,7 @@
 """The tables of a package as C++: what `cpp/tables.h` declares.
 
-In: a `Code`, names and metadata of the arguments, where weights lie. Out: the text of `tables.cpp`.
-All sizes, strides and offsets are numbers of one list.
+In: a `Code` for each set of sizes, names and metadata of the arguments, the weights. Out: the text
+of `tables.cpp`. All sizes, strides and offsets are numbers of one list.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor.package.graph import ARGUMENT, NONE, WEIGHT, Code, Seen
+from inductor.package.graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_of
 
 ALIGNMENT = 64
 # As torch numbers them; `model.h` and `runtime.cpp` know these.
@@ -23,7 +23,7 @@ DTYPES = {
     torch.bfloat16: 15,
 }  # fmt: skip
 KINDS = {ARGUMENT: "kArgument", WEIGHT: "kWeight", "arena": "kArena", "output": "kOutput",
-         "extern": "kExtern", "sizes": "kSizes", NONE: "kNone"}  # fmt: skip
+         NONE: "kNone"}  # fmt: skip
 
 
 class NoType(Exception):
@@ -41,6 +41,14 @@ class Argument:
     written: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The code for one set of sizes."""
+
+    code: Code
+    arguments: Sequence[Argument]
+
+
 def weight_places(weights: Sequence[torch.Tensor]) -> tuple[list[int], int]:
     """The byte at which each begins, and all bytes."""
     places, at = [], 0
@@ -50,43 +58,51 @@ def weight_places(weights: Sequence[torch.Tensor]) -> tuple[list[int], int]:
     return places, at
 
 
-def span_of(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last."""
-    if tensor.numel() == 0:
-        return 0
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in pairs)
-
-
 def print_tables(
-    name: str, code: Code, arguments: Sequence[Argument], machine: str, processor: str,
+    name: str, variants: Sequence[Variant], weights: Sequence[torch.Tensor], machine: str,
+    processor: str,
 ) -> str:
     """The text without the package's id, for which `PACKAGE_ID` stands."""
-    writer = _Writer(code)
-    places, weight_bytes = weight_places(code.weights)
+    places, weight_bytes = weight_places(weights)
+    parts = [_print_variant(n, variant, places) for n, variant in enumerate(variants)]
+    entries = [f'extern "C" int {entry_name(n)}(packaged::Runtime*);' for n in range(len(parts))]
+    first = variants[0]
+    results = len([one for one in first.code.results if isinstance(one, Seen)])
+    fields = ["PACKAGE_ID", *map(_text, (name, machine, processor)), weight_bytes,
+              len(first.arguments), results, "variants", len(variants)]  # fmt: skip
+    return "\n".join([
+        '#include "tables.h"', *entries, "namespace packaged {", "namespace {",
+        *[arrays for arrays, _ in parts],
+        _array("Tables", "variants", [row for _, row in parts]), "}  // namespace",
+        f"const Package package = {{{', '.join(map(str, fields))}}};", "}  // namespace packaged",
+        "",
+    ])  # fmt: skip
+
+
+def entry_name(variant: int) -> str:
+    """The function of a variant."""
+    return f"package_graph_{variant}"
+
+
+def _print_variant(number: int, variant: Variant, places: list[int]) -> tuple[str, str]:
+    """Arrays, and the row of `variants` that names them."""
+    code, writer = variant.code, _Writer()
     slots = [writer.slot(row, places) for row in code.spec["slots"]]
     results = [writer.seen(result) for result in code.results if isinstance(result, Seen)]
     given = [f"{{{_text(one.name)}, {writer.meta(one.dtype, one.size, one.stride)}, "
-             f"{str(one.written).lower()}}}" for one in arguments]  # fmt: skip
-    fields = [
-        "PACKAGE_ID", _text(name), _text(machine), _text(processor), weight_bytes,
-        code.spec["arena_bytes"], "arguments", len(given), "slots", len(slots), "nullptr", 0,
-        "results", len(results), "numbers", len(writer.numbers), "nullptr", 0, "nullptr", 0,
-        "nullptr", "nullptr", "nullptr", 0, "nullptr", "nullptr", "nullptr", "nullptr", '""',
-    ]  # fmt: skip
-    return "\n".join([
-        '#include "tables.h"', "namespace package {", "namespace {",
-        _array("Argument", "arguments", given), _array("Slot", "slots", slots),
-        _array("View", "results", results), _array("int64_t", "numbers", writer.numbers),
-        "}  // namespace", f"const Tables tables = {{{', '.join(map(str, fields))}}};",
-        "}  // namespace package", "",
-    ])  # fmt: skip
+             f"{str(one.written).lower()}}}" for one in variant.arguments]  # fmt: skip
+    rows = {"arguments": ("Argument", given), "slots": ("Slot", slots),
+            "results": ("View", results), "numbers": ("int64_t", writer.numbers)}  # fmt: skip
+    arrays = [_array(kind, f"{name}{number}", items) for name, (kind, items) in rows.items()]
+    fields = (f"&{entry_name(number)}", code.spec["arena_bytes"], f"arguments{number}",
+              f"slots{number}", len(slots), f"results{number}", f"numbers{number}")  # fmt: skip
+    return "\n".join(arrays), f"{{{', '.join(map(str, fields))}}}"
 
 
 class _Writer:
     """Collects the numbers."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self) -> None:
         self.numbers: list[Any] = []
         self._known: dict[tuple[Any, ...], int] = {}
 

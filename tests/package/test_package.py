@@ -209,6 +209,33 @@ def test_all_kinds_of_results(runner: Path, tmp_path: Path) -> None:
         loaded(args[0], list(args[1]), flag=True)
 
 
+def products(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> list[torch.Tensor]:
+    """Products of all kinds of operands, which are small numbers: a [6, 8], b [8, 4], c [2, 6, 8]."""
+    add, half = torch.addmm, torch.bfloat16
+    return [
+        a @ b, a.t() @ a, a[:1] @ b, a[:, :1] @ b[:1], a @ b[:, :1], a[::2] @ b, a[:, ::2] @ b[::2], a[:, ::2] @ b[1::2],
+        a[:1].expand(6, 8) @ b, a @ b[:, :1].expand(8, 4), a @ a[1], b[0] @ b[1], torch.addmv(a[:, 3], a, b[:, 0], beta=2),
+        add(a[:, :4], a, b, beta=0.5, alpha=2), add(b[0], a, b), add(a[0, ::2], a, b), add(a[:, :4], a, b, beta=0),
+        torch.bmm(c, c.mT), torch.bmm(c.mT, c), torch.bmm(c[:1], b[None]), c @ b, a @ c.mT, torch.bmm(c[:, :, ::2], c.mT[:, ::2]),
+        torch.baddbmm(c[:, :, :4], c, b.expand(2, 8, 4), alpha=3), torch.einsum("bij,bkj->bik", c, c),
+        a.double() @ b.double(), torch.bmm(c.double(), c.double().mT), a.to(half) @ b.to(half), a.half() @ b.half(),
+        torch.addmm(b[0].to(half), a.to(half), b.to(half)), torch.bmm(c.to(half), c.to(half).mT),
+        torch.conv1d(c, TAPS, STARTS, 2, 1), a.cumsum(0), a.t().cumsum(1), a.double().cumsum(1), a.int().cumsum(0), (a > 0).cumsum(1),
+    ]  # fmt: skip
+
+
+TAPS, STARTS = torch.randn(5, 6, 3), torch.randn(5)
+
+
+def test_products_of_all_kinds(runner: Path, tmp_path: Path) -> None:
+    def numbers(*size: int) -> torch.Tensor:
+        return torch.randint(-4, 5, size).float() / 2
+
+    loaded = check(runner, tmp_path / "products", products,
+                   lambda: ((numbers(6, 8), numbers(8, 4), numbers(2, 6, 8)), {}))
+    assert len(loaded.description["outputs"]) == 37
+
+
 def test_results_outlive_the_model_and_are_not_overwritten(tmp_path: Path) -> None:
     model = mlp()
     dynamo.package(model, (torch.randn(3, 24),), tmp_path / "mlp")
@@ -331,10 +358,40 @@ def test_another_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runn
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="names of processors")
-def test_a_package_for_older_processors(tmp_path: Path, runner: Path) -> None:
-    dynamo.package(mlp(), (torch.randn(3, 24),), tmp_path / "mlp", processor="x86-64-v2", threads=1)
-    described = dynamo.load_package(tmp_path / "mlp").description
-    assert "avx" not in described["processor"].split() and described["threads"] == 1
+def test_packages_for_other_processors(tmp_path: Path, runner: Path) -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    same, other = ("x86-64-v4", "x86-64-v3") if "avx512f" in flags else ("x86-64-v3", "x86-64-v2")
+    model, x = mlp(), torch.randn(64, 24)
+    if not {"avx512_bf16", "amx_bf16"} & set(flags):
+        dynamo.package(model, (x,), tmp_path / "mlp", processor=same, threads=1)
+        loaded = dynamo.load_package(tmp_path / "mlp")
+        assert loaded.description["threads"] == 1 and "avx2" in loaded.description["processor"].split()
+        x = torch.randn(64, 24)
+        torch.testing.assert_close(loaded(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=f"processor='{other}' has other vectors than this machine"):
+        dynamo.package(model, (x,), tmp_path / "older", processor=other)
+    with pytest.raises(ValueError, match="processor='made-up': the compiler says"):
+        dynamo.package(model, (x,), tmp_path / "none", processor="made-up")
+
+
+def test_several_sizes_share_the_weights(tmp_path: Path, runner: Path) -> None:
+    model = Convolutions().eval()
+    images = [torch.randn(n, 3, 16, 16) for n in (1, 2, 5)]
+    dynamo.package(model, (images[0],), tmp_path / "conv", more=[((x,), {}) for x in images[1:]])
+    dynamo.package(model, (images[0],), tmp_path / "one")
+    sizes = [(tmp_path / name / "weights.bin").stat().st_size for name in ("conv", "one")]
+    assert sizes[0] < 1.5 * sizes[1]
+    loaded = dynamo.load_package(tmp_path / "conv")
+    for n in (5, 1, 2, 1):
+        x = torch.randn(n, 3, 16, 16)
+        with torch.no_grad():
+            wanted = model(x)
+        torch.testing.assert_close(loaded(x), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run_program(runner, tmp_path / "conv", [x], "1", "2"), [wanted], rtol=1e-4, atol=1e-5)
+    with pytest.raises(GuardFailed, match=r"is float32 \[3, .*made for float32 \[1, .*, or float32 \[2, .*, or float32 \[5, "):
+        loaded(torch.randn(3, 3, 16, 16))
+    with pytest.raises(Unsupported, match="for other sizes its arguments or results have another structure"):
+        dynamo.package(lambda x, n: x * n, (images[0], 2), tmp_path / "f", more=[((images[1], 3), {})])
 
 
 class Counter(torch.nn.Module):

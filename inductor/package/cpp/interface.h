@@ -22,8 +22,8 @@ typedef struct {
 // Errors are sentences, written to `error`, which has room for `room` bytes.
 void* dynamo_package_open(const char* folder, char* error, size_t room);
 void dynamo_package_close(void* model);
-// 0, or for an error 2 (an index out of range), 3 (inputs that the package was not made for) or 1. `outputs` has room for as many as `dynamo_package_counts` says; their sizes and strides are
-// valid until the owner is released, or as long as the model. Any thread may call, several at once.
+// 0, or for an error 2 (an index out of range), 3 (inputs that the package was not made for) or 1. `outputs` has room for as many as `dynamo_package_counts` says; their sizes and strides
+// are the library's, valid for ever. Any thread may call, several at once.
 int dynamo_package_run(void* model, const DynamoTensor* inputs, size_t count, DynamoTensor* outputs, char* error,
                        size_t room);
 void dynamo_package_release(void* owner);

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,13 +24,12 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-namespace package {
+namespace packaged {
 namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kHeader = 4096;  // bytes in front of the weights
-constexpr size_t kMostBound = 256;
 const char kMagic[] = "dynamo package weights 1\n";
 
 // -- errors -----------------------------------------------------------------------------------------------------------
@@ -154,82 +152,22 @@ struct Pool : std::enable_shared_from_this<Pool> {
   }
 };
 
-// What `DynamoTensor.owner` points to.
-struct Owner {
-  Block* block;  // or null: `result` is of `aten.cpp`
-  void* result;
-};
-
-// -- sizes known at a call --------------------------------------------------------------------------------------------
-
-// The numbers at some sizes, and how large the arena is. sizes: what kernels read.
-struct Bound {
-  std::vector<int64_t> sizes, filled;
-  const int64_t* numbers = tables.numbers;
-  int64_t arena_bytes = tables.arena_bytes;
-};
-
-// Places in the arena: the largest first, each at the lowest byte at which it meets no other that lives at the same
-// time. As `scheduler/memory.py: pack_arena`.
-int64_t pack_arena(int64_t* numbers) {
-  struct Placed {
-    int64_t begin, end;
-    int first, last;
-  };
-  std::vector<int> order(static_cast<size_t>(tables.life_count));
-  for (int i = 0; i < tables.life_count; ++i) order[static_cast<size_t>(i)] = i;
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return numbers[tables.lives[a].bytes] > numbers[tables.lives[b].bytes];
-  });
-  std::vector<Placed> placed;
-  int64_t total = 0;
-  for (int at : order) {
-    const Life& life = tables.lives[at];
-    int64_t size = std::max<int64_t>(numbers[life.bytes], 1);
-    size = (size + 63) / 64 * 64;
-    int64_t begin = 0;
-    for (const Placed& other : placed) {  // by their begins
-      if (other.last < life.first || other.first > life.last) continue;
-      if (begin + size <= other.begin) break;
-      begin = std::max(begin, other.end);
-    }
-    Placed made{begin, begin + size, life.first, life.last};
-    auto before = [](const Placed& a, const Placed& b) { return a.begin < b.begin; };
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), made, before), made);
-    numbers[life.place] = begin;
-    total = std::max(total, begin + size);
-  }
-  return total;
-}
-
-std::shared_ptr<Bound> bind(std::vector<int64_t> sizes) {
-  auto made = std::make_shared<Bound>();
-  made->filled.assign(tables.numbers, tables.numbers + tables.number_count);
-  tables.fill(sizes.data(), made->filled.data());
-  made->arena_bytes = pack_arena(made->filled.data());
-  made->numbers = made->filled.data();
-  made->sizes = std::move(sizes);
-  return made;
-}
-
 // -- the model --------------------------------------------------------------------------------------------------------
 
+// Everything that one running call needs.
 struct State {
-  Call call;
-  std::vector<void*> data;
-  std::vector<const void*> arguments;
+  Runtime runtime{};
+  std::vector<void*> data;     // by slot
   std::vector<Block*> blocks;  // of output slots
+  bool lacks_memory = false;
   char* arena = nullptr;
-  size_t arena_bytes = 0;
 
   ~State() { free(arena); }
 };
 
 struct Model {
   std::mutex mutex;
-  std::vector<std::unique_ptr<State>> idle;
-  std::map<std::vector<int64_t>, std::shared_ptr<Bound>> bound;
-  std::shared_ptr<Bound> fixed = std::make_shared<Bound>();
+  std::vector<std::vector<std::unique_ptr<State>>> idle;  // by variant
   std::shared_ptr<Pool> pool = std::make_shared<Pool>();
   void* mapped = MAP_FAILED;
   size_t mapped_bytes = 0;
@@ -284,10 +222,10 @@ std::string read_weights(Model& model, const std::string& path) {
   unsigned long long sum = 0;
   std::string head(text + sizeof(kMagic) - 1, 256);
   if (sscanf(head.c_str(), "%64s %lld %llx", id, &bytes, &sum) != 3) return path + " is damaged: its first lines are";
-  if (strcmp(id, tables.id) != 0) return path + " holds the weights of another package";
-  if (bytes != tables.weight_bytes || size != kHeader + bytes) {
+  if (strcmp(id, package.id) != 0) return path + " holds the weights of another package";
+  if (bytes != package.weight_bytes || size != kHeader + bytes) {
     return path + " is damaged: it has " + std::to_string(size) + " bytes, not " +
-           std::to_string(kHeader + tables.weight_bytes);
+           std::to_string(kHeader + package.weight_bytes);
   }
   model.weights = text + kHeader;
   if (checksum(model.weights, static_cast<size_t>(bytes)) != sum) {
@@ -300,8 +238,8 @@ std::string read_weights(Model& model, const std::string& path) {
 std::string check_processor() {
   struct utsname system {};
   uname(&system);
-  if (strcmp(system.machine, tables.machine) != 0) {
-    return std::string("the package was made for processors of kind ") + tables.machine + ", this is " + system.machine;
+  if (strcmp(system.machine, package.machine) != 0) {
+    return std::string("the package was made for processors of kind ") + package.machine + ", this is " + system.machine;
   }
   std::string flags = " ";
   if (FILE* file = fopen("/proc/cpuinfo", "r")) {
@@ -319,7 +257,7 @@ std::string check_processor() {
   }
   for (char& letter : flags) letter = letter == '\n' || letter == '\t' ? ' ' : letter;
   flags += " ";
-  std::string missing, wanted(tables.processor);
+  std::string missing, wanted(package.processor);
   for (size_t at = 0; at < wanted.size();) {
     size_t end = std::min(wanted.find(' ', at), wanted.size());
     std::string word = wanted.substr(at, end - at);
@@ -354,216 +292,180 @@ std::string told(const Meta& meta, const int64_t* numbers) {
          list_of(numbers + meta.at + meta.dims, meta.dims);
 }
 
-std::string check_input(int at, const DynamoTensor& tensor, const int64_t* numbers) {
-  const Argument& argument = tables.arguments[at];
-  const Meta& meta = argument.meta;
+bool fits(const DynamoTensor& tensor, const Meta& meta, const int64_t* numbers) {
   const int64_t *sizes = numbers + meta.at, *strides = sizes + meta.dims;
-  bool fits = tensor.dtype == meta.dtype && tensor.dims == meta.dims;
-  bool empty = false;
-  for (int i = 0; fits && i < meta.dims; ++i) {
-    fits = tensor.sizes[i] == sizes[i];
+  if (tensor.dtype != meta.dtype || tensor.dims != meta.dims) return false;
+  bool empty = false, dense = true;
+  for (int i = 0; i < meta.dims; ++i) {
+    if (tensor.sizes[i] != sizes[i]) return false;
     empty |= sizes[i] == 0;
+    dense &= sizes[i] == 1 || tensor.strides[i] == strides[i];
   }
-  for (int i = 0; fits && !empty && i < meta.dims; ++i) fits = sizes[i] == 1 || tensor.strides[i] == strides[i];
-  std::string name = "input " + std::to_string(at) + " (" + argument.name + ")";
-  if (!fits) {
-    return name + " is " + told(tensor) + "; the package was made for " + told(meta, numbers);
-  }
-  if (empty) return "";
-  if (tensor.data == nullptr) return name + " has no data";
-  if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(std::min(bytes_of(meta.dtype), 8))) {
-    return name + " does not begin at a multiple of its elements' size";
-  }
-  return "";
+  return empty || dense;
 }
 
-// Inputs that the model writes share no memory with others.
-std::string check_written(const DynamoTensor* inputs, const int64_t* numbers) {
-  for (int i = 0; i < tables.argument_count; ++i) {
-    if (!tables.arguments[i].written) continue;
+// The variant for these inputs. Errors: null, and `wrong` tells which input fits none.
+const Tables* variant_for(const DynamoTensor* inputs, std::string& wrong) {
+  int best = -1;  // the first input that does not fit the variant that fits most
+  for (int v = 0; v < package.variant_count; ++v) {
+    const Tables& tables = package.variants[v];
+    int i = 0;
+    while (i < package.argument_count && fits(inputs[i], tables.arguments[i].meta, tables.numbers)) ++i;
+    if (i == package.argument_count) return &tables;
+    best = std::max(best, i);
+  }
+  wrong = "input " + std::to_string(best) + " (" + package.variants[0].arguments[best].name + ") is " +
+          told(inputs[best]) + "; the package was made for ";
+  for (int v = 0; v < package.variant_count; ++v) {
+    const Tables& tables = package.variants[v];
+    wrong += (v ? ", or " : "") + told(tables.arguments[best].meta, tables.numbers);
+  }
+  return nullptr;
+}
+
+// Data is there, aligned, and inputs that the model writes share no memory with others.
+std::string check_memory(const Tables& tables, const DynamoTensor* inputs) {
+  for (int i = 0; i < package.argument_count; ++i) {
+    const Argument& argument = tables.arguments[i];
     auto begin = reinterpret_cast<uintptr_t>(inputs[i].data);
-    auto end = begin + static_cast<uintptr_t>(span(tables.arguments[i].meta, numbers));
-    for (int j = 0; j < tables.argument_count; ++j) {
+    auto end = begin + static_cast<uintptr_t>(span(argument.meta, tables.numbers));
+    std::string name = std::string("input ") + argument.name;
+    if (end == begin) continue;
+    if (begin == 0) return name + " has no data";
+    if (begin % static_cast<uintptr_t>(std::min(bytes_of(argument.meta.dtype), 8))) {
+      return name + " does not begin at a multiple of its elements' size";
+    }
+    for (int j = 0; j < package.argument_count && argument.written; ++j) {
       auto other = reinterpret_cast<uintptr_t>(inputs[j].data);
-      auto other_end = other + static_cast<uintptr_t>(span(tables.arguments[j].meta, numbers));
+      auto other_end = other + static_cast<uintptr_t>(span(tables.arguments[j].meta, tables.numbers));
       if (i != j && begin < other_end && other < end) {
-        return std::string("input ") + tables.arguments[i].name + ", which the model writes, shares memory with " +
-               tables.arguments[j].name;
+        return name + ", which the model writes, shares memory with " + tables.arguments[j].name;
       }
     }
   }
   return "";
 }
 
-std::shared_ptr<Bound> bound_for(Model& model, const DynamoTensor* inputs, std::string& wrong) {
-  if (tables.symbol_count == 0) return model.fixed;
-  std::vector<int64_t> sizes;
-  for (int i = 0; i < tables.symbol_count; ++i) {
-    const Symbol& symbol = tables.symbols[i];
-    const DynamoTensor& tensor = inputs[symbol.argument];
-    if (tensor.dims <= symbol.dim) {
-      wrong = std::string("input ") + tables.arguments[symbol.argument].name + " has too few dimensions";
-      return nullptr;
-    }
-    sizes.push_back(tensor.sizes[symbol.dim]);
-  }
-  {
-    std::lock_guard<std::mutex> lock(model.mutex);
-    auto found = model.bound.find(sizes);
-    if (found != model.bound.end()) return found->second;
-  }
-  if (const char* broken = tables.broken(sizes.data())) {
-    wrong = std::string("the package does not hold for these sizes: it needs ") + broken;
-    return nullptr;
-  }
-  auto made = bind(sizes);
-  std::lock_guard<std::mutex> lock(model.mutex);
-  if (model.bound.size() >= kMostBound) model.bound.clear();
-  model.bound[std::move(sizes)] = made;
-  return made;
+// Kernels call it where they find no memory for their copies; there is no library that could do without.
+int tell_lack(Runtime* runtime, int64_t) {
+  static_cast<State*>(runtime->state)->lacks_memory = true;
+  return 1;
 }
 
-// Gives the state back to its model, and what is not a result to the pool.
+// Gives the state back to its model, and what is no result to the pool.
 struct Running {
   Model& model;
+  const Tables& tables;
   std::unique_ptr<State> state;
 
-  explicit Running(Model& m) : model(m) {
-    std::lock_guard<std::mutex> lock(model.mutex);
-    if (model.idle.empty()) return;
-    state = std::move(model.idle.back());
-    model.idle.pop_back();
+  Running(Model& m, const Tables& t) : model(m), tables(t) {
+    {
+      std::lock_guard<std::mutex> lock(model.mutex);
+      auto& idle = model.idle[static_cast<size_t>(&tables - package.variants)];
+      if (!idle.empty()) {
+        state = std::move(idle.back());
+        idle.pop_back();
+      }
+    }
+    if (state == nullptr) make();
   }
 
   void make() {
-    if (state != nullptr) return;
     state = std::make_unique<State>();
-    state->data.resize(static_cast<size_t>(tables.slot_count));
-    state->arguments.resize(static_cast<size_t>(tables.argument_count));
-    state->blocks.resize(static_cast<size_t>(tables.slot_count));
-    for (int i = 0; i < tables.slot_count; ++i) {
+    auto count = static_cast<size_t>(tables.slot_count);
+    state->data.resize(count);
+    state->blocks.resize(count);
+    for (size_t i = 0; i < count; ++i) {
       const Slot& slot = tables.slots[i];
       if (slot.kind == Kind::kWeight) state->data[i] = const_cast<char*>(model.weights + slot.position);
     }
   }
 
   ~Running() {
-    if (state == nullptr) return;
     for (Block*& block : state->blocks) {
       if (block != nullptr) Pool::give_back(block);
       block = nullptr;
     }
-    if (package_end_call) package_end_call(&state->call);
     std::lock_guard<std::mutex> lock(model.mutex);
-    model.idle.push_back(std::move(state));
+    model.idle[static_cast<size_t>(&tables - package.variants)].push_back(std::move(state));
+  }
+
+  // Pointers of all slots. False where there is no memory.
+  bool place(const DynamoTensor* inputs) {
+    if (tables.arena_bytes > 0 && state->arena == nullptr) {
+      state->arena = static_cast<char*>(allocate(static_cast<size_t>(tables.arena_bytes)));
+      if (state->arena == nullptr) return false;
+    }
+    for (size_t i = 0; i < state->data.size(); ++i) {
+      const Slot& slot = tables.slots[i];
+      if (slot.kind == Kind::kArgument) {
+        state->data[i] = inputs[slot.position].data;
+      } else if (slot.kind == Kind::kArena) {
+        state->data[i] = state->arena + tables.numbers[slot.position];
+      } else if (slot.kind == Kind::kOutput) {
+        auto bytes = static_cast<size_t>(span(slot.meta, tables.numbers));
+        state->blocks[i] = model.pool->take((bytes + 63) / 64 * 64);
+        if (state->blocks[i] == nullptr) return false;
+        state->data[i] = state->blocks[i] + 1;
+      }
+    }
+    return true;
+  }
+
+  // Errors: a sentence.
+  std::string run() {
+    Runtime& runtime = state->runtime;
+    runtime = Runtime{};
+    runtime.data = state->data.data();
+    runtime.call = &tell_lack;
+    runtime.state = state.get();
+    state->lacks_memory = false;
+    if (tables.graph(&runtime) == 0) return "";
+    if (state->lacks_memory) return "there is no memory for a matrix product or attention";
+    auto value = std::to_string(runtime.error_value), limit = std::to_string(runtime.error_bound);
+    if (runtime.error_code == 2) return "index out of range in self";
+    if (runtime.error_code == 4) return "INDICES element is out of DATA bounds, id=" + value + " axis_dim=" + limit;
+    if (runtime.error_code == 1 || runtime.error_code == 3) {
+      return "index " + value + " is out of bounds for dimension with size " + limit;
+    }
+    return "a kernel failed with code " + std::to_string(runtime.error_code);
+  }
+
+  void fill(DynamoTensor* outputs) {
+    for (int i = 0; i < package.result_count; ++i) {
+      const View& view = tables.results[i];
+      const Meta& meta = view.meta;
+      const int64_t* sizes = tables.numbers + meta.at;
+      auto* begin = static_cast<char*>(state->data[static_cast<size_t>(view.slot)]);
+      Block* block = state->blocks[static_cast<size_t>(view.slot)];
+      if (block != nullptr) ++block->uses;
+      begin += tables.numbers[view.offset] * bytes_of(meta.dtype);
+      outputs[i] = {begin, meta.dtype, meta.dims, sizes, sizes + meta.dims, block};
+    }
   }
 };
 
-int call_nothing(Runtime* runtime, int64_t) {
-  static_cast<Call*>(runtime->state)->error = "there is no memory for a matrix product or attention";
-  return 1;
-}
-
-void drop_nothing(Runtime*, int64_t) {}
-
-// Pointers of all slots. Errors: false where there is no memory.
-bool place_slots(Model& model, State& state, const Bound& bound, const DynamoTensor* inputs) {
-  auto wanted = static_cast<size_t>(bound.arena_bytes);
-  if (wanted > state.arena_bytes) {
-    free(state.arena);
-    state.arena = static_cast<char*>(allocate(wanted));
-    state.arena_bytes = state.arena ? wanted : 0;
-    if (state.arena == nullptr) return false;
-  }
-  for (int i = 0; i < tables.argument_count; ++i) state.arguments[i] = inputs[i].data;
-  for (int i = 0; i < tables.slot_count; ++i) {
-    const Slot& slot = tables.slots[i];
-    if (slot.kind == Kind::kArgument) {
-      state.data[i] = inputs[slot.position].data;
-    } else if (slot.kind == Kind::kArena) {
-      state.data[i] = state.arena + bound.numbers[slot.position];
-    } else if (slot.kind == Kind::kOutput) {
-      auto bytes = static_cast<size_t>(span(slot.meta, bound.numbers));
-      state.blocks[i] = model.pool->take((bytes + 63) / 64 * 64);
-      if (state.blocks[i] == nullptr) return false;
-      state.data[i] = state.blocks[i] + 1;
-    } else if (slot.kind == Kind::kSizes) {
-      state.data[i] = const_cast<int64_t*>(bound.sizes.data());
-    }
-  }
-  return true;
-}
-
-std::string kernel_error(const Call& call) {
-  const Runtime& runtime = call.runtime;
-  if (call.error != nullptr) return call.error;
-  auto value = std::to_string(runtime.error_value), limit = std::to_string(runtime.error_bound);
-  if (runtime.error_code == 2) return "index out of range in self";
-  if (runtime.error_code == 4) return "INDICES element is out of DATA bounds, id=" + value + " axis_dim=" + limit;
-  if (runtime.error_code == 1 || runtime.error_code == 3) {
-    return "index " + value + " is out of bounds for dimension with size " + limit;
-  }
-  return "a kernel failed with code " + std::to_string(runtime.error_code);
-}
-
-std::string run_graph(State& state, const Bound& bound) {
-  Call& call = state.call;
-  void* externs = call.externs;
-  call = Call{};
-  call.externs = externs;
-  call.data = state.data.data();
-  call.numbers = bound.numbers;
-  call.arguments = state.arguments.data();
-  call.runtime.data = state.data.data();
-  call.runtime.call = package_call_extern ? package_call_extern : &call_nothing;
-  call.runtime.drop = package_drop_extern ? package_drop_extern : &drop_nothing;
-  call.runtime.state = &call;
-  return package_graph(&call.runtime) == 0 ? "" : kernel_error(call);
-}
-
-void fill_results(State& state, const Bound& bound, DynamoTensor* outputs) {
-  for (int i = 0; i < tables.result_count; ++i) {
-    const View& view = tables.results[i];
-    const Meta& meta = view.meta;
-    const int64_t* sizes = bound.numbers + meta.at;
-    char* begin = static_cast<char*>(state.data[view.slot]);
-    DynamoTensor& output = outputs[i];
-    output = {begin + bound.numbers[view.offset] * bytes_of(meta.dtype), meta.dtype, meta.dims, sizes,
-              sizes + meta.dims, nullptr};
-    Block* block = state.blocks[view.slot];
-    if (block != nullptr) {
-      ++block->uses;
-      output.owner = new Owner{block, nullptr};
-    } else if (tables.slots[view.slot].kind == Kind::kExtern) {
-      output.owner = new Owner{nullptr, package_take_result(&state.call, view.slot)};
-    }
-  }
-}
-
 }  // namespace
-}  // namespace package
+}  // namespace packaged
 
-using namespace package;
+using namespace packaged;
 
 EXPORT uint64_t dynamo_package_checksum(const void* bytes, size_t count) {
   return checksum(static_cast<const char*>(bytes), count);
 }
 
 EXPORT void dynamo_package_counts(size_t* inputs, size_t* outputs) {
-  *inputs = static_cast<size_t>(tables.argument_count);
-  *outputs = static_cast<size_t>(tables.result_count);
+  *inputs = static_cast<size_t>(package.argument_count);
+  *outputs = static_cast<size_t>(package.result_count);
 }
 
-EXPORT const char* dynamo_package_input_name(size_t index) { return tables.arguments[index].name; }
+EXPORT const char* dynamo_package_input_name(size_t index) { return package.variants[0].arguments[index].name; }
 
 EXPORT void* dynamo_package_open(const char* folder, char* error, size_t room) {
   std::string wrong = check_processor();
   auto model = std::make_unique<Model>();
+  model->idle.resize(static_cast<size_t>(package.variant_count));
   if (wrong.empty()) wrong = read_weights(*model, std::string(folder) + "/weights.bin");
-  if (wrong.empty() && package_open_externs) {
-    const char* text = package_open_externs();
-    if (text != nullptr) wrong = text;
-  }
   if (wrong.empty()) return model.release();
   fail(error, room, wrong);
   return nullptr;
@@ -573,38 +475,25 @@ EXPORT void dynamo_package_close(void* model) { delete static_cast<Model*>(model
 
 EXPORT int dynamo_package_run(void* handle, const DynamoTensor* inputs, size_t count, DynamoTensor* outputs,
                               char* error, size_t room) {
-  Model& model = *static_cast<Model*>(handle);
-  thread_local std::shared_ptr<Bound> last;  // results point to its numbers
-  if (count != static_cast<size_t>(tables.argument_count)) {
-    return fail(error, room, std::string(tables.name) + " takes " + std::to_string(tables.argument_count) +
+  if (count != static_cast<size_t>(package.argument_count)) {
+    return fail(error, room, std::string(package.name) + " takes " + std::to_string(package.argument_count) +
                                  " inputs, not " + std::to_string(count), kInputs);
   }
   std::string wrong;
-  std::shared_ptr<Bound> bound = bound_for(model, inputs, wrong);
-  if (bound == nullptr) return fail(error, room, wrong, kInputs);
-  for (int i = 0; i < tables.argument_count && wrong.empty(); ++i) wrong = check_input(i, inputs[i], bound->numbers);
-  if (wrong.empty()) wrong = check_written(inputs, bound->numbers);
+  const Tables* tables = variant_for(inputs, wrong);
+  if (tables != nullptr) wrong = check_memory(*tables, inputs);
   if (!wrong.empty()) return fail(error, room, wrong, kInputs);
-  Running running(model);
-  running.make();
-  if (!place_slots(model, *running.state, *bound, inputs)) return fail(error, room, "there is no memory for a call");
-  wrong = run_graph(*running.state, *bound);
+  Running running(*static_cast<Model*>(handle), *tables);
+  if (!running.place(inputs)) return fail(error, room, "there is no memory for a call");
+  wrong = running.run();
   if (!wrong.empty()) {
-    int64_t code = running.state->call.runtime.error_code;
+    int64_t code = running.state->runtime.error_code;
     return fail(error, room, wrong, code == 1 || code == 2 ? kIndex : kFailed);
   }
-  fill_results(*running.state, *bound, outputs);
-  last = std::move(bound);
+  running.fill(outputs);
   return 0;
 }
 
-EXPORT void dynamo_package_release(void* handle) {
-  auto* owner = static_cast<Owner*>(handle);
-  if (owner == nullptr) return;
-  if (owner->block != nullptr) {
-    Pool::give_back(owner->block);
-  } else if (owner->result != nullptr) {
-    package_free_result(owner->result);
-  }
-  delete owner;
+EXPORT void dynamo_package_release(void* owner) {
+  if (owner != nullptr) Pool::give_back(static_cast<Block*>(owner));
 }

@@ -1,0 +1,114 @@
+"""What stands for operators of which our own kernels know a simpler relative only.
+
+In: nothing. Out: a table for `dynamo.aot.decompose`, beside the usual one: products with matrices
+that are added, of vectors, of other dtypes than float32, of operands with steps; convolutions of
+one dimension. A function that gives NotImplemented leaves its operator as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+
+from inductor.library_convolutions import HALF_SUPPORT, is_native
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _sum(added: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
+    """beta * added + alpha * product; what a beta of 0 multiplies is not looked at."""
+    whole = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return whole
+    return (added if beta == 1 else added * beta) + whole
+
+
+def _addmm_for(native: Collection[Any]) -> Callable[..., Any]:
+    def addmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+        plain = beta == 1 == alpha and added.dim() == 1 and added.shape[0] == y.shape[1]
+        known = x.dtype is torch.float32 or x.dtype in native
+        if plain and known and added.is_contiguous():
+            return NotImplemented
+        return _added(added, x, y, beta, alpha, aten.mm.default)
+
+    return addmm
+
+
+def _baddbmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _added(added, x, y, beta, alpha, aten.bmm.default)
+
+
+def _addmv(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _added(added, x, y, beta, alpha, _mv)
+
+
+def _added(
+    added: Tensor, x: Tensor, y: Tensor, beta: float, alpha: float, multiply: Callable[..., Tensor]
+) -> Tensor:
+    """A product and what is added, rounded once."""
+    if x.dtype not in HALF_SUPPORT:
+        return _sum(added, beta, multiply(x, y), alpha)
+    return _cast(_sum(_cast(added), beta, multiply(_cast(x), _cast(y)), alpha), x.dtype)
+
+
+def _cast(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    made: Tensor = aten._to_copy.default(x, dtype=dtype)
+    return made
+
+
+def _mv(x: Tensor, y: Tensor) -> Tensor:
+    return aten.mm.default(x, y.unsqueeze(1)).squeeze(1)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return aten.mm.default(x.unsqueeze(0), y.unsqueeze(1)).reshape(())
+
+
+def _has_steps(x: Tensor) -> bool:
+    """Whether neither rows nor columns of a matrix are dense."""
+    return 1 not in (*x.stride()[-2:], *x.shape[-2:])
+
+
+def _product(multiply: Callable[..., Any], dim: int, native: Collection[Any]) -> Any:
+    """Of matrices, or of stacks of them. dim: where the sum is taken in the product of all; native:
+    dtypes of half precision for which there is a product."""
+
+    def product(x: Tensor, y: Tensor) -> Any:
+        if x.dtype is torch.float32:
+            return multiply(x.contiguous(), y) if _has_steps(x) else NotImplemented
+        if x.dtype in native:
+            return NotImplemented
+        if x.dtype in HALF_SUPPORT:
+            return _cast(multiply(_cast(x), _cast(y)), x.dtype)
+        if x.dtype is torch.float64:
+            return (x.unsqueeze(-1) * y.unsqueeze(dim - 1)).sum(dim)
+        return NotImplemented
+
+    return product
+
+
+def _convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
+    dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
+) -> Any:
+    if x.dim() != 3 or transposed or x.dtype is not torch.float32:
+        return NotImplemented
+    made = aten.convolution.default(
+        x.unsqueeze(2), weight.unsqueeze(2), bias, [1, *stride], [0, *padding], [1, *dilation],
+        False, [0, 0], groups)
+    return made.squeeze(2).contiguous()
+
+
+def own_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """The table, for this processor."""
+    native = [dtype for dtype in HALF_SUPPORT if is_native(dtype)]
+    return {
+        aten.addmm.default: _addmm_for(native), aten.baddbmm.default: _baddbmm,
+        aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
+        aten.convolution.default: _convolution,
+        aten.mm.default: _product(aten.mm.default, 1, native),
+        aten.bmm.default: _product(aten.bmm.default, 2, ()),
+    }  # fmt: skip
