@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -47,12 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def collections_look_at_new_objects(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that collects garbage does not walk what the tests before it have left: in a long run that is a second
-    for each collection."""
-    if getattr(request.module, "gc", None) is not gc:
-        yield
-        return
+def collections_look_at_new_objects() -> None:
+    """A collection, be it a test's own, does not walk what the modules before have left: in a long run that is a second
+    for each."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()

@@ -36,6 +36,12 @@ def few(values: Iterable[Any], count: int) -> list[Any]:
     return [pytest.param(row, marks=() if place in kept else pytest.mark.long) for place, row in enumerate(rows)]
 
 
+def threes(values: Iterable[Any]) -> list[list[Any]]:
+    """Three values at a time, for a test that compiles them as one program: it costs most by being one."""
+    rows = list(values)
+    return [rows[at : at + 3] for at in range(0, len(rows), 3)]
+
+
 def long_where(values: Iterable[Any], repeated: Container[Any]) -> list[Any]:
     """Values of a parameter of which those that repeat others are long."""
     return [pytest.param(value, marks=pytest.mark.long if value in repeated else ()) for value in values]

@@ -86,7 +86,9 @@ def test_errors_and_special_values(runner: Runner, name: str, dtype: torch.dtype
     assert distance[worst] <= (BOUNDS[name, dtype] if WIDE else ELSE), (float(x[worst]), got[worst], distance[worst])
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@pytest.mark.parametrize(("name", "dtype"), [
+    pytest.param(*case, id=f"{case[0]}-{case[1]}", marks=pytest.mark.long if number % 3 else ())
+    for number, case in enumerate(BOUNDS)])
 def test_a_result_does_not_depend_on_its_place(
     runner: Runner, name: str, dtype: torch.dtype
 ) -> None:

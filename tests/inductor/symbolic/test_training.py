@@ -93,7 +93,7 @@ def several(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Te
     return h.sin(), (y * h.sum(0)).log().sum(1), (x * y[: x.size(0)]).exp().sum(), y[1:] * 2
 
 
-@pytest.mark.parametrize("used", [(0,), (1,), (2,), (3,), (0, 2)])
+@pytest.mark.parametrize("used", long_where([(0,), (1,), (2,), (3,), (0, 2)], [(0,), (2,)]))
 def test_an_unused_output_counts_for_nothing(used: tuple[int, ...]) -> None:
     compiled = dynamo.compile(several, dynamic=True)
     for n, m in ((5, 7), (3, 9), (6, 8)):
