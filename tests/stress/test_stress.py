@@ -97,13 +97,17 @@ def test_many_calls_do_not_grow() -> None:
     with torch.no_grad():
         for _ in range(3000):
             compiled(x, items)
-        gc.collect()
-        objects, memory = len(gc.get_objects()), resident_kib()
-        for _ in range(100_000):
-            compiled(x, items)
-        gc.collect()
-    assert len(gc.get_objects()) - objects < 200
-    assert resident_kib() - memory < 4096
+        objects, growth = [], []
+        for _ in range(2):  # a leak is in both; what earlier tests have left may go on in the first one
+            gc.collect()
+            objects.append(len(gc.get_objects()))
+            memory = resident_kib()
+            for _ in range(50_000):
+                compiled(x, items)
+            gc.collect()
+            growth.append(resident_kib() - memory)
+    assert len(gc.get_objects()) - objects[0] < 200
+    assert min(growth) < 2048
 
 
 def test_entries_die_with_their_function() -> None:

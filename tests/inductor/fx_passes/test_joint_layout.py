@@ -45,7 +45,7 @@ def test_values_gradients_and_strides(biases_apart: bool, monkeypatch: pytest.Mo
     compiled = compile_training(captured(), inputs, compile_aten, compile_aten, rewrite=rewrite)
     again = [value.detach().clone().requires_grad_() for value in inputs]
     found, expected = compiled(*inputs), net(*again)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)  # sums of 72 products
     assert found.stride() == expected.stride()
     probe = torch.randn_like(expected)
     found.backward(probe)
