@@ -35,6 +35,7 @@ from inductor.config import OWN, config
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import (
+    Argument,
     ComputedBuffer,
     ExternKernel,
     Layout,
@@ -267,6 +268,14 @@ def _turned(weight: ViewRef, name: str, device: torch.device) -> ComputedBuffer:
     return ComputedBuffer(name, layout, trace_body(weight.size, (), copy), "pointwise")
 
 
+def _factors(node: ExternKernel) -> tuple[Argument, ViewRef, ViewRef] | None:
+    """Bias or None, left and right operand of `mm` or `addmm`; None for another operator."""
+    if node.target not in (aten.mm.default, aten.addmm.default):
+        return None
+    bias, x, weight = (None, *node.args)[-3:]
+    return (bias, x, weight) if isinstance(x, ViewRef) and isinstance(weight, ViewRef) else None
+
+
 def _as_linear(
     node: ExternKernel, layouts: dict[str, Layout], frozen: Collection[str]
 ) -> Linear | None:
@@ -277,14 +286,10 @@ def _as_linear(
     half = node.layout.dtype in HALF_SUPPORT
     if not (is_native(node.layout.dtype) if half else node.layout.dtype is torch.float32):
         return None
-    if node.target is aten.mm.default:
-        bias, (x, weight) = None, node.args
-    elif node.target is aten.addmm.default:
-        bias, x, weight = node.args
-    else:
+    factors = _factors(node)
+    if factors is None:
         return None
-    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef):
-        return None
+    bias, x, weight = factors
     (m, k), n = x.size, weight.size[1]
     if x.stride not in ((k, 1), (1, m)) or weight.stride not in ((1, k), (n, 1)):
         return None
@@ -311,14 +316,10 @@ def _as_own_linear(
     and sizes of 1."""
     if node.layout is None or node.kwargs or node.layout.dtype is not torch.float32:
         return _as_linear(node, layouts, frozen)
-    if node.target is aten.mm.default:
-        bias, (x, weight) = None, node.args
-    elif node.target is aten.addmm.default:
-        bias, x, weight = node.args
-    else:
+    factors = _factors(node)
+    if factors is None:
         return None
-    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef):
-        return None
+    bias, x, weight = factors
     (m, k), n = x.size, weight.size[1]
     x, weight = _without_ones(x), _without_ones(weight)
     sizes = (m, n, k)
