@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import torch
 
@@ -124,7 +125,7 @@ def _question(
     dtypes = ", ".join(str(product.dtype) for product in template.products())
     key = make_question_key(graph.device, {
         "text": text, "ways": "; ".join(map(str, asked)), "dtypes": dtypes,
-        "template": TEMPLATE_VERSION, "tf32": torch.backends.cuda.matmul.fp32_precision,
+        "template": TEMPLATE_VERSION, "library": _library_settings(),
     })  # fmt: skip
 
     def make_ways() -> list[Way]:
@@ -137,7 +138,15 @@ def _question(
 
     first = template.products()[0]
     what = f"{'+'.join(template.nodes)} {first.batch}x{first.m}x{first.n}x{first.k}"
+    what += f", {first.window}" if first.window is not None else ""
     return Question(key, what, make_ways, TOLERANCE[first.dtype])
+
+
+def _library_settings() -> str:
+    """What the library's own choices depend on."""
+    cudnn: Any = torch.backends.cudnn
+    settings = (torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision)
+    return f"{settings} {cudnn.enabled} {cudnn.benchmark} {cudnn.deterministic}"
 
 
 def _in_order(schedule: Schedule, steps: Sequence[Step]) -> list[Step]:

@@ -31,6 +31,7 @@ from inductor.scheduler.schedule import (
     Schedule,
     Step,
     TemplateKernel,
+    Window,
 )
 
 aten = torch.ops.aten
@@ -54,7 +55,7 @@ def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None
     if call.kwargs or call.layout is None or call.layout.dtype not in DTYPES:
         return None
     if call.target is aten.convolution.default:
-        found = _pointwise_convolution(call)
+        found = _pointwise_convolution(call) or _convolution(call)
     else:
         found = _matrix_product(call)
     if found is None or 0 in (found.batch, found.m, found.k, found.n):
@@ -108,6 +109,44 @@ def _pointwise_convolution(call: ExternKernel) -> Product | None:
         return None
     n = weight.size[0]
     return Product(call, result.dtype, 1, rows, n, channels, left, right, bias, rounds_first=True)
+
+
+def _convolution(call: ExternKernel) -> Product | None:
+    """Another convolution of images, from channels that lie densely to channels last."""
+    x, weight, bias, *steps, transposed, _, groups = call.args
+    result = call.layout
+    assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and result is not None
+    if transposed or groups != 1 or len(x.size) != 4 or not (x.stride[1] == 1 or x.size[1] == 1):
+        return None
+    pairs = [_pair(each) for each in steps]
+    if None in pairs or not (bias is None or isinstance(bias, ViewRef)):
+        return None
+    last = (0, 2, 3, 1)
+    sizes, target = (tuple(each[n] for n in last) for each in (result.size, result.stride))
+    if not _is_dense(Layout(result.device, result.dtype, sizes, target, result.offset)):
+        return None
+    images, height, width, n = sizes
+    left = replace(x, size=tuple(x.size[n] for n in last), stride=tuple(x.stride[n] for n in last))
+    inner = (2, 3, 1, 0)
+    right = replace(
+        weight, size=tuple(weight.size[n] for n in inner),
+        stride=tuple(weight.stride[n] for n in inner),
+    )  # fmt: skip
+    if any(type(size) is not int for size in right.size):
+        return None
+    window = Window(right.size[:2], (height, width), *pairs)  # type: ignore[arg-type]
+    return Product(
+        call, result.dtype, 1, images * height * width, n, total(right.size[:3]), left, right, bias,
+        rounds_first=True, window=window,
+    )  # fmt: skip
+
+
+def _pair(numbers: Argument) -> tuple[int, int] | None:
+    """A number for the height and one for the width; one alone is for both."""
+    if not isinstance(numbers, (list, tuple)) or any(type(each) is not int for each in numbers):
+        return None
+    found = tuple(numbers) * (3 - len(numbers))
+    return found if len(found) == 2 else None  # type: ignore[return-value]
 
 
 def _is_dense(layout: Layout) -> bool:
@@ -247,6 +286,8 @@ class _Finder:
         for nobody else."""
         left = one.left
         start, _ = self.products[one.name]
+        if one.window is not None:
+            return False
         if kernel.writes() != (left.buffer,) or self.readers[left.buffer] != [start]:
             return False
         if left.buffer in self.outside or one.call.reads().count(left.buffer) != 1:
@@ -265,7 +306,7 @@ class _Finder:
         """Products with the same left operand, all where the first one stands."""
         groups: dict[tuple[Any, ...], list[tuple[int, Product]]] = {}
         for start, one in self.products.values():
-            if one.batch == 1:
+            if one.batch == 1 and one.window is None:
                 alike = (one.left, one.dtype, one.right.stride)
                 groups.setdefault(alike, []).append((start, one))
         for members in groups.values():
@@ -358,4 +399,6 @@ def is_plain(kernel: Kernel) -> bool:
 
 def _are_alike(one: Product, other: Product) -> bool:
     """Whether a tile of both can be computed in one go."""
-    return one.left == other.left and one.n == other.n and one.batch == other.batch == 1
+    if one.left != other.left or one.n != other.n or one.window != other.window:
+        return False
+    return one.batch == other.batch == 1

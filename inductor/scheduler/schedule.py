@@ -26,8 +26,9 @@ A Local is memory of one outer iteration: `elements` is 1 (a scalar, index 0) or
 iterations of a stage, and then every load and store of it uses as index the row-major position of
 the stage's own loops (`local_position`), in the same order of loops in all stages that touch it.
 
-A TemplateKernel is one generated function that computes matrix products tile by tile, and what is
-done with each element of them before it is stored (on a GPU; see `codegen/triton/template.py`):
+A TemplateKernel is one generated function that computes matrix products (a convolution is one of
+its images, read through a window) tile by tile, and what is done with each element of them before
+it is stored (on a GPU; see `codegen/triton/template.py`):
 
     TemplateKernel := parts(Part*) blocks
     Part           := products(Product*) epilogue(Kernel?) kept(name*)
@@ -108,11 +109,34 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """How a convolution reads its images: row (b, y, x) and column (i, j, c) of the left operand
+    are channel c of image b at height y * stride - padding + i * dilation (the width alike), and 0
+    outside of the image. size: of i and j; result: of y and x. Each has height and width.
+    """
+
+    size: tuple[int, int]
+    result: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def __str__(self) -> str:
+        words = [f"window {self.size[0]}x{self.size[1]}"]
+        words += [f"stride {self.stride}"] * (self.stride != (1, 1))
+        words += [f"padding {self.padding}"] * (self.padding != (0, 0))
+        words += [f"dilation {self.dilation}"] * (self.dilation != (1, 1))
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """left [batch, m, k] times right [batch, k, n], plus a bias that broadcasts to the result.
 
     call: the operator that computes it otherwise. Where batch is 1 the views may have two axes.
-    rounds_first: the result is rounded before the bias is added, and then again.
+    rounds_first: the result is rounded before the bias is added, and then again. window: of a
+    convolution, of which left [images, height, width, channels] is read through it, and right is
+    [window's height, window's width, channels, n].
     """
 
     call: ExternKernel
@@ -125,6 +149,7 @@ class Product:
     right: ViewRef
     bias: ViewRef | None
     rounds_first: bool = False
+    window: Window | None = None
 
     @property
     def name(self) -> str:
@@ -226,6 +251,7 @@ class TemplateKernel:
             for each in part.products:
                 sizes = f"{each.batch}x{each.m}x{each.n}x{each.k}"
                 bias = f" + {each.bias}" if each.bias is not None else ""
+                sizes += f", {each.window}" if each.window is not None else ""
                 lines.append(f"  {each.name} = {each.left} @ {each.right}{bias} ({sizes})")
             if part.epilogue is not None:
                 lines += ["  " + line for line in str(part.epilogue).splitlines()]

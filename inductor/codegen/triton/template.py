@@ -35,6 +35,7 @@ from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import MULTIPROCESSORS
 from inductor.codegen.triton.templates.product import PRODUCT
+from inductor.codegen.triton.window import WindowText, print_window, terms_of
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
@@ -42,7 +43,7 @@ from inductor.ir.index import Index, constant, floordiv, mod, variable
 from inductor.scheduler.products import epilogue_ops, place, place_of_left
 from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
 
-TEMPLATE_VERSION = "3"  # part of the keys under which choices are kept
+TEMPLATE_VERSION = "4"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
 PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
@@ -106,6 +107,17 @@ def _print_split(template: TemplateKernel, layouts: Mapping[str, Layout]) -> Tem
     return replace(source, partial=partial, combine=print_kernel(kernel, known))
 
 
+def _print_precision(one: Product) -> str:
+    """How operands in float32 are multiplied: in TF32 where the library may do so, too."""
+    if one.dtype is not torch.float32:
+        return ""
+    library: Any = torch.backends.cuda.matmul
+    if one.call.target is torch.ops.aten.convolution.default:
+        library = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    precision = "tf32" if library.fp32_precision == "tf32" else "ieee"
+    return f', input_precision="{precision}"'
+
+
 def _device(one: Product) -> torch.device:
     assert one.call.layout is not None
     return one.call.layout.device
@@ -148,13 +160,20 @@ class _Printer:
 
     def print(self) -> TemplateSource:
         first, spell = self.first, self.numbers.spell
-        chosen, rights = self._rights()
-        prologue, left = self._prologue() if self.before else ("", self._left())
+        windows = self._windows()
+        chosen: list[str] = []
+        if windows:
+            rights = [each.right for each in windows]
+            prologue, left = "", windows[0].left
+        else:
+            chosen, rights = self._rights()
+            prologue, left = self._prologue() if self.before else ("", self._left())
         return self._finished({
             "m": spell(first.m), "bounds": self._bounds(), "batched": first.batch != 1,
             "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
-            "precision": ', input_precision="ieee"' if first.dtype is torch.float32 else "",
+            "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
+            "window": windows[0] if windows else None,
             "k_mask": "" if divides(self.blocks.depth, first.k) else spell(first.k),
             "descriptors": self.descriptors, "programs": self._grid()[0],
             "parts": [
@@ -162,6 +181,21 @@ class _Printer:
             ],
             "head": "HEAD", "name": "NAME",
         })  # fmt: skip
+
+    def _windows(self) -> list[WindowText]:
+        """Of each product of the one part; none where they are no convolutions."""
+        if self.first.window is None:
+            return []
+        (part,) = self.template.parts
+        masked = not divides(self.blocks.columns, self.first.n)
+        return [
+            print_window(
+                one, self.blocks, self.numbers,
+                (self.parameters[one.left.buffer], self.parameters[one.right.buffer]),
+                self.row_mask != "", masked,
+            )
+            for one in part.products
+        ]
 
     def _left(self) -> str:
         left = self.first.left
@@ -192,7 +226,7 @@ class _Printer:
 
     def _bounds(self) -> str:
         """The part of the sum that a program computes."""
-        k, splits = self.first.k, self.blocks.splits
+        k, splits = terms_of(self.first, self.blocks.depth), self.blocks.splits
         if splits == 1:
             return f"0, {self.numbers.spell(k)}"
         chunk = up_to_multiple(k, splits * self.blocks.depth) * self.blocks.depth

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.tiling import SLOW
+from inductor.codegen.triton.window import takes_taps
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.graph import Layout
@@ -25,6 +26,14 @@ DESCRIBED = (  # where `config.descriptors` allows it
 PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
 FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
 SINGLE = (Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3))  # float32
+WINDOWS = (  # convolutions
+    Blocks(128, 128, 64, 8, 3),
+    Blocks(128, 128, 64, 4, 4),
+    Blocks(128, 64, 64, 4, 4),
+    Blocks(64, 128, 64, 4, 4),
+    Blocks(256, 64, 64, 8, 3),
+    Blocks(128, 256, 64, 8, 3),
+)
 FEW = 16
 MOST_SHARED = 224 << 10
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
@@ -61,18 +70,27 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
         found = SINGLE
     elif hint_of(first.m) <= FEW:
         found = FEW_ROWS
+    elif first.window is not None and _width(template) == 1:
+        found = WINDOWS
     else:
         found = PAIR if _width(template) > 1 else LARGE
         if config.descriptors and _width(template) == 1 and can_describe(template):
             found += DESCRIBED
     widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
-    deepest = max(LEAST, power_of_two(hint_of(first.k)))
+    deepest = max(LEAST, power_of_two(_terms(first)))
     clipped = (
         replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
     )
     tried = list(dict.fromkeys(clipped))
     shared = [replace(b, splits=count) for b in tried[:2] if (count := _splits(b, template)) > 1]
     return (*tried, *shared)
+
+
+def _terms(one: Product) -> int:
+    """How many terms of a sum may be one step: of a convolution the channels, unless a step has
+    several places of the window."""
+    in_steps = one.window is not None and not takes_taps(one)
+    return hint_of(one.left.size[-1] if in_steps else one.k)
 
 
 def _splits(blocks: Blocks, template: TemplateKernel) -> int:
@@ -111,7 +129,7 @@ def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool
     """Whether it may be faster than the best so far: not where tiles are larger than the operands,
     threads have nearly nothing to do, stages outnumber the steps, or most of the device is idle."""
     one = template.products()[0]
-    sides = ((blocks.rows, one.m), (blocks.columns, one.n), (blocks.depth, one.k))
+    sides = ((blocks.rows, one.m), (blocks.columns, one.n), (blocks.depth, _terms(one)))
     if any(side > max(LEAST, power_of_two(hint_of(size))) for side, size in sides):
         return False
     steps = up_to_multiple(hint_of(one.k), blocks.depth * blocks.splits)
@@ -151,6 +169,8 @@ def can_describe(template: TemplateKernel) -> bool:
     bytes, and all numbers are known."""
     if len(template.parts) != 1 or template.prologues():
         return False
+    if any(one.window is not None for one in template.products()):
+        return False
     for one in template.products():
         for view in (one.left, one.right):
             size = one.dtype.itemsize
@@ -177,6 +197,8 @@ def likely_blocks(
     first = template.products()[0]
     if first.dtype.itemsize != 2 or first.batch != 1 or template.prologues():
         return None  # a prologue is seldom faster than the kernel that it is
+    if first.window is not None:
+        return None  # the library is mostly faster by more than what follows takes
     if not template.epilogues() and len(template.parts) == 1:
         return None
     if not all(_moves_in_words(product) for product in template.products()):

@@ -16,6 +16,7 @@ from inductor import cuda, gpu_blocks, gpu_products
 from inductor.codegen.triton import template
 from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.fx_passes.run import decompositions
+from inductor.ir.graph import Layout
 from inductor.lowering.run import lower_graph
 from inductor.runtime.store import Store
 from inductor.scheduler.products import choose_disjoint, find_candidates, with_templates
@@ -244,10 +245,157 @@ def test_convolutions_with_a_window_of_one_element() -> None:
     w, b = noise(33, 20, 1, 1), noise(33)
     check(lambda x, w, b, r: (F.conv2d(x, w, b) + r).relu(), x, w, b, r, templates=1)
     check(lambda x, w: F.conv2d(x[:, :, ::1], w).relu(), x, w.to(memory_format=last), templates=1)
-    for more in ({"stride": 2}, {"padding": 1}, {"groups": 2}):
-        weight = w[:32, :10] if "groups" in more else w
-        found, (schedule,) = run(lambda x, w, more=more: F.conv2d(x, w, **more).relu(), x, weight)
+    _, (schedule,) = run(lambda x, w: F.conv2d(x, w, groups=2).relu(), x, w[:32, :10])
+    assert not list(schedule.templates())
+
+
+CONVOLUTIONS = {  # channels, results, window, height and width, what else
+    "3x3": (20, 33, (3, 3), (6, 7), {"padding": 1}),
+    "3x3 inside": (16, 32, (3, 3), (7, 5), {}),
+    "3x3 stride 2": (32, 16, (3, 3), (9, 8), {"padding": 1, "stride": 2}),
+    "3x3 dilated": (24, 17, (3, 3), (9, 11), {"padding": 2, "dilation": 2}),
+    "7x7 of few channels": (3, 20, (7, 7), (13, 12), {"padding": 3, "stride": 2}),
+    "1x1 stride 2": (40, 33, (1, 1), (7, 6), {"stride": 2}),
+    "1x1 padded": (18, 32, (1, 1), (5, 4), {"padding": 1}),
+    "5x1": (17, 8, (5, 1), (9, 4), {"padding": (2, 0), "stride": (1, 3)}),
+    "1x7": (48, 40, (1, 7), (3, 9), {"padding": (0, 3), "dilation": (1, 1)}),
+    "one channel": (1, 16, (3, 3), (8, 6), {"padding": 1}),
+    "far outside": (16, 16, (2, 3), (3, 3), {"padding": (4, 5), "dilation": (3, 2)}),
+}
+
+
+def images(channels: int, results: int, window, size, dtype=torch.float16, count: int = 2):
+    """An image in channels last and a weight."""
+    x, w = noise(count, channels, *size, dtype=dtype), noise(results, channels, *window, dtype=dtype)
+    return x.to(memory_format=torch.channels_last), w.to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    """Norm, residual, activation behind it; a bias, which is added to the rounded sums."""
+    channels, results, window, size, more = CONVOLUTIONS[name]
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        x, w = images(channels, results, window, size, dtype)
+        s, b = noise(2, results, 1, 1, dtype=dtype)
+        y = F.conv2d(x, w, **more)
+        r = torch.randn_like(y)
+
+        def block(x, w, s, b, r):
+            return F.relu(F.conv2d(x, w, **more) * s + b + r)  # noqa: B023
+
+        got, (schedule,) = run(block, x, w, s, b, r)
+        (template,) = schedule.templates()
+        assert len(schedule.steps) == 1 and template.products()[0].window is not None
+        tolerance = {torch.float16: 3e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}[dtype]
+        want = block(*(each.double() for each in (x, w, s, b, r)))
+        most = y.abs().max().item() * s.abs().max().item() + 1
+        torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance * most)
+        assert got.stride() == y.stride()
+    x, w = images(channels, results, window, size)
+    b = noise(results)
+    check(lambda x, w, b: F.silu(F.conv2d(x, w, b, **more)), x, w, b, templates=1)
+
+
+@pytest.mark.parametrize("blocks", [
+    replace(BLOCKS, splits=3), replace(BLOCKS, depth=32), Blocks(32, 16, 64, 4, 3, group=1),
+], ids=str)
+@pytest.mark.parametrize("name", ["3x3", "7x7 of few channels", "1x1 stride 2", "3x3 dilated"])
+def test_blocks_of_convolutions(name: str, blocks: Blocks) -> None:
+    channels, results, window, size, more = CONVOLUTIONS[name]
+    x, w = images(channels, results, window, size)
+    r = torch.randn_like(F.conv2d(x, w, **more))
+    check(lambda x, w, r: F.conv2d(x, w, **more) + r, x, w, r, templates=1, blocks=blocks)
+
+
+def test_convolutions_of_parts_of_images() -> None:
+    """Rows, columns and channels are skipped; the weight lies as it was made."""
+    x, w = images(24, 20, (3, 3), (9, 10))
+    plain = w.contiguous()
+    check(lambda x, w: F.conv2d(x[1:, 4:20, ::2, 1:], w[:, :16], padding=1).relu(), x, w, templates=1)
+    check(lambda x, w: F.conv2d(x, w, padding=1).relu(), x, plain, templates=1)
+
+
+def test_two_convolutions_in_one_tile() -> None:
+    x, w = images(20, 24, (3, 3), (6, 5))
+    v = torch.randn_like(w)
+
+    def gated(x, w, v):
+        return F.conv2d(x, w, padding=1) * torch.sigmoid(F.conv2d(x, v, padding=1))
+
+    (template,) = check(gated, x, w, v, templates=1).templates()
+    assert len(template.products()) == 2
+    other = lambda x, w, v: F.conv2d(x, w, padding=1) * F.conv2d(x, v, padding=2, dilation=2)  # noqa: E731
+    found = list(check(other, x, w, v, templates=2).templates())
+    assert [len(each.products()) for each in found] == [1, 1]
+
+
+def test_what_is_no_number_stays_inside_of_its_windows() -> None:
+    """Pixels beside the image, channels behind the last one and rows behind the end count as 0."""
+    x, w = images(20, 33, (3, 3), (6, 7))
+    x[:, :, 2, 3] = torch.nan
+    function = lambda x, w: F.conv2d(x, w, padding=1).relu()  # noqa: E731
+    (got, _), want = run(function, x, w), function(x, w)
+    assert torch.isnan(got).sum() == 2 * 33 * 9
+    torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-2, equal_nan=True)
+    x.fill_(1)
+    w[:, :, 0, 1] = torch.inf  # in windows that the image fills, as in those it does not
+    got, _ = run(lambda x, w: F.conv2d(x, w) + 1, x, w)
+    assert torch.isinf(got).all()
+
+
+def test_convolutions_that_are_no_template() -> None:
+    x, w = images(16, 16, (3, 3), (6, 7))
+    for function in (
+        lambda x, w: F.conv_transpose2d(x, w, padding=1).relu(),
+        lambda x, w: F.conv2d(x, w[:, :4], groups=4).relu(),
+        lambda x, w: F.conv1d(x[:, :, 0], w[:, :, 0]).relu(),
+        lambda x, w: F.conv2d(x.contiguous(), w.contiguous()).relu(),
+    ):
+        got, (schedule,) = run(function, x, w)
         assert not list(schedule.templates())
+        torch.testing.assert_close(got, function(x, w), rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_float32_is_multiplied_as_the_library_may(monkeypatch, allowed: bool) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    x, w = images(16, 16, (3, 3), (6, 7), torch.float32)
+    (schedule,) = run(lambda x, w: F.conv2d(x, w).relu(), x, w)[1]
+    (found,) = schedule.templates()
+    layouts = {
+        name: Layout(x.device, x.dtype, (1,), (1,)) for name in (*found.reads(), *found.writes())
+    }
+    text = template.print_template(found, layouts).text
+    assert ('input_precision="tf32"' in text) == allowed
+    assert ('input_precision="ieee"' in text) != allowed
+
+
+def test_convolutions_are_measured_once(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def timer(call, sets):
+        call(*sets[0])
+        asked.append(1)
+        return 10.0 if len(asked) % 2 else 5.0
+
+    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda t: (BLOCKS,))
+    monkeypatch.setattr(gpu_products, "neighbours", lambda best, t: ())
+
+    def choose(graph, schedule):
+        return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+
+    x, w = images(20, 33, (3, 3), (6, 7))
+    function = lambda x, w: F.conv2d(x, w, padding=1).relu()  # noqa: E731
+    got, (schedule,) = run(function, x, w, choose=choose)
+    assert [each.blocks for each in schedule.templates()] == [BLOCKS] and len(asked) == 2
+    torch.testing.assert_close(got, function(x, w), rtol=2e-3, atol=2e-2)
+    dynamo.reset()
+    _, (again,) = run(function, x, w, choose=choose)
+    assert len(asked) == 2 and str(again) == str(schedule)
+    dynamo.reset()
+    _, (unmeasured,) = run(
+        function, x, w, choose=lambda graph, made: gpu_products.choose_templates(graph, made, None))
+    assert not list(unmeasured.templates())  # the library's, where nothing was measured
 
 
 def test_choosing_measures_once(tmp_path, monkeypatch) -> None:

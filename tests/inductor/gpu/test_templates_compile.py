@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,32 @@ def linear(m: int, n: int, k: int, parts: int, dtype=torch.float16):
     return TemplateKernel("t", tuple(made)), layouts
 
 
+def convolved(count: int, channels: int, size: int, results: int, window: int, *, stride=1,
+              padding=0, dtype=torch.float16):
+    """Square images in channels last, with the sigmoid of the result."""
+    def image(name, *sizes):
+        n, c, h, w = sizes
+        strides = (h * w * c, 1, w * c, c)
+        return ViewRef(name, sizes, strides, 0, dtype), Layout(DEVICE, dtype, sizes, strides)
+
+    made = (size + 2 * padding - window) // stride + 1
+    x, image_of_x = image("x", count, channels, size, size)
+    w, image_of_w = image("w", results, channels, window, window)
+    _, result = image("y", count, results, made, made)
+    layouts = {"x": image_of_x, "w": image_of_w, "y": result, "z": result}
+    steps = ((stride,) * 2, (padding,) * 2, (1, 1))
+    call = ExternKernel("y", result, aten.convolution.default, (x, w, None, *steps, False, (0, 0), 1))
+    product = as_product(call, layouts)
+    assert product is not None and product.window is not None
+    elements = result.numel()
+    ops = Ops()
+    (flat,) = loop_variables((elements,))
+    value = ops.to_dtype(ops.load("y", flat, dtype), torch.float32)
+    ops.store("z", flat, ops.to_dtype(ops.sigmoid(value), dtype))
+    kernel = Kernel("k", (), (LoopBody((elements,), (), tuple(ops.recorded)),))
+    return TemplateKernel("t", (Part((product,), kernel),)), layouts
+
+
 def compiled(template, layouts, folder):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -92,6 +119,35 @@ def test_candidates(m, parts, tmp_path) -> None:
 def test_odd_sizes_and_dtypes(dtype, tmp_path) -> None:
     template, layouts = linear(1000, 333, 77, 1, dtype)
     compiled(replace(template, blocks=candidate_blocks(template)[0]), layouts, tmp_path)
+
+
+@pytest.mark.parametrize("sizes, more", [
+    ((64, 64, 56, 64, 3), {"padding": 1}), ((64, 512, 7, 512, 3), {"padding": 1}),
+    ((64, 256, 28, 256, 3), {"padding": 1, "stride": 2}), ((64, 256, 56, 512, 1), {"stride": 2}),
+    ((64, 128, 28, 32, 3), {"padding": 1}), ((64, 48, 28, 96, 3), {"padding": 1}),
+], ids=str)
+def test_convolutions(sizes, more, tmp_path) -> None:
+    """Matrix units, and operands that are on their way 16 bytes at a time."""
+    template, layouts = convolved(*sizes, **more)
+    assert likely_blocks(template, layouts) is None
+    for blocks in candidate_blocks(template)[:3]:
+        built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
+        assert built.metadata.shared <= 227 << 10
+        assert "wgmma" in built.asm["ptx"]
+        assert re.search(r"cp\.async\.\w+\.shared\.global.*, 0x10", built.asm["ptx"])
+        assert not re.search(r"cp\.async\.\w+\.shared\.global.*, 0x[48],", built.asm["ptx"])
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_convolutions_of_few_channels_and_of_float32(tf32, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    for template, layouts in (
+        convolved(8, 3, 224, 64, 7, stride=2, padding=3),
+        convolved(8, 64, 28, 64, 3, padding=1, dtype=torch.float32),
+    ):
+        built = compiled(replace(template, blocks=candidate_blocks(template)[0]), layouts, tmp_path)
+        half = template.products()[0].dtype is torch.float16
+        assert ("tf32" in built.asm["ptx"]) == (tf32 and not half)
 
 
 @pytest.mark.parametrize("m, n, k", [(200704, 256, 64), (25216, 768, 192), (401408, 144, 24), (802816, 16, 32)])

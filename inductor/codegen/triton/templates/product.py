@@ -5,7 +5,8 @@ loop, since each loop has memory on the chip of its own. Sizes are literals, or 
 they are known at a call only; a mask is there where a tile may reach over an end. Tiles of some
 rows run together, so that what they read of the right operand stays in the second-level cache.
 A persistent function has as many programs as run at once, each of which takes several tiles: what a
-tile needs is on its way while the one before is finished.
+tile needs is on its way while the one before is finished. The left operand of a convolution is read
+out of images (`codegen/triton/window.py`): its rows are pixels of the result.
 """
 
 PRODUCT = """\
@@ -43,6 +44,11 @@ def {{ name }}({{ signature }}):
     {{ text }}
     {%- endfor %}
     on = jn{{ wide }} * BLOCK_N + tl.arange(0, BLOCK_N)
+    {%- if window %}
+    {%- for text in window.rows %}
+    {{ text }}
+    {%- endfor %}
+    {%- endif %}
     {%- if not blocks.descriptors %}
     ok = tl.arange(0, BLOCK_K){{ wide }}
     {%- endif %}
@@ -56,7 +62,11 @@ def {{ name }}({{ signature }}):
     {%- endif %}
     {%- endif %}
     for base in range({{ bounds }}, BLOCK_K):
-        {%- if not blocks.descriptors %}
+        {%- if window %}
+        {%- for text in window.step %}
+        {{ text }}
+        {%- endfor %}
+        {%- elif not blocks.descriptors %}
         kk = ok + base
         {%- endif %}
         {%- if prologue %}

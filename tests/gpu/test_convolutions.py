@@ -1,0 +1,116 @@
+"""Convolutions as Triton templates with what follows them; which of them are used is decided here."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dynamo
+from dynamo.base.config import config
+from inductor import gpu_products, metrics
+from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.scheduler.schedule import TemplateKernel
+from tests.gpu.support import DTYPES, check, data
+
+CONVOLUTIONS = {  # images, channels, height and width, results, window, what else
+    "3x3": (4, 64, (28, 28), 64, (3, 3), {"padding": 1}),
+    "3x3 inside": (3, 128, (15, 17), 96, (3, 3), {}),
+    "3x3 stride 2": (5, 96, (29, 31), 130, (3, 3), {"padding": 1, "stride": 2}),
+    "3x3 dilated": (2, 40, (23, 19), 64, (3, 3), {"padding": 4, "dilation": 4}),
+    "3x3 to few": (8, 128, (28, 28), 32, (3, 3), {"padding": 1}),
+    "7x7 of few channels": (2, 3, (65, 63), 64, (7, 7), {"padding": 3, "stride": 2}),
+    "1x1 stride 2": (4, 256, (28, 27), 200, (1, 1), {"stride": 2}),
+    "1x1 padded": (2, 33, (9, 9), 48, (1, 1), {"padding": 2}),
+    "1x7": (2, 72, (17, 17), 80, (1, 7), {"padding": (0, 3)}),
+    "odd": (3, 37, (13, 11), 45, (5, 4), {"padding": (2, 1), "stride": (1, 3), "dilation": (2, 1)}),
+}
+chosen: list[TemplateKernel] = []
+
+
+@pytest.fixture(autouse=True)
+def templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each convolution that can be a template is one, each time with other blocks."""
+    chosen.clear()
+    turns = itertools.count()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+    def likely(template: TemplateKernel, layouts: Any = None) -> TemplateKernel | None:
+        one = template.products()[0]
+        if one.window is None or not template.epilogues():
+            return None
+        found = candidate_blocks(template)
+        chosen.append(replace(template, blocks=found[next(turns) % len(found)]))
+        return chosen[-1]
+
+    monkeypatch.setattr(gpu_products, "likely_blocks", likely)
+
+
+def image(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
+    return data(*sizes, dtype=dtype).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_norm_residual_and_activation(name: str) -> None:
+    count, channels, size, results, window, more = CONVOLUTIONS[name]
+    made = F.conv2d(torch.empty(count, channels, *size), torch.empty(results, channels, *window), **more).shape
+
+    def block(x: Any, w: Any, b: Any, s: Any, r: Any) -> Any:
+        return F.relu(F.conv2d(x, w, b, **more) * s + r)
+
+    for dtype in DTYPES:
+        dynamo.reset()
+
+        def make() -> tuple[Any, ...]:
+            w = image(results, channels, *window, dtype=dtype)  # noqa: B023
+            b, s = (data(*of, dtype=dtype) for of in ((results,), (results, 1, 1)))  # noqa: B023
+            r = image(*made, dtype=dtype)  # noqa: B023
+            return image(count, channels, *size, dtype=dtype), w, b, s, r  # noqa: B023
+
+        with torch.no_grad():
+            check(block, make, calls=2, slack=8.0)
+    assert len(chosen) == 3 and all(each.products()[0].window is not None for each in chosen)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_blocks(dtype: torch.dtype) -> None:
+    """All that is tried first, with what shares a sum."""
+    x, w = image(2, 96, 14, 14, dtype=dtype), image(72, 96, 3, 3, dtype=dtype)
+    with torch.no_grad():
+        for _ in range(8):
+            dynamo.reset()
+            check(
+                lambda x, w: F.silu(F.conv2d(x, w, padding=1)),
+                lambda: (torch.randn_like(x), torch.randn_like(w)), calls=1, slack=8.0,
+            )
+    blocks = {each.blocks for each in chosen}
+    assert len(blocks) >= 5 and any(each.splits > 1 for each in blocks if each is not None)
+
+
+def test_what_is_measured_is_right_and_measured_once(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache of its own; the second compile measures nothing."""
+    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda each: candidate_blocks(each)[:2])
+    monkeypatch.setattr(gpu_products, "neighbours", lambda best, each: ())
+    monkeypatch.setattr(gpu_products, "ADVANTAGE", 100.0)  # whatever the library takes
+
+    def block(x: Any, w: Any, s: Any) -> Any:
+        return F.relu(F.conv2d(x, w, padding=1) * s)
+
+    def make() -> tuple[Any, ...]:
+        x, w = image(16, 64, 28, 28, dtype=torch.float16), image(64, 64, 3, 3, dtype=torch.float16)
+        return x, w / 24, data(64, 1, 1, dtype=torch.float16)
+
+    counts = []
+    with config.patch(cache_dir=str(tmp_path)), torch.no_grad():
+        for _ in range(2):
+            before = metrics.snapshot()["measured"]
+            check(block, make, mode="max-autotune-no-cudagraphs", slack=8.0)
+            counts.append(metrics.snapshot()["measured"] - before)
+            dynamo.reset()
+    assert counts[0] >= 3 and counts[1] == 0
