@@ -29,7 +29,7 @@ $(VENV)/.deps: pyproject.toml | $(VENV)/bin/python
 	@if $(PY) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; \
 	then $(PY) -m pip install -q torch==2.13.0 numpy; \
 	else $(PY) -m pip install -q torch==2.11.0 'numpy<2.4'; fi
-	$(PY) -m pip install -q --no-compile setuptools wheel pytest pytest-xdist hypothesis transformers einops bytecode
+	$(PY) -m pip install -q --no-compile setuptools wheel pytest pytest-xdist hypothesis transformers einops bytecode rich
 	@touch $@
 
 $(VENV)/.lint: | $(VENV)/.deps

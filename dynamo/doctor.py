@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dynamo.api import compile, reset
-from dynamo.base import counters
+from dynamo.base import counters, terminal
 from dynamo.base.config import config
 
 SIDE = 768  # of the matrices that products are measured with
@@ -40,6 +40,19 @@ class Finding:
         mark = "!" if self.advice else " "
         line = f"{mark} {self.what:20} {self.text}"
         return f"{line}\n  {'':20} What to do: {self.advice}" if self.advice else line
+
+    def __rich__(self) -> Any:
+        """The same for rich: long texts stay in their column."""
+        text = terminal.rich_module("text").Text
+        made = terminal.rich_module("table").Table.grid(padding=(0, 1), expand=True)
+        made.add_column(width=1)
+        made.add_column(width=20)
+        made.add_column(ratio=1)
+        made.add_row(text("!" if self.advice else "", "bold yellow"),
+                     text(self.what, "bold" if self.advice else "green"), text(self.text))
+        if self.advice:
+            made.add_row("", "", text(f"What to do: {self.advice}", "yellow"))
+        return made
 
 
 def examine() -> Iterator[Finding]:
@@ -172,7 +185,8 @@ def main() -> int:
     """Prints the findings; 1 where one has advice."""
     marked = 0
     for finding in examine():
-        print(finding, flush=True)
+        terminal.show(finding)
+        sys.stdout.flush()
         marked += bool(finding.advice)
     print(f"{marked} to look at" if marked else "all is well")
     return 1 if marked else 0

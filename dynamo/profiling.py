@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from dynamo.base import terminal
 from dynamo.reporting.kernels import LAUNCH, Part, parts
 
 MICRO = 1e-6
+SHOWN = 40  # rows
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Profile:
         """In all kernels and library calls of compiled graphs."""
         return sum(row.seconds for row in self.rows)
 
-    def table(self, limit: int = 40) -> str:
+    def table(self, limit: int = SHOWN) -> str:
         """The rows as text."""
         if not self.rows:
             return "no compiled graph has run"
@@ -58,21 +60,50 @@ class Profile:
         lines = [f"{'kernel':{wide}} {'calls':>6} {'ms':>10} {'share':>6} {'ms/call':>9} {'MB':>9} "
                  f"{'GB/s':>7} {'GFLOP/s':>8}  lines"]
         for title, row in zip(titles, self.rows, strict=False):
-            each = row.seconds / row.calls
-            moved, rate = " " * 17, " " * 8
-            if row.moved and each:
-                moved = f"{row.moved / 1e6:9.3f} {row.moved / each / 1e9:7.1f}"
-            if row.operations and each:
-                rate = f"{row.operations / each / 1e9:8.1f}"
+            each, moved, speed, rate = _rates(row)
             share = row.seconds / self.seconds if self.seconds else 0.0
             lines.append(f"{title:{wide}} {row.calls:6} {1e3 * row.seconds:10.3f} {share:6.1%} "
-                         f"{1e3 * each:9.4f} {moved} {rate}  {row.place}")
+                         f"{each:>9} {moved:>9} {speed:>7} {rate:>8}  {row.place}")
         if len(self.rows) > limit:
             lines.append(f"and {len(self.rows) - limit} more")
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.table()
+
+    def show(self) -> None:
+        """Prints it, as a table of rich where that is installed and on a terminal."""
+        terminal.show(self)
+
+    def __rich__(self) -> Any:
+        """The rows for rich, with a bar for each share."""
+        if not self.rows:
+            return str(self)
+        text, bar = terminal.rich_module("text").Text, terminal.rich_module("bar").Bar
+        made = terminal.rich_module("table").Table(expand=True)
+        for title, justify, ratio in (
+            ("kernel", "left", 3), ("calls", "right", 0), ("ms", "right", 0), ("share", "left", 1),
+            ("ms/call", "right", 0), ("MB", "right", 0), ("GB/s", "right", 0),
+            ("GFLOP/s", "right", 0), ("lines", "left", 2),
+        ):  # fmt: skip
+            made.add_column(title, justify=justify, ratio=ratio or None, no_wrap=not ratio)
+        for row in self.rows[:SHOWN]:
+            made.add_row(
+                text(f"{row.graph}: {row.kernel}"), str(row.calls), f"{1e3 * row.seconds:.3f}",
+                bar(self.seconds, 0, row.seconds, color="cyan"),
+                *(text(cell) for cell in _rates(row)), text(row.place))
+        if len(self.rows) > SHOWN:
+            made.caption = f"and {len(self.rows) - SHOWN} more"
+        return made
+
+
+def _rates(row: Row) -> tuple[str, str, str, str]:
+    """ms, MB, GB/s and GFLOP/s of one call; "" where they are not known."""
+    each = row.seconds / row.calls
+    moved = f"{row.moved / 1e6:.3f}" if row.moved and each else ""
+    speed = f"{row.moved / each / 1e9:.1f}" if moved else ""
+    rate = f"{row.operations / each / 1e9:.1f}" if row.operations and each else ""
+    return f"{1e3 * each:.4f}", moved, speed, rate
 
 
 @contextlib.contextmanager

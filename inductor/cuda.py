@@ -28,8 +28,9 @@ from inductor.gpu_blocks import tune_blocks
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.recorded import keep_on_gpu, tell_cache
+from inductor.runtime.launched import title_of
 from inductor.runtime.store import make_key, open_store
-from inductor.runtime.triton_launch import Preparation, on_device
+from inductor.runtime.triton_launch import Preparation, named, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
 from inductor.scheduler.verify import is_scattered
 from inductor.tuning import Tuner
@@ -185,12 +186,15 @@ def load(
     if errors:
         raise KernelErrors(errors)
     several = graph.device.type == "cuda" and torch.cuda.device_count() > 1
+    title = title_of(logs.compile_now())
 
     def bound(*sizes: int) -> Callable[..., Any]:
         call = bind(*sizes)
         if graphed is not None:
             call = graphed(call, constants)  # inside of `on_device`: it replays on its own device
-        return on_device(call, graph.device.index or 0) if several else call  # type: ignore
+        if several:
+            call = on_device(call, graph.device.index or 0)
+        return named(call, title)
 
     return bound
 

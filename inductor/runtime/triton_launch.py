@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from dynamo.aot.boxed import with_list
 from dynamo.base.shortfalls import AT
@@ -77,6 +78,19 @@ def on_device(call: Callable[..., Any], index: int) -> Callable[..., Any]:
             return call(*args)
 
     return with_list(guarded, None if of_list is None else on_device(of_list, index))
+
+
+def named(call: Callable[..., Any], title: str) -> Callable[..., Any]:
+    """The call in a range of this name while a profiler of torch's runs."""
+    of_list = getattr(call, "of_list", None)
+
+    def ranged(*args: Any) -> Any:
+        if not profiler._is_profiler_enabled:
+            return call(*args)
+        with profiler.record_function(title):
+            return call(*args)
+
+    return with_list(ranged, None if of_list is None else named(of_list, title))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import torch
 import dynamo
 import inductor.config
 from dynamo import doctor
-from dynamo.base import progress
+from dynamo.base import progress, terminal
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.bench import table_of
@@ -43,6 +44,91 @@ def test_summary() -> None:
     assert "0 functions" in dynamo.summary() and "no graph break" in dynamo.summary()
 
 
+def without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+
+
+@pytest.fixture(params=["rich", "plain"])
+def has_rich(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Rich is installed, and is not. Its terminal is wide, and shows colours."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    if request.param == "plain":
+        without_rich(monkeypatch)
+    else:
+        pytest.importorskip("rich")
+    return bool(request.param == "rich")
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, what: Any, terminal: bool = True) -> str:
+    """What `show()` writes."""
+    out = Terminal() if terminal else io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        what.show()
+    return out.getvalue()
+
+
+def test_the_summary_as_tables(monkeypatch: pytest.MonkeyPatch, has_rich: bool) -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(breaking)
+    compiled(torch.ones(3), 2), compiled(torch.ones(4), 2)
+    found = dynamo.summary()
+    assert shown(monkeypatch, found, terminal=False) == found + "\n"
+    text = shown(monkeypatch, found)
+    assert ("\x1b[" in text) is has_rich and (text == found + "\n") is not has_rich
+    if has_rich:
+        words = re.sub(r"\x1b\[[\d;]*m", "", text)
+        assert found.head in words and "no part not compiled" in words and "\u2502" in words
+        [place] = re.findall(r"test_tools.py:\d+ in breaking", found)[:1]
+        assert place in words and "2 recompiles" in words
+
+
+def test_a_profile_as_a_table(monkeypatch: pytest.MonkeyPatch, has_rich: bool) -> None:
+    compiled = dynamo.compile(lambda x: (x.sin() @ x).cumsum(0))
+    x = torch.randn(64, 64)
+    compiled(x)
+    with dynamo.profile() as found:
+        compiled(x)
+    text = shown(monkeypatch, found)
+    assert (text == str(found) + "\n") is not has_rich
+    words = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert "GFLOP/s" in words and all(f"{1e3 * row.seconds:.3f}" in words for row in found.rows)
+    assert ("\u2588" in words) is has_rich  # the longest share has a bar
+
+
+def test_a_finding_of_the_doctor(monkeypatch: pytest.MonkeyPatch, has_rich: bool) -> None:
+    for finding in (doctor.Finding("cache folder", "it [is] full", "empty it."), doctor.Finding("headers", "none")):
+        out = Terminal()
+        monkeypatch.setattr(sys, "stdout", out)
+        terminal.show(finding)
+        words = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+        assert finding.what in words and finding.text in words and (finding.advice or "none") in words
+        assert ("!" in words) is bool(finding.advice)
+        assert (out.getvalue() == f"{finding}\n") is not has_rich
+
+
+def test_progress_is_a_bar(monkeypatch: pytest.MonkeyPatch, has_rich: bool) -> None:
+    out = Terminal()
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setattr(progress, "LONG", 0.01)
+    monkeypatch.setattr(progress, "STEP", 0.01)
+    with config.patch(progress=True), progress.progress("model.py:3 f", "first [call]"):
+        for stage in ("trace", "scheduler"):
+            with timed("convert"), timed(stage if stage == "trace" else f"inductor.{stage}"):
+                end = time.monotonic() + 5
+                while f"{stage} 0 s" not in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out.getvalue()) and time.monotonic() < end:
+                    time.sleep(0.01)
+    words = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out.getvalue())
+    assert "dynamo: compiling model.py:3 f (first [call]) ..." in words
+    assert "trace 0 s" in words and "scheduler 0 s" in words and words.rstrip().splitlines()[-1].rstrip().endswith(" s")
+    assert ("\u2501" in words or "\u2578" in words) is has_rich and ("[####..]" in words) is not has_rich
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -51,6 +137,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(("terminal", "on", "long", "told"), [
     (True, True, True, True), (True, False, True, False), (False, True, True, False), (True, True, False, False)])
 def test_progress(monkeypatch: pytest.MonkeyPatch, terminal: bool, on: bool, long: bool, told: bool) -> None:
+    without_rich(monkeypatch)
     out = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
     monkeypatch.setattr(progress, "LONG", 0.02 if long else 30.0)
@@ -68,6 +155,7 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, terminal: bool, on: bool, lon
 
 
 def test_progress_names_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_rich(monkeypatch)
     out = Terminal()
     monkeypatch.setattr(sys, "stderr", out)
     monkeypatch.setattr(progress, "LONG", 0.01)

@@ -267,3 +267,26 @@ def wrong_constant(x: torch.Tensor) -> Any:
     y = x.cos()
     z = y * 0.75
     return z.abs()
+
+
+# -- scripts that show them ------------------------------------------------------------------------
+
+WHOLE = {"lost_mutation", "lost_alias"}
+
+
+def longer(seeded: Defect) -> Program:
+    """The defect's program with operations before and behind it, which a small script leaves out."""
+
+    def program(*args: Any) -> Any:
+        first = args[0] * 1.5 if args[0].is_floating_point() and seeded.name not in WHOLE else args[0]
+        result = seeded.program(first, *args[1:])
+        last = result[0] if isinstance(result, tuple) else result
+        return result, (last.sigmoid() + 2).tanh().abs()
+
+    return program
+
+
+def operations_in(text: str) -> int:
+    """Of the graph in a script."""
+    body = text.partition("def forward")[2].partition("return")[0]
+    return sum(" = " in line for line in body.splitlines())

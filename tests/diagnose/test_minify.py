@@ -13,7 +13,7 @@ from dynamo.base.config import config
 from dynamo.diagnose.graphs import operations
 from inductor.lowering.registry import LOWERINGS
 from tests.common import messages, new_cache
-from tests.diagnose.defects import DEFECTS, Defect
+from tests.diagnose.defects import DEFECTS, Defect, longer, operations_in
 from tests.processes import run_python
 
 IN_GRAPHS = [seeded for seeded in DEFECTS if seeded.stage != "capture"]
@@ -30,34 +30,19 @@ def scripts(folder: Path) -> list[Path]:
     return sorted((folder / "debug").glob("repro_*/repro.py"))
 
 
-def operations_in(text: str) -> int:
-    body = text.partition("def forward")[2].partition("return")[0]
-    return sum(" = " in line for line in body.splitlines())
-
-
 # Each is named in test_verify.py; how a graph becomes small hangs little on what is wrong in it.
 @pytest.mark.parametrize(
     "seeded", [pytest.param(seeded, marks=pytest.mark.long if number % 3 else ())
                for number, seeded in enumerate(IN_GRAPHS)], ids=lambda seeded: seeded.name)
 def test_defects_end_in_small_scripts(seeded: Defect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seeded.patch(monkeypatch)
-
-    def longer(*args: Any) -> Any:
-        first = args[0] * 1.5 if args[0].is_floating_point() and seeded.name not in WHOLE else args[0]
-        result = seeded.program(first, *args[1:])
-        last = result[0] if isinstance(result, tuple) else result
-        return result, (last.sigmoid() + 2).tanh().abs()
-
     with config.patch(repro="accuracy"), messages() as told:
-        dynamo.compile(longer)(*seeded.inputs())
+        dynamo.compile(longer(seeded))(*seeded.inputs())
     found = scripts(tmp_path)
     assert len(found) == 1, told
     text = found[0].read_text()
     assert 1 <= operations_in(text) <= 5, text
     assert str(found[0]) in told[0] and "What to do" in told[0]
-
-
-WHOLE = {"lost_mutation", "lost_alias"}
 
 
 def deep(x: torch.Tensor) -> torch.Tensor:

@@ -202,3 +202,28 @@ def test_training_holds_less_than_eager() -> None:
     wanted = [parameter.grad for parameter in exact.parameters()]
     assert_near(step(model, compiled), step(twin, twin), wanted, 16.0)
     assert not left_uncompiled()
+
+
+def test_graphs_and_kernels_lie_in_named_ranges() -> None:
+    """What torch.profiler and NVTX show of a compiled function: its graph, and its kernels in it."""
+
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x @ w, w.shape[1:]).relu()
+
+    for mode in (None, "reduce-overhead"):
+        compiled = dynamo.compile(scaled, mode=mode)
+        x, w = data(16, 32), data(32, 48)
+        for _ in range(4):
+            compiled(x, w)
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profiler:
+            compiled(x, w)
+            torch.cuda.synchronize()
+        names = [event.name for event in profiler.events()]
+        graphs = [name for name in names if name.startswith("scaled ") and "compiled" not in name]
+        assert "scaled (compiled)" in names and graphs, names
+        if mode is None:
+            graph = next(event for event in profiler.events() if event.name == graphs[0])
+            assert graph.device_time_total > 0
+        with torch.autograd.profiler.emit_nvtx():
+            assert_near(compiled(x, w), scaled(x, w), scaled(x.double(), w.double()), 16.0)
