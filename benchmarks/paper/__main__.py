@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import dynamo
-from benchmarks.paper import capture, graphs, lazily, overhead, speed, without
+from benchmarks.paper import capture, graphs, lazily, overhead, slots, speed, without
 from benchmarks.paper.batches import RESULT, collect, skipped
 from benchmarks.paper.models import CannotBuild
 from benchmarks.paper.report import RESULTS, Row, known_rows, shown, write
@@ -29,6 +31,7 @@ TABLES: dict[str, Table] = {
 def work(table: str, run: Run) -> None:
     """The rows of one model, printed one by one: what comes after one may take too long."""
     warnings.simplefilter("ignore")
+    run = replace(run, began=time.perf_counter(), ways=tuple(run.ways))
     try:
         for row in TABLES[table].rows(run):
             print(RESULT + json.dumps(row), flush=True)
@@ -52,6 +55,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for all")
     parser.add_argument("--timing", type=float, default=15.0, help="seconds of timing, for a row")
     parser.add_argument("--processes", type=int, default=1, help="models prepared side by side")
+    parser.add_argument("--slots", type=int, default=0,
+                        help="models that run at once, each alone on two cores of its own")
     parser.add_argument("--here", action="store_true",
                         help="in this process, one after the other: imports and compilers start "
                         "once; one that hangs is not ended")
@@ -62,12 +67,18 @@ def arguments() -> argparse.ArgumentParser:
                         help="only models that have no row yet; the others stay")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def size_of(options: argparse.Namespace) -> str:
     size = TABLES[options.table].size
     return options.size or ("large" if options.cuda and size == "real" else size)
+
+
+def name_of(table: str, size: str) -> str:
+    """Of the files: small models have files of their own where the table is of others."""
+    return f"{table}-small" if size == "small" != TABLES[table].size else table
 
 
 def runs_of(options: argparse.Namespace) -> list[Run]:
@@ -100,6 +111,19 @@ def here(table: Table, runs: Sequence[Run], limit: float) -> Iterator[list[Row]]
             yield [skipped(run, f"{type(error).__name__}: {error}"[:200])]
 
 
+def results_of(options: argparse.Namespace, runs: Sequence[Run]) -> Iterator[list[Row]]:
+    if options.here:
+        return here(TABLES[options.table], runs, options.seconds)
+    if options.slots:
+        server = [*command_of(options.table), "--serve"]
+        return slots.collect(server, runs, options.seconds, options.slots)
+    return collect(options.table, runs, options.seconds, options.processes)
+
+
+def command_of(table: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.paper", table]
+
+
 def named(row: Row) -> tuple[str, str]:
     return row["model"], row.get("kind", "")
 
@@ -108,23 +132,23 @@ def measure(options: argparse.Namespace, runs: Sequence[Run]) -> str:
     """Runs them and writes the table after each; gives the Markdown."""
     table, size = TABLES[options.table], size_of(options)
     keeps = options.keep or options.resume
-    rows = known_rows(options.table, options.cuda, size, options.out) if keeps else []
+    name = name_of(options.table, size)
+    rows = known_rows(name, options.cuda, size, options.out, options.slots) if keeps else []
     done = {named(row) for row in rows if "skipped" not in row}
     if options.resume:
         runs = [run for run in runs if run.name not in done]
     command = f"python -m benchmarks.paper {options.table} --size {size}"
     command += " --cuda" if options.cuda else ""
+    command += f" --slots {options.slots}" if options.slots else ""
     asked = {run.name for run in runs}
     rows = [row for row in rows if named(row) not in asked]
 
     def written() -> str:
         good = [row for row in rows if "skipped" not in row]
-        return write(options.table, table.title, table.about, rows, table.notes(good),
-                     options.cuda, command, options.out, size)  # fmt: skip
+        return write(name, table.title, table.about, rows, table.notes(good), options.cuda,
+                     command, options.out, size, options.slots)  # fmt: skip
 
-    results = here(table, runs, options.seconds) if options.here else collect(
-        options.table, runs, options.seconds, options.processes)  # fmt: skip
-    for found in results:
+    for found in results_of(options, runs):
         for row in found:
             print(" ".join(f"{key}={shown(value)}" for key, value in row.items()), flush=True)
         rows += found
@@ -135,9 +159,10 @@ def measure(options: argparse.Namespace, runs: Sequence[Run]) -> str:
 def main() -> None:
     options = arguments().parse_intermixed_args()  # models may stand behind options
     if options.work:
-        facts = json.loads(options.work)
-        facts.update(began=time.perf_counter(), ways=tuple(facts["ways"]))
-        work(options.table, Run(**facts))
+        work(options.table, Run(**json.loads(options.work)))
+    if options.serve:
+        slots.serve(partial(work, options.table), [*command_of(options.table), "--work"])
+        return
     if options.cuda and not torch.cuda.is_available():
         raise SystemExit("--cuda: no GPU is found")
     print(measure(options, runs_of(options)))

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -53,13 +53,22 @@ class Child:
         with self.said, self.complained:
             self.said.seek(0)
             self.complained.seek(0)
-            rows = [json.loads(line.removeprefix(RESULT)) for line in self.said
-                    if line.startswith(RESULT)]  # fmt: skip
-            lines = self.complained.read().strip().splitlines()
-        code = self.process.returncode
-        if code and not self.why:
-            self.why = lines[-1][:200] if lines else f"the process ended with {code}"
-        return [*rows, skipped(self.run, self.why)] if self.why else rows
+            code = self.process.returncode
+            return rows_said(self.run, self.said, self.complained, code, self.why)
+
+
+def rows_said(
+    run: Run, said: Iterable[str], complained: IO[str], code: int, why: str
+) -> list[Row]:
+    """The rows that a process has printed; then one that says why it failed, if it did.
+
+    code: its exit status. why: what stopped it, else the last line it complained.
+    """
+    rows = [json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)]
+    if code and not why:
+        lines = complained.read().strip().splitlines()
+        why = lines[-1][:200] if lines else f"the process ended with {code}"
+    return [*rows, skipped(run, why)] if why else rows
 
 
 def skipped(run: Run, why: str) -> Row:

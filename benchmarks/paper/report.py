@@ -14,14 +14,18 @@ import torch
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+CORES = 2  # of a slot
 PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnxruntime", "openvino", "triton")
 
 
-def machine(cuda: bool) -> dict[str, Any]:
+def machine(cuda: bool, slots: int = 0) -> dict[str, Any]:
+    """slots: see `slots.py`; the counts of cores and threads are those of one of them."""
     found: dict[str, Any] = {
         "processor": _processor(), "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(), "python": platform.python_version(),
     }  # fmt: skip
+    if slots:
+        found.update(cores=CORES, threads=CORES, slots=f"{slots} on {found['cores']} cores")
     if cuda and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
         found["cuda"] = torch.version.cuda
@@ -81,23 +85,25 @@ def not_run(rows: Sequence[Row]) -> list[str]:
             for (kind, why), names in models.items()]  # fmt: skip
 
 
-def known_rows(name: str, cuda: bool, size: str, folder: Path = RESULTS) -> list[Row]:
+def known_rows(
+    name: str, cuda: bool, size: str, folder: Path = RESULTS, slots: int = 0
+) -> list[Row]:
     """The rows that were written before: on this machine, with these versions, at this size."""
     path = folder / (f"{name}-cuda.json" if cuda else f"{name}.json")
     if not path.exists():
         return []
     known = json.loads(path.read_text())
-    same = known["machine"] == machine(cuda) and known.get("size") == size
+    same = known["machine"] == machine(cuda, slots) and known.get("size") == size
     rows: list[Row] = known["rows"] if same else []
     return rows
 
 
 def write(
     name: str, title: str, about: str, rows: Sequence[Row], notes: Sequence[str], cuda: bool,
-    command: str, folder: Path = RESULTS, size: str = "",
+    command: str, folder: Path = RESULTS, size: str = "", slots: int = 0,
 ) -> str:
     """Writes both files and gives the Markdown. A run that is killed leaves whole files."""
-    where = machine(cuda)
+    where = machine(cuda, slots)
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-cuda" if cuda else name
     data = {"table": name, "command": command, "size": size, "machine": where,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.paper import batches, capture, lazily, speed, without
-from benchmarks.paper.__main__ import arguments, measure, runs_of
+from benchmarks.paper import batches, capture, lazily, slots, speed, without
+from benchmarks.paper.__main__ import arguments, measure, name_of, runs_of
 from benchmarks.paper.batches import BESIDE, batch, collect, fitting
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import Case, build, every, kinds_of, timed
@@ -234,3 +236,66 @@ def test_calls_take_turns_while_the_machine_is_held() -> None:
     assert times.keys() == {"a", "b"} and order[:6] == ["a"] * 3 + ["b"] * 3
     with pytest.raises(RuntimeError, match="ended without a word"), held("true"):
         pass
+
+
+SLOT = """
+import json, os, sys, time
+from benchmarks.paper import slots
+slots._import_suites = lambda: None
+def work(run):
+    row = {"model": run.model, "cores": sorted(os.sched_getaffinity(0)), "server": os.getppid()}
+    row["threads"] = os.environ["OMP_NUM_THREADS"]
+    print("RESULT " + json.dumps(row), flush=True)
+    if run.model == "stuck":
+        time.sleep(600)
+    if run.model == "killed":
+        os.kill(os.getpid(), 9)
+    if run.model == "wrong":
+        raise ValueError("no such model")
+slots.serve(work, [sys.executable, "-c", "raise SystemExit(3)"])
+"""
+
+
+def test_a_slot_runs_models_one_by_one_on_its_cores() -> None:
+    """One that hangs is ended with its server; one that fails leaves the server as it is."""
+    before = os.sched_getaffinity(0)
+    runs = [Run(name, "real", seconds=0.0, limit=2.0) for name in "a b wrong killed stuck c".split()]
+    runs[4] = Run("stuck", "real", seconds=-slots.LONGER, limit=2.0)  # at most two seconds
+    rows = [row for found in slots.collect([sys.executable, "-c", SLOT], runs, 120.0, 1)
+            for row in found]  # fmt: skip
+    good = {row["model"]: row for row in rows if "server" in row}
+    bad = {row["model"]: row["skipped"] for row in rows if "skipped" in row}
+    assert list(good) == [run.model for run in runs]
+    assert bad == {"wrong": "ValueError: no such model", "killed": "the process ended with -9",
+                   "stuck": "more than 2 s"}  # fmt: skip
+    assert {row["server"] for name, row in good.items() if name != "c"} == {good["a"]["server"]}
+    assert good["c"]["server"] != good["a"]["server"]
+    assert all(row["cores"] == slots.places(1)[0] and row["threads"] == "2" for row in good.values())
+    assert os.sched_getaffinity(0) == before
+
+
+def test_slots_end_in_time_and_tell_of_a_server_that_fails() -> None:
+    runs = [Run(name, "real", seconds=0.0) for name in "ab"]
+    found = list(slots.collect([sys.executable, "-c", SLOT], runs, 5.0, 1))
+    assert [row["skipped"] for (row,) in found] == ["no time was left"] * 2
+    ((row,),) = slots.collect([sys.executable, "-c", "raise SystemExit(1)"], runs[:1], 60.0, 1)
+    assert row["skipped"] == "the server of the slot does not start"
+
+
+def test_threads_of_a_core_share_a_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        folder = tmp_path / f"cpu{number}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text("0\n")
+        (folder / "core_id").write_text(f"{number % 2}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    assert slots.places(2, tmp_path) == [[0, 2], [1, 3]]
+    assert slots.places(2, tmp_path / "none") == [[0, 1], [2, 3]]
+    with pytest.raises(SystemExit, match="4 cores are enough for 2"):
+        slots.places(3, tmp_path)
+
+
+def test_small_models_have_files_of_their_own() -> None:
+    assert name_of("table2", "small") == "table2-small"
+    assert name_of("table2", "real") == name_of("table2", "large") == "table2"
+    assert name_of("table1", "small") == "table1"
