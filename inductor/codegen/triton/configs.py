@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inductor.codegen.triton.aligned import has_unaligned_rows
 from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
@@ -209,7 +210,7 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
         columns = min(columns, widest)
         if launch.splits != 1:
             columns = min(columns, launch.chunk & -launch.chunk)
-        block = min(block, rows)
+        block = 1 if has_unaligned_rows(launch) else min(block, rows)
         configs.append(Config(block, columns, min(warps, _warps(block * columns))))
     return _unique(configs)
 

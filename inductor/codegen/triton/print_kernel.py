@@ -15,18 +15,12 @@ from dataclasses import dataclass, replace
 from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
 from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch
 from inductor.codegen.triton.numbers import EVEN, MOST_INT32, Numbers, Parameter, reaches
+from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.plan import Plan, plan_kernel, plan_short_rows
-from inductor.codegen.triton.print_stage import (
-    Columns,
-    Frame,
-    Memory,
-    StagePrinter,
-    Writer,
-    print_columns,
-    tiles_of,
-)
+from inductor.codegen.triton.print_stage import Memory, StagePrinter
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64
+from inductor.codegen.triton.writer import Columns, Frame, Writer, print_columns, program
 from inductor.ir.extent import Extent, divides, up_to_multiple
 from inductor.ir.graph import Layout, Origins
 from inductor.scheduler.schedule import Kernel
@@ -213,9 +207,8 @@ def _is_wide(launch: Launch, elements: Iterable[int]) -> bool:
 
 
 def _print_rows(writer: Writer, frame: Frame) -> None:
-    program = "tl.program_id(0).to(tl.int64)" if frame.wide else "tl.program_id(0)"
     tail = "" if frame.flat else "[:, None]"
-    writer.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){tail}")
+    writer.line(f"x = {program(frame)} * XBLOCK + tl.arange(0, XBLOCK){tail}")
     if frame.row_mask:
         writer.line(f"xmask = x < {frame.numbers.spell(frame.launch.rows, aligns=False)}")
     if frame.launch.splits != 1:

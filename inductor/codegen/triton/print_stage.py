@@ -7,15 +7,14 @@ extent 1 along the others. (No value is a scalar: Triton's interpreter treats th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
+from inductor.codegen.triton.aligned import Unaligned, unaligned_rows
 from inductor.codegen.triton.eviction import EVICT_FIRST, read_for_the_last_time
-from inductor.codegen.triton.launch import Launch, NotPrintable, Phases, Stage
-from inductor.codegen.triton.numbers import Numbers
+from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
@@ -32,73 +31,26 @@ from inductor.codegen.triton.spelling import (
     print_number,
 )
 from inductor.codegen.triton.tiling import rows_alike
+from inductor.codegen.triton.writer import (
+    NO_AXES,
+    ROWS,
+    Axes,
+    Columns,
+    Frame,
+    Text,
+    Writer,
+    print_columns,
+    print_ends,
+    print_stretches,
+    print_whole_stretches,
+    program,
+)
 from inductor.ir.body import Immediate, IndirectVar, Op
 from inductor.ir.index import Index, variable
 from inductor.ir.philox import LANES, Draw
 from inductor.ir.scalar_ops import SCALAR_OPS
 
-Axes = frozenset[str]
-NO_AXES: Axes = frozenset()
-ROWS: Axes = frozenset("x")
 FIRST = "first"  # the first row of a tile
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A value: the name of a variable, and its axes."""
-
-    name: str
-    axes: Axes
-
-
-class Writer:
-    """Lines of a function, names of variables, and what has been computed already."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 1
-        self.count = 0
-        self.scopes: list[dict[str, str]] = [{}]
-        self.bases: dict[str, str] = {}  # where the current tile of columns begins
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def fresh(self, letter: str = "v") -> str:
-        self.count += 1
-        return f"{letter}{self.count - 1}"
-
-    def define(self, expression: str, again: bool = True) -> str:
-        """A variable with the value of the expression; an old one if `again` allows it."""
-        if again:
-            for scope in self.scopes:
-                if expression in scope:
-                    return scope[expression]
-        name = self.fresh()
-        self.line(f"{name} = {expression}")
-        if again:
-            self.scopes[-1][expression] = name
-        return name
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        """Lines inside of a loop; what they compute is not known outside."""
-        self.line(head)
-        self.depth += 1
-        self.scopes.append({})
-        yield
-        self.scopes.pop()
-        self.depth -= 1
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """How the columns of a stage are spelled: variable, mask (or ""), block constant."""
-
-    name: str
-    mask: str
-    block: str
-    extent: int
 
 
 class Memory:
@@ -115,20 +67,6 @@ class Memory:
         self.read: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What all stages of a function share."""
-
-    launch: Launch
-    wide: bool  # indices are int64
-    flat: bool  # tiles have one axis, the rows
-    row_mask: str
-    written: Axes  # buffers that the launch writes
-    parameters: dict[str, str]  # the parameter for each buffer
-    numbers: Numbers
-    most_rows: int = 0  # of a tile of rows and columns, a power of two; 0: loads are for each row
-
-
 class StagePrinter:
     """Prints one stage; `memory` goes from stage to stage."""
 
@@ -143,10 +81,8 @@ class StagePrinter:
         self.memory = memory
         self.needs_barrier = False
         self.own = {local.name for local in frame.launch.locals}
-        first = "tl.program_id(0).to(tl.int64)" if frame.wide else "tl.program_id(0)"
-        self.names = {
-            "x": "x", "r": columns.name, "g": "g", "s": "s", FIRST: f"({first} * XBLOCK)"
-        }
+        first = f"({program(frame)} * XBLOCK)"
+        self.names = {"x": "x", "r": columns.name, "g": "g", "s": "s", FIRST: first}
         self.axes: dict[str, Axes] = {
             "x": ROWS, "r": frozenset("r"), "g": NO_AXES, "s": NO_AXES, FIRST: NO_AXES
         }
@@ -155,6 +91,7 @@ class StagePrinter:
         self.maxima: set[int] = set()  # that a sum of exponentials keeps
         self.phases = Phases(stage)
         self.read_last = read_for_the_last_time(frame.launch, stage)
+        self.unaligned = unaligned_rows(frame.launch, stage)
         self.position = 0
 
     def print(self) -> None:
@@ -208,16 +145,35 @@ class StagePrinter:
         bounds = f"0, {self.frame.numbers.spell(columns.extent)}"
         if launch.splits != 1:
             bounds = f"g * {launch.chunk}, g * {launch.chunk} + {launch.chunk}"
+        if self.unaligned is not None:
+            bounds = self._print_ends(inside, self.unaligned)
         if tiles_of(self.stage) != 1:
             self._print_tiles(inside, bounds)
             return
         with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
-            print_columns(self.writer, columns, "base", self.frame)
-            for position in inside:
-                if position in self.partial:
-                    self._step_reduction(position, self.stage.ops[position])
-                else:
-                    self._print_op(position)
+            self._print_tile_of_columns("base")
+            self._print_step(inside)
+
+    def _print_step(self, inside: list[int]) -> None:
+        """What is done with one tile of columns."""
+        for position in inside:
+            if position in self.partial:
+                self._step_reduction(position, self.stage.ops[position])
+            else:
+                self._print_op(position)
+
+    def _print_tile_of_columns(self, base: str) -> None:
+        print_tile = print_columns if self.unaligned is None else print_whole_stretches
+        print_tile(self.writer, self.columns, base, self.frame)
+
+    def _print_ends(self, inside: list[int], rows: Unaligned) -> str:
+        """What is done with the ends of a row; the bounds of the rest."""
+        bounds = print_stretches(self.writer, self.columns, self.frame, rows)
+        self.writer.scopes.append({})
+        print_ends(self.writer, self.columns, self.frame, rows)
+        self._print_step(inside)
+        self.writer.scopes.pop()
+        return bounds
 
     def _print_tiles(self, inside: list[int], bounds: str) -> None:
         """A loop over several tiles at a time."""
@@ -228,7 +184,7 @@ class StagePrinter:
         with self.writer.block(f"for base in range({bounds}, {count} * {block}):"):
             for tile in range(count):
                 self.writer.scopes.append({})
-                print_columns(self.writer, self.columns, f"base + {tile} * {block}", self.frame)
+                self._print_tile_of_columns(f"base + {tile} * {block}")
                 for position in inside:
                     op = self.stage.ops[position]
                     if position in seen:
@@ -273,11 +229,18 @@ class StagePrinter:
     def _pointer(self, op: Op, more: Axes) -> tuple[str, Axes]:
         assert op.index is not None
         text, axes = self._index(op.index)
+        if self.unaligned is not None and op.index.depends_on("r"):
+            text = self._place_in_stretches(op.index, self.unaligned)
         pointer = f"{self.frame.parameters[op.buffer]} + ({text})"
         if not axes or not more <= axes:
             axes |= more
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         return pointer, axes
+
+    def _place_in_stretches(self, index: Index, rows: Unaligned) -> str:
+        name, beyond = self.columns.name, rows.beyond(index)
+        more = "" if beyond == 0 else f" + {self._index(beyond)[0]}"
+        return f"whole_{name} + at_{name}{more}"
 
     def _mask(self, axes: Axes, *more: str) -> str:
         parts = [self.frame.row_mask] if "x" in axes and self.frame.row_mask else []
@@ -575,17 +538,6 @@ class StagePrinter:
 
     def _end_reduction(self, position: int, op: Op) -> None:
         self.values[position] = self._finish(op, self.partial[position])
-
-
-def print_columns(writer: Writer, columns: Columns, base: str, frame: Frame) -> None:
-    """The variable and the mask of a tile of columns that begins at `base`."""
-    text = f"tl.arange(0, {columns.block})[None, :]"
-    text = f"{base} + {text}" if base else text
-    text = f"({text}).to(tl.int64)" if frame.wide else text
-    writer.bases[columns.name] = base
-    writer.line(f"{columns.name} = {text}")
-    if columns.mask:
-        writer.line(f"{columns.mask} = {columns.name} < {frame.numbers.spell(columns.extent)}")
 
 
 _PRINTERS: dict[str, Callable[[StagePrinter, Op], Text | None]] = {

@@ -113,6 +113,23 @@ def test_even_rows_move_sixteen_bytes_at_a_time(tmp_path, monkeypatch) -> None:
     assert ["ld.global.v4" in text for text in texts] == [False, True] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("program", "stores"), [
+    (lambda x: torch.log_softmax(x, -1), True), (lambda x: torch.softmax(x, -1, torch.float32), True),
+    (lambda x: x.float().logsumexp(-1), False),
+    (lambda x: x / x.float().square().mean(-1, keepdim=True), True),
+])
+def test_unaligned_rows_move_many_bytes_at_a_time(program, stores, dtype, tmp_path) -> None:
+    x = torch.randn(2000, 10001, dtype=dtype)
+    lowered = lower_graph(capture(program, [x], mode="fake"))
+    layouts = lowered.graph.layouts()
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    for text in compile_all(print_kernel(kernel, layouts), layouts, tmp_path):
+        wide = [line for line in text.splitlines() if ".v2.b32" in line or ".v4.b32" in line]
+        assert any("ld.global" in line for line in wide)
+        assert any("st.global" in line for line in wide) == stores
+
+
 @pytest.mark.parametrize("program", [
     lambda x: (x.t() + 1, x.sum(), x.softmax(-1) / x.shape[0]),
     lambda x: (torch.cat((x, x[:, 1:]), 1), x.argmax(0), x.var()),

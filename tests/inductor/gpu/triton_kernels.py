@@ -115,6 +115,39 @@ def softmax(rows: int = 6, columns: int = 50, name: str = "softmax") -> Case:
     return Kernel(name, outer, stages, locals_), buffers
 
 
+def unaligned_rows() -> Case:
+    """Rows of 2051 elements, none but the first at a multiple of 16 bytes; those of `d` lie 24
+    elements further, and the first of `e` is no whole stretch away."""
+    rows, columns, outer = 5, 2051, (5,)
+    half = torch.float16
+
+    def reduced(ops, o, i, r):
+        x = ops.to_dtype(ops.load("a", o[0] * columns + r[0], half), F32)
+        position = ops.index_expr(r[0], I64)
+        ops.store("p", o[0], ops.reduction("argmax", x, position))
+        ops.store("s", Index_zero(), ops.reduction("sum", ops.mul(x, x)))
+
+    def scaled(ops, o, i, r):
+        x = ops.to_dtype(ops.load("a", o[0] * columns + i[0], half), F32)
+        y = ops.add(ops.truediv(x, ops.load("s", Index_zero(), F32)), ops.to_dtype(ops.index_expr(i[0], I64), F32))
+        ops.store("c", o[0] * columns + i[0], ops.to_dtype(y, half))
+        ops.store("d", o[0] * columns + i[0] + 24, y)
+
+    def apart(ops, o, i, r):
+        x = ops.load("b", o[0] * columns + i[0] + 3, F32)
+        ops.store("e", o[0] * columns + i[0] + 7, ops.mul(x, ops.load("s", Index_zero(), F32)))
+
+    stages = (stage(outer, (), (columns,), reduced), stage(outer, (columns,), (), scaled),
+              stage(outer, (columns,), (), apart))
+    elements = rows * columns
+    buffers = {
+        "a": torch.randn(elements).to(half), "b": torch.randn(elements + 3),
+        "p": torch.zeros(rows, dtype=I64), "c": torch.zeros(elements, dtype=half),
+        "d": torch.zeros(elements + 30), "e": torch.zeros(elements + 20),
+    }
+    return Kernel("unaligned_rows", outer, stages, (Local("s", F32, 1),)), buffers
+
+
 def Index_zero() -> Index:
     return loop_variables((1,))[0]
 
@@ -216,7 +249,7 @@ def empty_rows() -> Case:
 
 CASES = [chain, transpose, swapped, half_chain, padded, gather, scatter, softmax, long_softmax, few_rows,
          row_reductions, long_rows, split_rows, column_sum, long_column_sum, total, serial_rows,
-         through_memory, empty_rows]
+         through_memory, empty_rows, unaligned_rows]
 
 
 SMALL = torch.tensor([0, 1, 2, 3, 7, 100])

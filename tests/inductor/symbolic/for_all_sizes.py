@@ -17,12 +17,14 @@ from inductor.lowering.registry import LOWERINGS
 SIZES = (2, 3, 7, 16, 17, 64, 129, 1000)
 
 
-def capture(program: Callable[..., Any], inputs: Sequence[Any]) -> torch.fx.GraphModule:
-    """The ATen graph of a program, with SymInts for the sizes of its inputs."""
+def capture(
+    program: Callable[..., Any], inputs: Sequence[Any], mode: str = "symbolic"
+) -> torch.fx.GraphModule:
+    """The ATen graph of a program, with SymInts for the sizes of its inputs, or for these sizes."""
     known = default_decompositions()
     table = {op: function for op, function in known.items() if op not in LOWERINGS}
     flat = lambda *args: _as_tuple(program(*args))  # noqa: E731
-    module = make_fx(flat, table, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    module = make_fx(flat, table, tracing_mode=mode, _allow_non_fake_inputs=True)(*inputs)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module

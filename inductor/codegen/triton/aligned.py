@@ -1,0 +1,98 @@
+"""Long rows that do not begin where many bytes can be moved at a time.
+
+In: a launch that loops over its columns, and a stage of it. Out: where the stage's rows begin, if
+their lengths do not divide into stretches of 16 bytes (50257 or 30522 words of a vocabulary, say).
+Such a row is then read and written in three parts: the elements before its first whole stretch and
+those behind its last one, which are less than two stretches together, and in a loop all between,
+where each access is one of 16 bytes. Without this each element is moved alone, in half precision at
+half of the speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from inductor.codegen.triton.launch import Launch, Stage
+from inductor.ir.body import Op
+from inductor.ir.extent import Extent
+from inductor.ir.index import Index, variable
+
+STRETCH, MOST_ELEMENTS = 16, 8  # bytes; of a stretch
+FEWEST_COLUMNS = 2048
+ROW_VARIABLES = {"x"}
+NOT_IN_PARTS = frozenset({"indirect", "keep"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unaligned:
+    """Rows of a stage: `start` is the position of a row's first element, in terms of x; stretches
+    are counted in `step` elements."""
+
+    start: Index
+    step: int
+
+    def beyond(self, index: Index) -> Index:
+        """How far the row of another access lies from this one's: a multiple of `step`."""
+        return _row_of(index) - self.start
+
+
+def unaligned_rows(launch: Launch, stage: Stage) -> Unaligned | None:
+    """None where rows begin at whole stretches anyway, or not all accesses of columns lie alike."""
+    if launch.persistent or launch.tiled or launch.splits != 1 or stage.serial != 1:
+        return None
+    if type(stage.columns) is Extent or stage.columns < FEWEST_COLUMNS:
+        return None
+    if any(op.name in NOT_IN_PARTS for op in stage.ops):
+        return None
+    moving = [
+        op for op in stage.ops
+        if op.name in ("load", "store") and op.index is not None and op.index.depends_on("r")
+    ]  # fmt: skip
+    if not moving or any(op.name == "store" and op.imm != "set" for op in moving):
+        return None
+    if not all(_goes_along_columns(op, stage.columns) for op in moving):
+        return None
+    rows = [_row_of(_index_of(op)) for op in moving]
+    step = max(_elements(op) for op in moving)
+    if not all(_divides(step, row - rows[0]) for row in rows):
+        return None
+    whole = all(_divides(_elements(op), row) for op, row in zip(moving, rows, strict=True))
+    return None if whole else Unaligned(rows[0], step)
+
+
+def has_unaligned_rows(launch: Launch) -> bool:
+    """Whether some stage of the launch is printed in parts."""
+    return any(unaligned_rows(launch, stage) is not None for stage in launch.stages)
+
+
+def _index_of(op: Op) -> Index:
+    assert op.index is not None
+    return op.index
+
+
+def _row_of(index: Index) -> Index:
+    return index.substitute({"r": 0})
+
+
+def _elements(op: Op) -> int:
+    """Elements of a stretch."""
+    return max(1, min(MOST_ELEMENTS, STRETCH // op.dtype.itemsize))
+
+
+def _goes_along_columns(op: Op, columns: int) -> bool:
+    index = _index_of(op)
+    row = _row_of(index)
+    if not _names(row) <= ROW_VARIABLES or row.low < 0:
+        return False
+    return index - row == variable("r", columns)
+
+
+def _names(index: Index) -> set[str]:
+    return {var.name for var in index.variables()}
+
+
+def _divides(step: int, index: Index) -> bool:
+    """Whether the index is surely a multiple of `step`."""
+    numbers: Iterable[int] = (index.offset, *(factor for _, factor in index.terms))
+    return all(type(number) is not Extent and number % step == 0 for number in numbers)
