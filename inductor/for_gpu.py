@@ -35,6 +35,9 @@ def open_for_gpu(
 ) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
     _need_triton(graph)
+    if does("templates"):
+        with timed("inductor.autotuning"):
+            schedule = choose_templates(graph, schedule, _tuner(), does("fusion"), sizes)
     report_steps(schedule)
     made = cuda.generate(graph, schedule, sizes.symbols)
     graphed = _graphing(graph, schedule, made.slow, values)
@@ -48,7 +51,7 @@ def for_gpu(
     """dying: positions of the inputs that the caller lets go of, where it does."""
     graph = lowered.graph
     _need_triton(graph)
-    tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
+    tuner = _tuner()
     if does("templates"):
         with timed("inductor.autotuning"):
             schedule = choose_templates(graph, schedule, tuner, does("fusion"))
@@ -58,6 +61,10 @@ def for_gpu(
     report_steps(schedule)
     graphing = functools.partial(_graphing, graph, schedule, values=values)
     return cuda.build(graph, schedule, tuner, graphing)
+
+
+def _tuner() -> Tuner | None:
+    return Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
 
 
 def _graphing(

@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 import torch
 
-from inductor.codegen.triton.launch import Launch, Scratch, Stage
+from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch, Stage
 from inductor.codegen.triton.numbers import MOST_INT32, Numbers, Parameter, reaches
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel, title_of
 from inductor.codegen.triton.print_stage import (
@@ -46,6 +46,7 @@ from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateK
 TEMPLATE_VERSION = "4"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
+MOST_BATCHES = 1 << 16  # of the second axis of a grid
 PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 
 
@@ -75,6 +76,8 @@ class TemplateSource:
 def print_template(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
     """The function of a template; raises NotPrintable for what Triton cannot do."""
     assert template.blocks is not None
+    if reaches(template.products()[0].batch, MOST_BATCHES):
+        raise NotPrintable("a grid has no place for so many products")
     if template.blocks.splits > 1:
         return _print_split(template, layouts)
     return _Printer(template, template.blocks, layouts).print()

@@ -62,6 +62,22 @@ def is_worth_asking(template: TemplateKernel) -> bool:
     return not alone or hint_of(template.products()[0].m) <= FEW
 
 
+def why_not(template: TemplateKernel) -> str:
+    """Why sizes that are known at a call only do not allow a template; "" where they do."""
+    for one in template.products():
+        if any(type(size) is not int for size in (one.n, one.k)):
+            return "its columns, or the terms of its sums, are known at a call only"
+    return ""
+
+
+def keep_to_rows(template: TemplateKernel) -> None:
+    """Blocks for few rows are for few alone, others for more: assumes it of a number of rows that
+    is known at a call only, and that there is something to do."""
+    one = template.products()[0]
+    # What can't be proved is decided by the hint, which is noted.
+    _ = one.m > FEW, one.m > 0, one.batch > 0
+
+
 def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     """What is tried first for a template."""
     first = template.products()[0]
@@ -174,9 +190,11 @@ def can_describe(template: TemplateKernel) -> bool:
     for one in template.products():
         for view in (one.left, one.right):
             size = one.dtype.itemsize
-            steps = sorted(view.stride[-2:])
             known = all(type(n) is int for n in (*view.size, *view.stride, view.offset))
-            if one.batch != 1 or not known or steps[0] != 1 or 1 in view.size[-2:]:
+            if one.batch != 1 or not known:
+                return False
+            steps = sorted(view.stride[-2:])
+            if steps[0] != 1 or 1 in view.size[-2:]:
                 return False
             if steps[1] * size % ALIGNMENT or view.offset * size % ALIGNMENT:
                 return False
@@ -221,7 +239,7 @@ def _for_many_rows(
     """Products that wait for memory, as 1x1 convolutions of few channels: their result does not
     have to be stored and read again for what follows."""
     one = template.products()[0]
-    if len(template.products()) != 1 or any(type(n) is not int for n in (one.m, one.n, one.k)):
+    if len(template.products()) != 1 or any(type(n) is not int for n in (one.n, one.k)):
         return None
     blocks = _for_memory(one)
     if _programs(blocks, one) < MULTIPROCESSORS:
@@ -244,26 +262,27 @@ def _for_memory(one: Product) -> Blocks:
 def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[float, float]:
     """Microseconds that the library and the kernel behind it need, and those of the template: by
     the bytes that go through memory, the operations of products and of the epilogue, and by how
-    full the device is in its last round."""
+    full the device is in its last round. (At the hints of sizes that are known at a call only.)"""
     (one,), (kernel,) = template.products(), template.epilogues()
     blocks = template.blocks
     assert blocks is not None
 
     def size(names: Iterable[str]) -> int:
         found = (layouts[name] for name in names)
-        return sum(layout.storage_elements() * layout.dtype.itemsize for layout in found)
+        return sum(hint_of(each.storage_elements()) * each.dtype.itemsize for each in found)
 
-    bytes_of_result = one.m * one.n * one.dtype.itemsize
-    operands = (one.m + one.n) * one.k * one.dtype.itemsize
+    m = hint_of(one.m)
+    bytes_of_result = m * one.n * one.dtype.itemsize
+    operands = (m + one.n) * one.k * one.dtype.itemsize
     others = size(set(kernel.reads()) - {one.name}) + size(kernel.writes())
     kept = bytes_of_result * (one.name in template.writes())
     again = bytes_of_result / (2 if bytes_of_result < CACHED else 1)
-    work = 2 * one.m * one.n * one.k
-    scalar = one.m * one.n * _lane_operations(kernel, one.name) / LANES
+    work = 2 * m * one.n * one.k
+    scalar = m * one.n * _lane_operations(kernel, one.name) / LANES
     library = max(work / LIBRARY_RATE, (operands + bytes_of_result) / BANDWIDTH)
     library += max(scalar, (again + others) / BANDWIDTH) + LAUNCH
     own = max(work / OWN_RATE, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
-    tiles = up_to_multiple(one.m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
+    tiles = up_to_multiple(m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
     rounds = tiles / (MULTIPROCESSORS * RESIDENT)
     return library, own * math.ceil(rounds) / rounds
 
