@@ -35,7 +35,14 @@ from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import MULTIPROCESSORS
 from inductor.codegen.triton.templates.product import PRODUCT
-from inductor.codegen.triton.window import WindowText, print_window, terms_of
+from inductor.codegen.triton.window import (
+    WindowText,
+    describe_window,
+    has_odd_rows,
+    print_window,
+    terms_of,
+    tiles_of_rows,
+)
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
@@ -110,6 +117,14 @@ def _print_split(template: TemplateKernel, layouts: Mapping[str, Layout]) -> Tem
     return replace(source, partial=partial, combine=print_kernel(kernel, known))
 
 
+def _print_sums(turned: bool) -> dict[str, Any]:
+    """How sums are accumulated; turned: those of the turned product, which end as they are."""
+    shape, operands = "[BLOCK_M, BLOCK_N]", "left, right"
+    if turned:
+        shape, operands = "[BLOCK_N, BLOCK_M]", "right, left"
+    return {"turned": turned, "shape": shape, "operands": operands}
+
+
 def _print_precision(one: Product) -> str:
     """How operands in float32 are multiplied: in TF32 where the library may do so, too."""
     if one.dtype is not torch.float32:
@@ -152,7 +167,7 @@ class _Printer:
         self.wide = self._is_wide(counts)
         self.numbers = Numbers(self.wide)
         self.descriptors: list[str] = []
-        self.row_mask = "" if divides(blocks.rows, self.first.m) else "xmask"
+        self.row_mask = "xmask" if has_odd_rows(self.first, blocks) else ""
 
     def _is_wide(self, counts: Iterable[int]) -> bool:
         """Whether positions need int64."""
@@ -177,6 +192,9 @@ class _Printer:
             "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
             "window": windows[0] if windows else None,
+            "inside": windows[0].inside if windows else "",
+            **_print_sums(bool(windows) and windows[0].turned),
+            "tiles_m": spell(tiles_of_rows(first, self.blocks)) if self._is_boxed() else "",
             "k_mask": "" if divides(self.blocks.depth, first.k) else spell(first.k),
             "descriptors": self.descriptors, "programs": self._grid()[0],
             "parts": [
@@ -185,19 +203,28 @@ class _Printer:
             "head": "HEAD", "name": "NAME",
         })  # fmt: skip
 
+    def _is_boxed(self) -> bool:
+        """Whether rows are those of boxes of pixels."""
+        return self.first.window is not None and self.blocks.descriptors
+
     def _windows(self) -> list[WindowText]:
         """Of each product of the one part; none where they are no convolutions."""
         if self.first.window is None:
             return []
         (part,) = self.template.parts
+        named = [
+            (one, (self.parameters[one.left.buffer], self.parameters[one.right.buffer]))
+            for one in part.products
+        ]
+        if self.blocks.descriptors:
+            if self.wide or len(named) != 1:
+                raise NotPrintable("descriptors for one convolution of int32 positions only")
+            text, self.descriptors = describe_window(named[0][0], self.blocks, named[0][1])
+            return [text]
         masked = not divides(self.blocks.columns, self.first.n)
         return [
-            print_window(
-                one, self.blocks, self.numbers,
-                (self.parameters[one.left.buffer], self.parameters[one.right.buffer]),
-                self.row_mask != "", masked,
-            )
-            for one in part.products
+            print_window(one, self.blocks, self.numbers, at, self.row_mask != "", masked)
+            for one, at in named
         ]
 
     def _left(self) -> str:
@@ -279,7 +306,7 @@ class _Printer:
         columns = 0
         for part in self.template.parts:
             columns += up_to_multiple(part.products[0].n, self.blocks.columns)
-        tiles = up_to_multiple(self.first.m, self.blocks.rows) * columns
+        tiles = tiles_of_rows(self.first, self.blocks) * columns
         if self.blocks.persistent:
             tiles = min(tiles, MULTIPROCESSORS * self.blocks.resident)
         return (tiles, self.first.batch, self.blocks.splits)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.tiling import SLOW
-from inductor.codegen.triton.window import takes_taps
+from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.graph import Layout
@@ -25,6 +25,16 @@ DESCRIBED = (  # where `config.descriptors` allows it
 )  # fmt: skip
 PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
 FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
+BOXED = (  # the same through descriptors; columns are the rows of the matrix units
+    Blocks(128, 128, 64, 8, 3, descriptors=True),
+    Blocks(256, 128, 64, 8, 4, descriptors=True),
+    Blocks(256, 128, 64, 8, 4, persistent=True, descriptors=True),
+    Blocks(128, 128, 64, 4, 3, persistent=True, resident=2, descriptors=True),
+    Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True),
+    Blocks(128, 64, 64, 4, 4, persistent=True, resident=2, descriptors=True),
+)
+FEWEST_OF_UNITS = 64  # rows of the matrix units
+DEEPEST_BOX = 64
 SINGLE = (Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3))  # float32
 WINDOWS = (  # convolutions
     Blocks(128, 128, 64, 8, 3),
@@ -82,12 +92,14 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     """What is tried first for a template."""
     first = template.products()[0]
     found: tuple[Blocks, ...]
+    boxed: tuple[Blocks, ...] = ()
     if first.dtype.itemsize == 4:
         found = SINGLE
     elif hint_of(first.m) <= FEW:
         found = FEW_ROWS
     elif first.window is not None and _width(template) == 1:
         found = WINDOWS
+        boxed = _boxed(first) if can_describe(template) else ()
     else:
         found = PAIR if _width(template) > 1 else LARGE
         if config.descriptors and _width(template) == 1 and can_describe(template):
@@ -97,9 +109,18 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     clipped = (
         replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
     )
-    tried = list(dict.fromkeys(clipped))
+    tried = list(dict.fromkeys((*clipped, *boxed)))
     shared = [replace(b, splits=count) for b in tried[:2] if (count := _splits(b, template)) > 1]
     return (*tried, *shared)
+
+
+def _boxed(one: Product) -> tuple[Blocks, ...]:
+    """Blocks for a convolution through descriptors."""
+    channels = one.left.size[-1]
+    depth = next(each for each in (64, 32, 16) if channels % each == 0)
+    widest = max(FEWEST_OF_UNITS, power_of_two(one.n))
+    found = (replace(b, columns=min(b.columns, widest), depth=depth) for b in BOXED)
+    return tuple(dict.fromkeys(found))
 
 
 def _terms(one: Product) -> int:
@@ -167,6 +188,12 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
     sides = (blocks.rows, blocks.columns, blocks.depth)
     if min(sides) < LEAST or max(sides) > MOST or blocks.warps not in (2, 4, 8):
         return False
+    one = template.products()[0]
+    if blocks.descriptors and one.window is not None:
+        if blocks.columns < FEWEST_OF_UNITS or one.left.size[-1] % blocks.depth:
+            return False
+        if blocks.depth > DEEPEST_BOX:
+            return False
     if blocks.splits > 1 and (blocks.splits - 1) * blocks.depth >= template.products()[0].k:
         return False  # somebody would have nothing to do
     width = _width(template)
@@ -186,7 +213,7 @@ def can_describe(template: TemplateKernel) -> bool:
     if len(template.parts) != 1 or template.prologues():
         return False
     if any(one.window is not None for one in template.products()):
-        return False
+        return all(can_describe_window(one) for one in template.products())
     for one in template.products():
         for view in (one.left, one.right):
             size = one.dtype.itemsize

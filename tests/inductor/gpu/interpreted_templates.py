@@ -14,7 +14,7 @@ import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda, gpu_blocks, gpu_products
 from inductor.codegen.triton import template
-from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.codegen.triton.template_configs import can_describe, candidate_blocks
 from inductor.fx_passes.run import decompositions
 from inductor.ir.graph import Layout
 from inductor.lowering.run import lower_graph
@@ -305,6 +305,50 @@ def test_blocks_of_convolutions(name: str, blocks: Blocks) -> None:
     x, w = images(channels, results, window, size)
     r = torch.randn_like(F.conv2d(x, w, **more))
     check(lambda x, w, r: F.conv2d(x, w, **more) + r, x, w, r, templates=1, blocks=blocks)
+
+
+BOXES = {  # as above, and the images' number
+    "3x3": (32, 48, (3, 3), (7, 9), {"padding": 1}, 3),
+    "even": (16, 64, (3, 3), (8, 8), {"padding": 1}, 2),
+    "inside, dilated": (16, 20, (3, 2), (9, 8), {"dilation": (2, 3)}, 5),
+    "far outside": (16, 16, (2, 3), (3, 3), {"padding": (4, 5), "dilation": (3, 2)}, 1),
+    "1x1 stride 2": (32, 33, (1, 1), (7, 6), {"stride": 2}, 2),
+    "1x1 strides": (16, 33, (1, 1), (6, 9), {"stride": (1, 3)}, 2),
+}
+
+
+@pytest.mark.parametrize("blocks", [
+    Blocks(16, 64, 16, 4, 2, descriptors=True), Blocks(64, 16, 16, 4, 2, group=1, descriptors=True),
+    Blocks(32, 32, 16, 4, 2, persistent=True, descriptors=True), Blocks(16, 32, 16, 4, 2, splits=3, descriptors=True),
+], ids=str)
+@pytest.mark.parametrize("name", BOXES)
+def test_convolutions_by_boxes(monkeypatch, name: str, blocks: Blocks) -> None:
+    """Tiles are boxes of pixels, which may reach over each end of the result."""
+    monkeypatch.setattr(template, "MULTIPROCESSORS", 2)
+    channels, results, window, size, more, count = BOXES[name]
+    x, w = images(channels, results, window, size, count=count)
+    b, r = noise(results), torch.randn_like(F.conv2d(x, w, **more))
+
+    def block(x, w, b, r):
+        return F.relu(F.conv2d(x, w, b, **more) + r)
+
+    (found,) = check(block, x, w, b, r, templates=1, blocks=blocks).templates()
+    assert can_describe(found)
+
+
+def test_what_boxes_cannot_be() -> None:
+    """Where the window skips pixels, channels are few or odd, or do not lie densely."""
+    x, w = images(16, 16, (3, 3), (8, 8))
+    few, thin = images(8, 16, (3, 3), (8, 8))
+    for function, one, other in (
+        (lambda x, w: F.conv2d(x, w, stride=2).relu(), x, w), (lambda x, w: F.conv2d(x, w).relu(), few, thin),
+        (lambda x, w: F.conv2d(x, w[:, :16]).relu(), x, torch.cat([w, w], 1)),
+        (lambda x, w: F.conv2d(x, w).relu(), x, w.contiguous()),
+        (lambda x, w: F.conv2d(x, w).relu(), x.float(), w.float()),
+    ):
+        _, (schedule,) = run(function, one, other)
+        (found,) = schedule.templates()
+        assert not can_describe(found)
 
 
 def test_convolutions_of_parts_of_images() -> None:
