@@ -5,11 +5,10 @@ its tiles. A step of the loop takes `depth` channels at one place of the window 
 channels are no multiple of the depth, each tap's last step reaches over their end, and counts
 zeros there. With very few channels a step takes several taps instead, and looks up each column's.
 
-Where the window moves by one pixel, the tiles may come through descriptors (the device's copy
-engine): a program then computes a box of pixels, images x height x width, and each tap of it is a
-box of the images that lies elsewhere; beside the images the engine gives zeros. As a box goes to
-the matrix units straight from where it was copied to only as the right operand, the sums are those
-of the turned product.
+The tiles may also come through descriptors (the device's copy engine): a program then computes a
+box of pixels, images x height x width, and each tap of it is a box of the images that lies
+elsewhere; beside the images the engine gives zeros. As a box goes to the matrix units straight from
+where it was copied to only as the right operand, the sums are those of the turned product.
 """
 
 from __future__ import annotations
@@ -98,8 +97,7 @@ def can_describe_window(one: Product) -> bool:
     numbers = (*left.size, *left.stride, left.offset, *right.stride, right.offset, one.n)
     if size != 2 or any(type(number) is not int for number in numbers):
         return False
-    alone = window.size == (1, 1) and window.padding == (0, 0)
-    if window.stride != (1, 1) and not alone or left.size[-1] % LEAST_CHANNELS:
+    if left.size[-1] % LEAST_CHANNELS or _strides(window) != (1, 1) and not _has_steps(one):
         return False
     step = 1
     for axis in (2, 1, 0, 3):  # channels, the window's width and height, results
@@ -108,6 +106,20 @@ def can_describe_window(one: Product) -> bool:
         step *= right.size[axis]
     steps = (*left.stride[:3], left.offset, right.offset)
     return left.stride[-1] == 1 and not any(each * size % ALIGNMENT for each in steps)
+
+
+def _strides(window: Window) -> tuple[int, int]:
+    """How far the window moves, if it sees more than every so manieth pixel."""
+    alone = window.size == (1, 1) and window.padding == (0, 0)
+    return (1, 1) if alone else window.stride
+
+
+def _has_steps(one: Product) -> bool:
+    """Whether the images fall into steps of the window, all of the same size."""
+    assert one.window is not None
+    (height, width), (down, along) = one.left.size[1:3], one.window.stride
+    dense = along == 1 or one.left.stride[2] == one.left.size[-1]
+    return height % down == 0 and width % along == 0 and dense
 
 
 def box_of(one: Product, rows: int) -> tuple[int, int, int]:
@@ -171,12 +183,28 @@ def describe_window(
         f"({name} < {size})"
         for name, size, step in zip("zyu", sizes, box, strict=True) if size % step
     ]
-    place = (f"top + ky - {window.padding[0]}", f"side + kx - {window.padding[1]}")
-    left = f"pixels.load([image, {', '.join(place)}, channel]).reshape([BLOCK_M, BLOCK_K]).T"
     step = [line.replace("ok + ", "") for line in _step(window, channels, blocks.depth, False)]
+    place, more = _place(window, channels)
+    left = f"pixels.load([{place}]).reshape([BLOCK_M, BLOCK_K]).T"
     right = "weights.load([jn * BLOCK_N, base])"
-    text = WindowText(rows, step, left, right, f"({' & '.join(limits)})" if limits else "", True)
+    inside = f"({' & '.join(limits)})" if limits else ""
+    text = WindowText(rows, [*step, *more], left, right, inside, True)
     return text, _descriptors(one, box, pointers)
+
+
+def _place(window: Window, channels: int) -> tuple[str, list[str]]:
+    """Where the box of a tap begins, and lines before. A window that moves by several pixels sees
+    an axis as steps of so many: a tap is a pixel of each step, counted from the first one that
+    lies beside the image."""
+    (down, along), (above, before) = _strides(window), window.padding
+    if (down, along) == (1, 1):
+        return f"image, top + ky - {above}, side + kx - {before}, channel", []
+    first = up_to_multiple(above, down), up_to_multiple(before, along)
+    lines = [f"ky = ky + {first[0] * down - above}", f"kx = kx + {first[1] * along - before}"]
+    return (
+        f"image, top + ky // {down} - {first[0]}, ky % {down}, "
+        f"side + kx // {along} - {first[1]}, kx % {along} * {channels} + channel"
+    ), lines
 
 
 def _descriptors(
@@ -184,14 +212,24 @@ def _descriptors(
 ) -> list[str]:
     left, window = one.left, one.window
     assert window is not None
-    images, *sizes, channels = left.size
-    if window.stride != (1, 1):  # a window of one pixel: others are not there
-        sizes = list(window.result)
-    steps = (left.stride[0], *(a * b for a, b in zip(left.stride[1:3], window.stride, strict=True)))
+    images, height, width, channels = left.size
+    by_image, by_row, by_pixel, _ = left.stride
+    down, along = window.stride
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    sides: tuple[int, ...]
+    if (down, along) == (1, 1):
+        shape, steps, sides = (images, height, width, channels), (by_image, by_row, by_pixel), box
+    elif _strides(window) == (1, 1):  # of one pixel: what it skips is not there
+        shape = (images, *window.result, channels)
+        steps, sides = (by_image, by_row * down, by_pixel * along), box
+    else:
+        shape = (images, height // down, down, width // along, along * channels)
+        steps = (by_image, by_row * down, by_row, by_pixel * along)
+        sides = (box[0], box[1], 1, box[2])
     return [
-        f"pixels = tl.make_tensor_descriptor({pointers[0]} + {left.offset}, "
-        f"[{images}, {sizes[0]}, {sizes[1]}, {channels}], "
-        f"[{steps[0]}, {steps[1]}, {steps[2]}, 1], [{box[0]}, {box[1]}, {box[2]}, BLOCK_K])",
+        f"pixels = tl.make_tensor_descriptor({pointers[0]} + {left.offset}, {[*shape]}, "
+        f"{[*steps, 1]}, [{', '.join(map(str, sides))}, BLOCK_K])",
         f"weights = tl.make_tensor_descriptor({pointers[1]} + {one.right.offset}, "
         f"[{one.n}, {one.k}], [{one.k}, 1], [BLOCK_N, BLOCK_K])",
     ]

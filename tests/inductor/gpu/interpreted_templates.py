@@ -313,6 +313,9 @@ BOXES = {  # as above, and the images' number
     "inside, dilated": (16, 20, (3, 2), (9, 8), {"dilation": (2, 3)}, 5),
     "far outside": (16, 16, (2, 3), (3, 3), {"padding": (4, 5), "dilation": (3, 2)}, 1),
     "1x1 stride 2": (32, 33, (1, 1), (7, 6), {"stride": 2}, 2),
+    "3x3 stride 2": (16, 33, (3, 3), (8, 6), {"padding": 1, "stride": 2}, 3),
+    "steps": (16, 16, (4, 5), (9, 10), {"padding": (2, 4), "stride": (3, 2), "dilation": (2, 1)}, 2),
+    "rows skipped": (16, 16, (3, 3), (8, 7), {"padding": 1, "stride": (2, 1)}, 2),
     "1x1 strides": (16, 33, (1, 1), (6, 9), {"stride": (1, 3)}, 2),
 }
 
@@ -337,8 +340,8 @@ def test_convolutions_by_boxes(monkeypatch, name: str, blocks: Blocks) -> None:
 
 
 def test_what_boxes_cannot_be() -> None:
-    """Where the window skips pixels, channels are few or odd, or do not lie densely."""
-    x, w = images(16, 16, (3, 3), (8, 8))
+    """Where images are no whole steps, channels are few or odd, or do not lie densely."""
+    x, w = images(16, 16, (3, 3), (9, 8))
     few, thin = images(8, 16, (3, 3), (8, 8))
     for function, one, other in (
         (lambda x, w: F.conv2d(x, w, stride=2).relu(), x, w), (lambda x, w: F.conv2d(x, w).relu(), few, thin),

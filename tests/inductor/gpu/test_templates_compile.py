@@ -141,6 +141,7 @@ def test_convolutions(sizes, more, tmp_path) -> None:
 @pytest.mark.parametrize("sizes, more", [
     ((64, 64, 56, 64, 3), {"padding": 1}), ((64, 256, 14, 256, 3), {"padding": 1}),
     ((64, 256, 56, 512, 1), {"stride": 2}), ((64, 32, 28, 96, 3), {"padding": 1}),
+    ((64, 128, 56, 128, 3), {"padding": 1, "stride": 2}),
 ], ids=str)
 def test_convolutions_by_boxes(sizes, more, tmp_path) -> None:
     """What the engine copies goes to the matrix units from where it lies."""
@@ -150,7 +151,8 @@ def test_convolutions_by_boxes(sizes, more, tmp_path) -> None:
     for blocks in boxed:
         built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
         assert built.metadata.shared <= 227 << 10 and built.metadata.global_scratch_size == 256
-        assert "cp.async.bulk.tensor.4d" in built.asm["ptx"]
+        steps = more.get("stride", 1) > 1 and sizes[-1] > 1
+        assert f"cp.async.bulk.tensor.{5 if steps else 4}d" in built.asm["ptx"]
         found = [line for line in built.asm["ttgir"].splitlines() if "warp_group_dot " in line]
         assert found and all(line.count("#smem, mutable>") >= 2 for line in found)
 
