@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -297,7 +298,7 @@ class _Printer:
         general = f"(do_not_specialize={[number.name for number in known]})" if known else ""
         text = text.replace("@triton.jitHEAD\ndef NAME", f"@triton.jit{general}\ndef {name}", 1)
         grid = self._grid()
-        scratch = len(self.descriptors) * DESCRIPTOR * grid[0] * grid[1]
+        scratch = len(self.descriptors) * DESCRIPTOR * math.prod(grid)
         return TemplateSource(
             name, text, tuple(self.parameters), known, grid, self.blocks, scratch
         )
