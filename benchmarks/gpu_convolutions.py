@@ -1,12 +1,13 @@
 """Convolutions of image models on a GPU: our template beside the library's and a kernel behind it.
 
     python benchmarks/gpu_convolutions.py [--models resnet50 densenet121 vgg16] [--batch 64]
-        [--whole] [--quick]
+        [--whole] [--quick] [--alone]
 
 Layers: every distinct convolution of the models (those with a window, or a stride), with the norm
 or bias and the ReLU behind it, half precision, channels last; microseconds as `max-autotune` finds
 them, caches cold. --whole: milliseconds of the models in eager and with `max-autotune`, with such
 templates and without. --quick: no neighbours of the best blocks are tried.
+--alone: nothing follows the layers.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def layers_of(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Layer]:
     return found
 
 
-def measure_layers(found: dict[str, Layer]) -> None:
+def measure_layers(found: dict[str, Layer], alone: bool) -> None:
     """One graph of some layers: their candidates are compiled side by side."""
     seen.clear()
     inputs = []
@@ -85,7 +86,9 @@ def measure_layers(found: dict[str, Layer]) -> None:
         results = []
         for (x, w, b, s), more in zip(given, steps, strict=True):
             y = F.conv2d(x, w, b, *more)
-            results.append(F.relu(y if b is not None else y * s[0] + s[1]))
+            if not alone:
+                y = F.relu(y if b is not None else y * s[0] + s[1])
+            results.append(y)
         return results
 
     start = time.perf_counter()
@@ -161,6 +164,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--alone", action="store_true")
     options = parser.parse_args()
     for_gpu.Tuner = Recording  # type: ignore[misc]
     if options.quick:
@@ -181,7 +185,7 @@ def main() -> None:
         items = list(found.items())
         for first in range(0, len(items), TOGETHER):
             dynamo.reset()
-            measure_layers(dict(items[first : first + TOGETHER]))
+            measure_layers(dict(items[first : first + TOGETHER]), options.alone)
 
 
 if __name__ == "__main__":

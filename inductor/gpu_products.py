@@ -22,14 +22,15 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.codegen.triton.template import TEMPLATE_VERSION, print_template
 from inductor.codegen.triton.template_configs import (
+    FEW,
     candidate_blocks,
-    is_worth_asking,
+    is_alone,
     keep_to_rows,
     likely_blocks,
     neighbours,
     why_not,
 )
-from inductor.ir.extent import Sizes
+from inductor.ir.extent import Sizes, hint_of
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.products import Candidate, choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.schedule import Blocks, Kernel, Schedule, Step
@@ -52,9 +53,10 @@ def choose_templates(
     """The schedule with templates where they are faster. fuse: with what follows them. sizes: those
     of the graph that are known at a call only; blocks are then chosen for the hints, and the number
     of rows is assumed to stay few, or more."""
+    found = find_candidates(graph, schedule, prologues=fuse)
     candidates = [
-        each for each in find_candidates(graph, schedule, prologues=fuse)
-        if (fuse or not each.template.epilogues()) and is_worth_asking(each.template)
+        each for each in found
+        if (fuse or not each.template.epilogues()) and _is_worth_asking(each, found)
         and _is_open(each) and _can_print(each, graph, schedule)
     ]
     if not candidates:
@@ -70,9 +72,23 @@ def choose_templates(
         keep_to_rows(each.template)
     if not chosen:
         return schedule
-    found = with_templates(schedule, chosen)
-    verify_steps(graph, found.steps)
-    return found
+    made = with_templates(schedule, chosen)
+    verify_steps(graph, made.steps)
+    return made
+
+
+def _is_worth_asking(candidate: Candidate, found: Sequence[Candidate]) -> bool:
+    """Not a product of many rows alone: the library is faster by a tenth. A convolution through a
+    window alone only where nothing can follow it."""
+    template = candidate.template
+    if not is_alone(template):
+        return True
+    one = template.products()[0]
+    if one.window is None:
+        return hint_of(one.m) <= FEW
+    return not any(
+        one in each.template.products() for each in found if not is_alone(each.template)
+    )
 
 
 def _is_open(candidate: Candidate) -> bool:

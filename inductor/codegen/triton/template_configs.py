@@ -66,10 +66,10 @@ GAIN = 0.75  # of the library's time, as the estimates are rough
 SLOW_OPERATION = 8
 
 
-def is_worth_asking(template: TemplateKernel) -> bool:
-    """Not a product of many rows alone: the library is faster by a tenth."""
-    alone = not (template.epilogues() or template.prologues()) and len(template.parts) == 1
-    return not alone or hint_of(template.products()[0].m) <= FEW
+def is_alone(template: TemplateKernel) -> bool:
+    """Whether it is a product and nothing else."""
+    fused = template.epilogues() or template.prologues()
+    return not fused and len(template.parts) == 1
 
 
 def why_not(template: TemplateKernel) -> str:

@@ -63,7 +63,7 @@ def every(monkeypatch) -> None:
     """Each candidate is a template."""
     monkeypatch.setattr(
         gpu_products, "likely_blocks", lambda each, layouts: replace(each, blocks=BLOCKS))
-    monkeypatch.setattr(gpu_products, "is_worth_asking", lambda each: True)
+    monkeypatch.setattr(gpu_products, "_is_worth_asking", lambda each, found: True)
 
 
 def of(x, w):

@@ -471,6 +471,31 @@ def test_choosing_measures_once(tmp_path, monkeypatch) -> None:
     assert count and len(calls) == count and str(again) == str(schedule)
 
 
+def test_convolutions_alone_are_asked_where_nothing_follows(tmp_path, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda t: (BLOCKS,))
+    before = gpu_products._question
+
+    def question(graph, schedule, candidate, *rest):
+        asked.append(len(candidate.template.epilogues()))
+        return before(graph, schedule, candidate, *rest)
+
+    def choose(graph, schedule):
+        timer = lambda call, sets: call(*sets[0]) and 1.0  # noqa: E731
+        return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+
+    monkeypatch.setattr(gpu_products, "_question", question)
+    x, w = images(20, 33, (3, 3), (6, 7))
+    for function, expected in (
+        (lambda x, w: F.conv2d(x, w), [0]), (lambda x, w: F.conv2d(x, w).relu(), [1]),
+        (lambda x, w: F.conv2d(x, w).softmax(1), [0]),
+    ):
+        asked.clear()
+        run(function, x, w, choose=choose)
+        assert asked == expected
+        dynamo.reset()
+
+
 def test_a_way_that_fails_is_left_out(tmp_path, monkeypatch) -> None:
     def timer(call, sets):
         raise torch.OutOfMemoryError("no memory")
