@@ -1,12 +1,12 @@
 """Convolutions of image models on a GPU: our template beside the library's and a kernel behind it.
 
     python benchmarks/gpu_convolutions.py [--models resnet50 densenet121 vgg16] [--batch 64]
-        [--whole] [--quick] [--alone]
+        [--whole] [--mode max-autotune] [--quick] [--alone]
 
 Layers: every distinct convolution of the models (those with a window, or a stride), with the norm
 or bias and the ReLU behind it, half precision, channels last; microseconds as `max-autotune` finds
-them, caches cold. --whole: milliseconds of the models in eager and with `max-autotune`, with such
-templates and without. --quick: no neighbours of the best blocks are tried.
+them, caches cold. --whole: milliseconds of the models in eager and compiled, with such templates
+and without. --quick: no neighbours of the best blocks are tried.
 --alone: nothing follows the layers.
 """
 
@@ -138,7 +138,7 @@ def milliseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor) -> None:
+def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor, mode: str) -> None:
     start = time.perf_counter()
     compiled = {}
     find = products._convolution
@@ -146,7 +146,7 @@ def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor) -> None:
         products._convolution = find if way == "with" else lambda call: None
         copy = type(model).__new__(type(model))
         copy.__dict__.update(model.__dict__)
-        compiled[way] = dynamo.compile(copy, mode="max-autotune")
+        compiled[way] = dynamo.compile(copy, mode=mode)
         want, got = model(x), compiled[way](x)
         error = (got - want).abs().max().item() / want.abs().max().item()
         assert error < 2e-2, (name, way, error)
@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["resnet50", "densenet121", "vgg16"])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--mode", default="max-autotune")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--alone", action="store_true")
     options = parser.parse_args()
@@ -176,7 +177,7 @@ def main() -> None:
         for name in options.models:
             model = getattr(torchvision.models, name)().cuda().half().eval().to(memory_format=LAST)
             if options.whole:
-                measure_model(name, model, x)
+                measure_model(name, model, x, options.mode)
             else:
                 found |= layers_of(model, x)
         if found:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.tiling import SLOW
-from inductor.codegen.triton.window import can_describe_window, takes_taps
+from inductor.codegen.triton.window import can_describe_window, takes_taps, terms_of
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.graph import Layout
@@ -57,12 +57,17 @@ ALIGNMENT = 16  # bytes, of what a descriptor describes
 LIBRARY_RATE, OWN_RATE = 650e6, 480e6
 BANDWIDTH, OWN_BANDWIDTH = 4.2e6, 3.4e6
 LANES = 28e6
+# Of convolutions through windows, by the columns of a tile (64 channels or more; measured alike).
+WINDOW_RATES = {32: (200e6, 200e6), 64: (417e6, 343e6), 128: (530e6, 517e6), 256: (530e6, 711e6)}
+FEW_CHANNELS_RATES = (99e6, 121e6)
 LAUNCH = 2.0  # microseconds
 CACHED = 24 << 20  # bytes that are still in the cache when the next kernel reads them
 RESIDENT = 2  # programs of a multiprocessor
 SHALLOW = 32  # terms of a sum
 SUMS_OF_THREAD = 64
 GAIN = 0.75  # of the library's time, as the estimates are rough
+WINDOW_GAIN = 0.93
+ALL_CHANNELS = 64  # of a step
 SLOW_OPERATION = 8
 
 
@@ -242,10 +247,10 @@ def likely_blocks(
     first = template.products()[0]
     if first.dtype.itemsize != 2 or first.batch != 1 or template.prologues():
         return None  # a prologue is seldom faster than the kernel that it is
-    if first.window is not None:
-        return None  # the library is mostly faster by more than what follows takes
     if not template.epilogues() and len(template.parts) == 1:
         return None
+    if first.window is not None:
+        return None if layouts is None else _for_window(template, layouts)
     if not all(_moves_in_words(product) for product in template.products()):
         return None
     if hint_of(first.m) > FEW:
@@ -276,6 +281,29 @@ def _for_many_rows(
     return made if own < GAIN * library else None
 
 
+def _for_window(
+    template: TemplateKernel, layouts: Mapping[str, Layout]
+) -> TemplateKernel | None:
+    """Convolutions, which are about as fast as the library's: what is saved is that the result is
+    stored and read again for what follows."""
+    one = template.products()[0]
+    numbers = (*one.left.size, *one.right.stride, one.n)
+    if len(template.products()) != 1 or any(type(number) is not int for number in numbers):
+        return None
+    if not takes_taps(one) and (one.left.size[-1] % ALL_CHANNELS or not _moves_in_words(one)):
+        return None
+    widest = max(32, min(256, power_of_two(one.n)))
+    found = []
+    for columns in (min(128, widest),) if takes_taps(one) else (32, 64, 128, 256):
+        if columns <= widest:
+            warps, stages = (4, 4) if columns == 32 or takes_taps(one) else (8, 3)
+            blocks = Blocks(128, columns, ALL_CHANNELS, warps, stages)
+            library, own = estimates(replace(template, blocks=blocks), layouts)
+            found.append((own / library, columns, blocks))
+    ratio, _, blocks = min(found)
+    return replace(template, blocks=blocks) if ratio < WINDOW_GAIN else None
+
+
 def _for_memory(one: Product) -> Blocks:
     """Small tiles, of which many run at once: 64 sums for each thread (measured with the 1x1
     convolutions of EfficientNet, m from 25,000 to 1.6 million)."""
@@ -300,18 +328,34 @@ def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[
 
     m = hint_of(one.m)
     bytes_of_result = m * one.n * one.dtype.itemsize
-    operands = (m + one.n) * one.k * one.dtype.itemsize
+    left = size([one.left.buffer]) if one.window is not None else m * one.k * one.dtype.itemsize
+    operands = left + one.n * one.k * one.dtype.itemsize
     others = size(set(kernel.reads()) - {one.name}) + size(kernel.writes())
     kept = bytes_of_result * (one.name in template.writes())
     again = bytes_of_result / (2 if bytes_of_result < CACHED else 1)
     work = 2 * m * one.n * one.k
+    library_rate, own_rate = _rates(one, blocks)
     scalar = m * one.n * _lane_operations(kernel, one.name) / LANES
-    library = max(work / LIBRARY_RATE, (operands + bytes_of_result) / BANDWIDTH)
+    library = max(work / library_rate, (operands + bytes_of_result) / BANDWIDTH)
     library += max(scalar, (again + others) / BANDWIDTH) + LAUNCH
-    own = max(work / OWN_RATE, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
     tiles = up_to_multiple(m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
-    rounds = tiles / (MULTIPROCESSORS * RESIDENT)
+    resident = RESIDENT
+    if one.window is not None:  # tiles with as much to do whether they are full or not
+        resident = 1
+        work = 2 * tiles * blocks.rows * blocks.columns * terms_of(one, blocks.depth)
+    own = max(work / own_rate, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
+    rounds = tiles / (MULTIPROCESSORS * resident)
     return library, own * math.ceil(rounds) / rounds
+
+
+def _rates(one: Product, blocks: Blocks) -> tuple[float, float]:
+    """Operations in a microsecond, the library's and ours."""
+    if one.window is None:
+        return LIBRARY_RATE, OWN_RATE
+    if takes_taps(one):
+        return FEW_CHANNELS_RATES
+    of_library = max(32, min(256, power_of_two(one.n)))
+    return WINDOW_RATES[of_library][0], WINDOW_RATES[blocks.columns][1]
 
 
 def _lane_operations(kernel: Kernel, result: str) -> int:

@@ -129,13 +129,38 @@ def test_odd_sizes_and_dtypes(dtype, tmp_path) -> None:
 def test_convolutions(sizes, more, tmp_path) -> None:
     """Matrix units, and operands that are on their way 16 bytes at a time."""
     template, layouts = convolved(*sizes, **more)
-    assert likely_blocks(template, layouts) is None
     for blocks in [each for each in candidate_blocks(template) if not each.descriptors][:3]:
         built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
         assert built.metadata.shared <= 227 << 10
         assert "wgmma" in built.asm["ptx"]
         assert re.search(r"cp\.async\.\w+\.shared\.global.*, 0x10", built.asm["ptx"])
         assert not re.search(r"cp\.async\.\w+\.shared\.global.*, 0x[48],", built.asm["ptx"])
+
+
+@pytest.mark.parametrize("sizes, more, columns", [
+    ((64, 64, 56, 64, 3), {"padding": 1}, 64), ((64, 128, 28, 128, 3), {"padding": 1}, 128),
+    ((64, 256, 56, 512, 1), {"stride": 2}, 64), ((64, 3, 224, 64, 7), {"padding": 3, "stride": 2}, 64),
+], ids=str)
+def test_convolutions_that_are_likely(sizes, more, columns, tmp_path) -> None:
+    template, layouts = convolved(*sizes, **more)
+    likely = likely_blocks(template, layouts)
+    assert likely is not None and likely.blocks is not None
+    assert likely.blocks.columns == columns or likely.blocks.columns > 64
+    library, own = estimates(likely, layouts)
+    elements = layouts["x"].numel() + layouts["y"].numel()
+    assert elements * 2 / 4.8e6 < own < library  # no faster than memory
+    assert "wgmma" in compiled(likely, layouts, tmp_path).asm["ptx"]
+
+
+@pytest.mark.parametrize("sizes, more", [
+    ((64, 512, 7, 512, 3), {"padding": 1}), ((1, 64, 56, 64, 3), {"padding": 1}), ((64, 48, 56, 64, 3), {"padding": 1}),
+    ((8, 256, 14, 256, 3), {"padding": 1}),
+], ids=str)
+def test_other_convolutions_stay_with_the_library(sizes, more) -> None:
+    template, layouts = convolved(*sizes, **more)
+    assert likely_blocks(template, layouts) is None
+    single, wide = convolved(64, 64, 56, 64, 3, padding=1, dtype=torch.float32)
+    assert likely_blocks(single, wide) is None
 
 
 @pytest.mark.parametrize("sizes, more", [
