@@ -274,7 +274,9 @@ def images(channels: int, results: int, window, size, dtype=torch.float16, count
 def test_convolutions(name: str) -> None:
     """Norm, residual, activation behind it; a bias, which is added to the rounded sums."""
     channels, results, window, size, more = CONVOLUTIONS[name]
-    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+    dtypes = (torch.float16, torch.bfloat16, torch.float32)
+    turn = list(CONVOLUTIONS).index(name)
+    for dtype in dtypes[turn % 3 :][:1] if turn else dtypes:
         x, w = images(channels, results, window, size, dtype)
         s, b = noise(2, results, 1, 1, dtype=dtype)
         y = F.conv2d(x, w, **more)
@@ -324,9 +326,15 @@ BOXES = {  # as above, and the images' number
     Blocks(16, 64, 16, 4, 2, descriptors=True), Blocks(64, 16, 16, 4, 2, group=1, descriptors=True),
     Blocks(32, 32, 16, 4, 2, persistent=True, descriptors=True), Blocks(16, 32, 16, 4, 2, splits=3, descriptors=True),
 ], ids=str)
-@pytest.mark.parametrize("name", BOXES)
-def test_convolutions_by_boxes(monkeypatch, name: str, blocks: Blocks) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_convolutions_by_boxes(monkeypatch, first: int, blocks: Blocks) -> None:
     """Tiles are boxes of pixels, which may reach over each end of the result."""
+    for name in [*BOXES][first::2] if blocks.rows == 16 else [*BOXES][first::4]:
+        check_boxes(monkeypatch, name, blocks)
+        dynamo.reset()
+
+
+def check_boxes(monkeypatch, name: str, blocks: Blocks) -> None:
     monkeypatch.setattr(template, "MULTIPROCESSORS", 2)
     channels, results, window, size, more, count = BOXES[name]
     x, w = images(channels, results, window, size, count=count)
