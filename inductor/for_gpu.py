@@ -49,13 +49,27 @@ def for_gpu(
     lowered: Lowered, schedule: Schedule, values: int | None, dying: frozenset[int] = frozenset()
 ) -> Compiled:
     """dying: positions of the inputs that the caller lets go of, where it does."""
-    graph = lowered.graph
+    graph, plain = lowered.graph, schedule
     _need_triton(graph)
     tuner = _tuner()
     if does("templates"):
         with timed("inductor.autotuning"):
             schedule = choose_templates(graph, schedule, tuner, does("fusion"))
     given = [b.name for b in graph.inputs if b is not None and b.position in dying]
+    build = functools.partial(_build, graph, given, tuner, values)
+    try:
+        return build(schedule)
+    except cuda.KernelErrors as errors:
+        if schedule is plain:
+            raise
+        cuda.report_broken_templates(graph, schedule, errors)
+        return build(plain)
+
+
+def _build(
+    graph: LoopGraph, given: Sequence[str], tuner: Tuner | None, values: int | None,
+    schedule: Schedule,
+) -> Compiled:
     with timed("inductor.scheduler"):
         schedule = with_less_held(graph, schedule, given)
     report_steps(schedule)
