@@ -1,12 +1,13 @@
 """Convolutions of image models on a GPU: our template beside the library's and a kernel behind it.
 
     python benchmarks/gpu_convolutions.py [--models resnet50 densenet121 vgg16] [--batch 64]
-        [--whole] [--quick]
+        [--whole] [--mode max-autotune] [--quick] [--alone]
 
 Layers: every distinct convolution of the models (those with a window, or a stride), with the norm
 or bias and the ReLU behind it, half precision, channels last; microseconds as `max-autotune` finds
-them, caches cold. --whole: milliseconds of the models in eager and with `max-autotune`, with such
-templates and without. --quick: no neighbours of the best blocks are tried.
+them, caches cold. --whole: milliseconds of the models in eager and compiled, with such templates
+and without. --quick: no neighbours of the best blocks are tried.
+--alone: nothing follows the layers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from inductor.tuning import Question, Times, Tuner  # noqa: E402
 
 LAST = torch.channels_last
 ROUNDS = 7
+TOGETHER = 5  # layers in one graph
 seen: dict[str, Times] = {}
 Layer = tuple[torch.nn.Conv2d, tuple[int, ...]]
 
@@ -70,19 +72,23 @@ def layers_of(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Layer]:
     return found
 
 
-def measure_layers(found: dict[str, Layer]) -> None:
-    """One graph of all layers: their candidates are compiled side by side."""
+def measure_layers(found: dict[str, Layer], alone: bool) -> None:
+    """One graph of some layers: their candidates are compiled side by side."""
+    seen.clear()
     inputs = []
     for layer, sizes in found.values():
         x = torch.randn(sizes, device="cuda", dtype=torch.float16).to(memory_format=LAST)
         scale = torch.randn(2, layer.out_channels, 1, 1, device="cuda", dtype=torch.float16)
         inputs.append((x, layer.weight.detach(), layer.bias, scale))
+    steps = [(layer.stride, layer.padding, layer.dilation) for layer, _ in found.values()]
 
     def all_of(given: Any) -> Any:
         results = []
-        for (x, w, b, s), (layer, _) in zip(given, found.values(), strict=True):
-            y = F.conv2d(x, w, b, layer.stride, layer.padding, layer.dilation)
-            results.append(F.relu(y if b is not None else y * s[0] + s[1]))
+        for (x, w, b, s), more in zip(given, steps, strict=True):
+            y = F.conv2d(x, w, b, *more)
+            if not alone:
+                y = F.relu(y if b is not None else y * s[0] + s[1])
+            results.append(y)
         return results
 
     start = time.perf_counter()
@@ -90,19 +96,17 @@ def measure_layers(found: dict[str, Layer]) -> None:
         dynamo.compile(all_of, mode="max-autotune-no-cudagraphs")(inputs)
     print(f"{len(found)} layers, {time.perf_counter() - start:.0f} s to compile and measure")
     rows = [times for what, times in seen.items() if "window" in what]
-    print("| layer | library and kernel, us | ours, us | ratio | blocks |\n" + "| --- " * 5 + "|")
     names = by_product(found)
     for what, times in seen.items():
         if "window" not in what:
             continue
         library = times[LIBRARY]
-        blocks, ours = min(
-            (each for each in times.items() if each[0] != LIBRARY), key=lambda each: each[1],
-            default=("-", float("nan")),
-        )
+        ways = [each for each in times.items() if each[0] != LIBRARY]
+        blocks, ours = min(ways, key=lambda each: each[1], default=("-", float("nan")))
+        plain = min((us for name, us in ways if "descriptors" not in name), default=float("nan"))
         sizes = what.split(" ", 1)[1]
-        print(f"| {names.get(sizes.split(',')[0], '')} ({sizes}) | {library:.1f} | {ours:.1f} "
-              f"| {ours / library:.2f} | {blocks} |")
+        print(f"| {names.get(sizes.split(',')[0], '')} ({sizes}) | {library:.1f} "
+              f"| {ours:.1f} (without descriptors {plain:.1f}) | {ours / library:.2f} | {blocks} |")
     won = sum(min(times.values()) < times[LIBRARY] for times in rows)
     print(f"{won} of {len(rows)} are faster than the library", flush=True)
 
@@ -134,7 +138,7 @@ def milliseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor) -> None:
+def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor, mode: str) -> None:
     start = time.perf_counter()
     compiled = {}
     find = products._convolution
@@ -142,7 +146,7 @@ def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor) -> None:
         products._convolution = find if way == "with" else lambda call: None
         copy = type(model).__new__(type(model))
         copy.__dict__.update(model.__dict__)
-        compiled[way] = dynamo.compile(copy, mode="max-autotune")
+        compiled[way] = dynamo.compile(copy, mode=mode)
         want, got = model(x), compiled[way](x)
         error = (got - want).abs().max().item() / want.abs().max().item()
         assert error < 2e-2, (name, way, error)
@@ -159,7 +163,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["resnet50", "densenet121", "vgg16"])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--mode", default="max-autotune")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--alone", action="store_true")
     options = parser.parse_args()
     for_gpu.Tuner = Recording  # type: ignore[misc]
     if options.quick:
@@ -171,11 +177,16 @@ def main() -> None:
         for name in options.models:
             model = getattr(torchvision.models, name)().cuda().half().eval().to(memory_format=LAST)
             if options.whole:
-                measure_model(name, model, x)
+                measure_model(name, model, x, options.mode)
             else:
                 found |= layers_of(model, x)
         if found:
-            measure_layers(found)
+            print("| layer | library and kernel, us | ours, us | ratio | blocks |")
+            print("| --- " * 5 + "|")
+        items = list(found.items())
+        for first in range(0, len(items), TOGETHER):
+            dynamo.reset()
+            measure_layers(dict(items[first : first + TOGETHER]), options.alone)
 
 
 if __name__ == "__main__":

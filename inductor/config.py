@@ -91,7 +91,8 @@ config = Config(
         Knob(
             "max_autotune",
             False,
-            "Measure templates for products, and blocks of kernels, while compiling (on a GPU).",
+            "Measure templates for products and convolutions, and blocks of kernels, while "
+            "compiling (on a GPU).",
             ("DYNAMO_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE"),
         ),
         Knob(

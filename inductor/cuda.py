@@ -31,7 +31,7 @@ from inductor.recorded import keep_on_gpu, tell_cache
 from inductor.runtime.launched import title_of
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import Preparation, named, on_device
-from inductor.scheduler.schedule import Kernel, Schedule
+from inductor.scheduler.schedule import Kernel, Schedule, TemplateKernel
 from inductor.scheduler.verify import is_scattered
 from inductor.tuning import Tuner
 
@@ -145,7 +145,15 @@ def _report_broken(graph: LoopGraph, kernel: Kernel, error: Exception) -> None:
     failed(KERNEL, error, text, _lines_of(graph, kernel))
 
 
-def _lines_of(graph: LoopGraph, kernel: Kernel) -> str:
+def report_broken_templates(graph: LoopGraph, schedule: Schedule, errors: KernelErrors) -> None:
+    """Says that Triton has failed with a template, so that none is used."""
+    metrics.count("slow_kernels")
+    text = f"Triton failed with {', '.join(errors.errors)}; products run as ATen operators"
+    first = next(schedule.templates())
+    failed(KERNEL, next(iter(errors.errors.values())), text, _lines_of(graph, first))
+
+
+def _lines_of(graph: LoopGraph, kernel: Kernel | TemplateKernel) -> str:
     """The user's lines of a kernel, and its operators."""
     found = [node.origins for node in graph.nodes if node.name in kernel.nodes]
     lines = dict.fromkeys(line for origins in found for line in origins.lines)

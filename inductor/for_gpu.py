@@ -35,6 +35,9 @@ def open_for_gpu(
 ) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
     _need_triton(graph)
+    if does("templates"):
+        with timed("inductor.autotuning"):
+            schedule = choose_templates(graph, schedule, _tuner(), does("fusion"), sizes)
     report_steps(schedule)
     made = cuda.generate(graph, schedule, sizes.symbols)
     graphed = _graphing(graph, schedule, made.slow, values)
@@ -46,18 +49,36 @@ def for_gpu(
     lowered: Lowered, schedule: Schedule, values: int | None, dying: frozenset[int] = frozenset()
 ) -> Compiled:
     """dying: positions of the inputs that the caller lets go of, where it does."""
-    graph = lowered.graph
+    graph, plain = lowered.graph, schedule
     _need_triton(graph)
-    tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
+    tuner = _tuner()
     if does("templates"):
         with timed("inductor.autotuning"):
             schedule = choose_templates(graph, schedule, tuner, does("fusion"))
     given = [b.name for b in graph.inputs if b is not None and b.position in dying]
+    build = functools.partial(_build, graph, given, tuner, values)
+    try:
+        return build(schedule)
+    except cuda.KernelErrors as errors:
+        if schedule is plain:
+            raise
+        cuda.report_broken_templates(graph, schedule, errors)
+        return build(plain)
+
+
+def _build(
+    graph: LoopGraph, given: Sequence[str], tuner: Tuner | None, values: int | None,
+    schedule: Schedule,
+) -> Compiled:
     with timed("inductor.scheduler"):
         schedule = with_less_held(graph, schedule, given)
     report_steps(schedule)
     graphing = functools.partial(_graphing, graph, schedule, values=values)
     return cuda.build(graph, schedule, tuner, graphing)
+
+
+def _tuner() -> Tuner | None:
+    return Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
 
 
 def _graphing(

@@ -8,6 +8,7 @@ beside the library's product and the kernels behind it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -21,11 +22,15 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.codegen.triton.template import TEMPLATE_VERSION, print_template
 from inductor.codegen.triton.template_configs import (
+    FEW,
     candidate_blocks,
-    is_worth_asking,
+    is_alone,
+    keep_to_rows,
     likely_blocks,
     neighbours,
+    why_not,
 )
+from inductor.ir.extent import Sizes, hint_of
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.products import Candidate, choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.schedule import Blocks, Kernel, Schedule, Step
@@ -42,13 +47,17 @@ ANY_BLOCKS = Blocks(64, 64, 32, 4, 3)
 
 
 def choose_templates(
-    graph: LoopGraph, schedule: Schedule, tuner: Tuner | None, fuse: bool = True
+    graph: LoopGraph, schedule: Schedule, tuner: Tuner | None, fuse: bool = True,
+    sizes: Sizes | None = None,
 ) -> Schedule:
-    """The schedule with templates where they are faster. fuse: with what follows them."""
+    """The schedule with templates where they are faster. fuse: with what follows them. sizes: those
+    of the graph that are known at a call only; blocks are then chosen for the hints, and the number
+    of rows is assumed to stay few, or more."""
+    found = find_candidates(graph, schedule, prologues=fuse)
     candidates = [
-        each for each in find_candidates(graph, schedule, prologues=fuse)
-        if (fuse or not each.template.epilogues()) and is_worth_asking(each.template)
-        and _can_print(each, graph, schedule)
+        each for each in found
+        if (fuse or not each.template.epilogues()) and _is_worth_asking(each, found)
+        and _is_open(each) and _can_print(each, graph, schedule)
     ]
     if not candidates:
         return schedule
@@ -56,15 +65,39 @@ def choose_templates(
         layouts = graph.layouts()
         chosen = choose_disjoint(candidates, lambda each: likely_blocks(each.template, layouts))
     else:
-        chosen = _measured(graph, schedule, candidates, tuner)
+        chosen = _measured(graph, schedule, candidates, tuner, sizes or Sizes())
     for each in chosen:
         nodes = ", ".join(each.template.nodes)
         logs.log("autotuning").emit(f"a template computes {nodes}: {each.template.blocks}")
+        keep_to_rows(each.template)
     if not chosen:
         return schedule
-    found = with_templates(schedule, chosen)
-    verify_steps(graph, found.steps)
-    return found
+    made = with_templates(schedule, chosen)
+    verify_steps(graph, made.steps)
+    return made
+
+
+def _is_worth_asking(candidate: Candidate, found: Sequence[Candidate]) -> bool:
+    """Not a product of many rows alone: the library is faster by a tenth. A convolution through a
+    window alone only where nothing can follow it."""
+    template = candidate.template
+    if not is_alone(template):
+        return True
+    one = template.products()[0]
+    if one.window is None:
+        return hint_of(one.m) <= FEW
+    return not any(
+        one in each.template.products() for each in found if not is_alone(each.template)
+    )
+
+
+def _is_open(candidate: Candidate) -> bool:
+    """Whether its sizes allow a template; the log says where they do not."""
+    why = why_not(candidate.template)
+    if why:
+        nodes = ", ".join(candidate.template.nodes)
+        logs.log("autotuning").emit(f"no template computes {nodes}: {why}")
+    return not why
 
 
 def _can_print(candidate: Candidate, graph: LoopGraph, schedule: Schedule) -> bool:
@@ -80,7 +113,8 @@ def _can_print(candidate: Candidate, graph: LoopGraph, schedule: Schedule) -> bo
 
 
 def _measured(
-    graph: LoopGraph, schedule: Schedule, candidates: Sequence[Candidate], tuner: Tuner
+    graph: LoopGraph, schedule: Schedule, candidates: Sequence[Candidate], tuner: Tuner,
+    sizes: Sizes,
 ) -> list[Candidate]:
     """The candidates that gain most, with their best blocks."""
     asked = {n: list(candidate_blocks(each.template)) for n, each in enumerate(candidates)}
@@ -89,7 +123,7 @@ def _measured(
     best: dict[int, Blocks] = {}
     for _ in range(ROUNDS + 1):
         numbers = [n for n, blocks in asked.items() if blocks]
-        questions = [_question(graph, schedule, candidates[n], asked[n]) for n in numbers]
+        questions = [_question(graph, schedule, candidates[n], asked[n], sizes) for n in numbers]
         answers = dict(zip(numbers, tuner.answers(questions), strict=True))
         asked = {}
         for n, times in answers.items():
@@ -118,7 +152,8 @@ def _is_close(times: Times, blocks: Blocks) -> bool:
 
 
 def _question(
-    graph: LoopGraph, schedule: Schedule, candidate: Candidate, asked: Sequence[Blocks]
+    graph: LoopGraph, schedule: Schedule, candidate: Candidate, asked: Sequence[Blocks],
+    sizes: Sizes,
 ) -> Question:
     template = candidate.template
     text = print_template(replace(template, blocks=ANY_BLOCKS), graph.layouts()).text
@@ -126,14 +161,15 @@ def _question(
     key = make_question_key(graph.device, {
         "text": text, "ways": "; ".join(map(str, asked)), "dtypes": dtypes,
         "template": TEMPLATE_VERSION, "library": _library_settings(),
+        "sizes": str([sizes.hints[name] for name in sizes.symbols]),
     })  # fmt: skip
 
     def make_ways() -> list[Way]:
         steps = [schedule.steps[position] for position in candidate.positions]
-        found = [_way(LIBRARY, graph, _in_order(schedule, steps), template.writes())]
+        make = functools.partial(_way, graph=graph, results=template.writes(), sizes=sizes)
+        found = [make(LIBRARY, steps=_in_order(schedule, steps))]
         for blocks in asked:
-            step = replace(template, blocks=blocks)
-            found.append(_way(str(blocks), graph, [step], template.writes()))
+            found.append(make(str(blocks), steps=[replace(template, blocks=blocks)]))
         return found
 
     first = template.products()[0]
@@ -153,7 +189,9 @@ def _in_order(schedule: Schedule, steps: Sequence[Step]) -> list[Step]:
     return [step for step in schedule.steps if any(step is each for each in steps)]
 
 
-def _way(name: str, graph: LoopGraph, steps: Sequence[Step], results: Sequence[str]) -> Way:
+def _way(
+    name: str, graph: LoopGraph, steps: Sequence[Step], results: Sequence[str], sizes: Sizes
+) -> Way:
     part, schedule = part_of(graph, steps)
     kept = tuple(out for out in part.outputs if getattr(out, "buffer", None) in results)
     names = sorted((b for b in part.inputs if b is not None), key=lambda buffer: buffer.name)
@@ -162,4 +200,5 @@ def _way(name: str, graph: LoopGraph, steps: Sequence[Step], results: Sequence[s
     layouts = part.layouts()
     kernels = {s.name: print_kernel(s, layouts) for s in steps if isinstance(s, Kernel)}
     templates = {t.name: print_template(t, layouts) for t in schedule.templates()}
-    return Way(name, part, print_python_wrapper(part, schedule, kernels, (), templates))
+    text = print_python_wrapper(part, schedule, kernels, sizes.symbols, templates)
+    return Way(name, part, text, tuple(sizes.hints[name] for name in sizes.symbols))

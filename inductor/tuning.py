@@ -14,7 +14,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -22,7 +22,8 @@ import torch
 from dynamo.base import logs
 from dynamo.base.signals import is_of_signal
 from inductor import metrics
-from inductor.ir.graph import InputBuffer, LoopGraph, ViewRef
+from inductor.ir.extent import hint_of
+from inductor.ir.graph import InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.runtime.measure import random_sets, time_calls
 from inductor.runtime.store import Key, Store, make_key
 from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
@@ -35,11 +36,13 @@ Times = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute something: the text of a module that runs the graph."""
+    """One way to compute something: the text of a module that runs the graph. sizes: for which, of
+    those that are known at a call only."""
 
     name: str
     graph: LoopGraph
     text: str
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Tuner:
 
     def _built(self, way: Way) -> Callable[..., Any] | None:
         try:
-            made: Callable[..., Any] = self.load(way.text, way.graph, False)()
+            made: Callable[..., Any] = self.load(way.text, way.graph, False)(*way.sizes)
             return made
         except Exception as error:  # what Triton raises has no common base
             if is_of_signal(error):
@@ -186,7 +189,14 @@ def _finite(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sets_of(graph: LoopGraph) -> list[list[torch.Tensor]]:
-    return random_sets([buffer.layout for buffer in graph.inputs if buffer is not None])
+    layouts = [buffer.layout for buffer in graph.inputs if buffer is not None]
+    return random_sets([_at_hints(layout) for layout in layouts])
+
+
+def _at_hints(layout: Layout) -> Layout:
+    """With numbers for sizes that are known at a call only."""
+    size, stride = (tuple(map(hint_of, each)) for each in (layout.size, layout.stride))
+    return replace(layout, size=size, stride=stride, offset=hint_of(layout.offset))
 
 
 def _report(question: Question, times: Times) -> str:

@@ -3,8 +3,10 @@ eager's, it is told once, and after the second time nobody tries again."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -307,3 +309,40 @@ def test_one_kernel_with_which_triton_fails_runs_as_aten(monkeypatch: pytest.Mon
     with config.patch(suppress_errors=False), pytest.raises(DynamoError, match="out of resource"):
         loaded.clear()
         dynamo.compile(lambda x: x.softmax(-1), backend=backend)(torch.randn(8, 8))
+
+
+def test_templates_with_which_triton_fails_are_products_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU, as above."""
+    pytest.importorskip("jinja2")
+    from dynamo.aot.api import compile_inference
+    from inductor import cuda, for_gpu, gpu_products, metrics
+    from inductor.lowering.run import lower_graph
+    from inductor.scheduler.run import schedule_graph
+    from inductor.scheduler.schedule import Blocks
+
+    texts: list[str] = []
+
+    def load(text: str, graph: Any, measure: bool, graphed: Any = None) -> Any:
+        texts.append(text)
+        name = re.search(r"def (fused_mm\w+)\(in0", text)
+        if name and "tl.dot" in text:
+            raise cuda.KernelErrors({name[1]: RuntimeError("out of resource: shared memory")})
+        return lambda: text
+
+    monkeypatch.setattr(cuda, "load", load)
+    monkeypatch.setattr(for_gpu, "_need_triton", lambda graph: None)
+    monkeypatch.setattr(
+        gpu_products, "likely_blocks", lambda one, layouts: replace(one, blocks=Blocks(64, 64, 32, 4, 3)))
+
+    def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:
+        lowered = lower_graph(module)
+        for_gpu.for_gpu(lowered, schedule_graph(lowered.graph, 8), None)
+        return module.forward
+
+    before = metrics.snapshot()["slow_kernels"]
+    backend = lambda gm, inputs: compile_inference(gm, inputs, compile_aten)  # noqa: E731
+    told = warned(lambda: dynamo.compile(lambda x: (x @ x).relu(), backend=backend)(torch.randn(32, 32)))
+    assert len(texts) == 2 and "tl.dot" in texts[0] and "tl.dot" not in texts[1] and "'aten::mm'" in texts[1]
+    assert metrics.snapshot()["slow_kernels"] == before + 1
+    assert len(told) == 1 and "out of resource" in told[0] and "test_failing_calls.py:" in told[0]
+    assert dynamo.counters["not_compiled"] == {"kernel runs as ATen: RuntimeError": 1}

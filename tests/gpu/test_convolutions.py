@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.base.config import config
-from inductor import gpu_products, metrics
-from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor import for_gpu, gpu_products, metrics
+from inductor.codegen.triton.template_configs import candidate_blocks, likely_blocks
 from inductor.scheduler.schedule import TemplateKernel
 from tests.gpu.support import DTYPES, check, data
 
@@ -43,8 +43,9 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> None:
         one = template.products()[0]
         if one.window is None or not template.epilogues():
             return None
-        found = candidate_blocks(template)
-        chosen.append(replace(template, blocks=found[next(turns) % len(found)]))
+        found, turn = candidate_blocks(template), next(turns)  # from both ends: the last are boxes
+        at = turn // 2 if turn % 2 else -1 - turn // 2
+        chosen.append(replace(template, blocks=found[at % len(found)]))
         return chosen[-1]
 
     monkeypatch.setattr(gpu_products, "likely_blocks", likely)
@@ -81,14 +82,15 @@ def test_blocks(dtype: torch.dtype) -> None:
     """All that is tried first, with what shares a sum."""
     x, w = image(2, 96, 14, 14, dtype=dtype), image(72, 96, 3, 3, dtype=dtype)
     with torch.no_grad():
-        for _ in range(8):
+        for _ in range(14):
             dynamo.reset()
             check(
                 lambda x, w: F.silu(F.conv2d(x, w, padding=1)),
                 lambda: (torch.randn_like(x), torch.randn_like(w)), calls=1, slack=8.0,
             )
     blocks = {each.blocks for each in chosen}
-    assert len(blocks) >= 5 and any(each.splits > 1 for each in blocks if each is not None)
+    assert len(blocks) >= 10 and any(each.splits > 1 for each in blocks if each is not None)
+    assert any(each.descriptors and each.persistent for each in blocks if each is not None)
 
 
 def test_what_is_measured_is_right_and_measured_once(
@@ -114,3 +116,30 @@ def test_what_is_measured_is_right_and_measured_once(
             counts.append(metrics.snapshot()["measured"] - before)
             dynamo.reset()
     assert counts[0] >= 3 and counts[1] == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_what_is_likely_without_measuring(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    """Many pixels of few channels are a template's, few pixels of many are cuDNN's."""
+    found: list[int] = []
+    before = for_gpu.choose_templates
+
+    def spying(*args: Any) -> Any:
+        schedule = before(*args)
+        found.append(len(list(schedule.templates())))
+        return schedule
+
+    monkeypatch.setattr(gpu_products, "likely_blocks", likely_blocks)
+    monkeypatch.setattr(for_gpu, "choose_templates", spying)
+    for count, channels, size, window, stride in ((64, 64, 56, 3, 1), (64, 3, 224, 7, 2), (2, 512, 7, 3, 1)):
+        dynamo.reset()
+        more = {"stride": stride, "padding": window // 2}
+
+        def make() -> tuple[Any, ...]:
+            x = image(count, channels, size, size, dtype=dtype)  # noqa: B023
+            w = image(64, channels, window, window, dtype=dtype) / 8  # noqa: B023
+            return x, w, data(64, 1, 1, dtype=dtype)
+
+        with torch.no_grad():
+            check(lambda x, w, s: F.relu(F.conv2d(x, w, **more) * s), make, calls=1, slack=8.0)  # noqa: B023
+    assert found == [1, 1, 0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import jinja2
 import torch
 
-from inductor.codegen.triton.launch import Launch, Scratch, Stage
+from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch, Stage
 from inductor.codegen.triton.numbers import MOST_INT32, Numbers, Parameter, reaches
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel, title_of
 from inductor.codegen.triton.print_stage import (
@@ -35,7 +36,14 @@ from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import MULTIPROCESSORS
 from inductor.codegen.triton.templates.product import PRODUCT
-from inductor.codegen.triton.window import WindowText, print_window, terms_of
+from inductor.codegen.triton.window import (
+    WindowText,
+    describe_window,
+    has_odd_rows,
+    print_window,
+    terms_of,
+    tiles_of_rows,
+)
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
@@ -46,6 +54,7 @@ from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateK
 TEMPLATE_VERSION = "4"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
+MOST_BATCHES = 1 << 16  # of the second axis of a grid
 PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 
 
@@ -75,6 +84,8 @@ class TemplateSource:
 def print_template(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
     """The function of a template; raises NotPrintable for what Triton cannot do."""
     assert template.blocks is not None
+    if reaches(template.products()[0].batch, MOST_BATCHES):
+        raise NotPrintable("a grid has no place for so many products")
     if template.blocks.splits > 1:
         return _print_split(template, layouts)
     return _Printer(template, template.blocks, layouts).print()
@@ -105,6 +116,14 @@ def _print_split(template: TemplateKernel, layouts: Mapping[str, Layout]) -> Tem
     stage = LoopBody((one.n,), (), tuple(moved))
     kernel = Kernel(f"{template.name}_sum", (one.m,), (stage,), origins=template.origins)
     return replace(source, partial=partial, combine=print_kernel(kernel, known))
+
+
+def _print_sums(turned: bool) -> dict[str, Any]:
+    """How sums are accumulated; turned: those of the turned product, which end as they are."""
+    shape, operands = "[BLOCK_M, BLOCK_N]", "left, right"
+    if turned:
+        shape, operands = "[BLOCK_N, BLOCK_M]", "right, left"
+    return {"turned": turned, "shape": shape, "operands": operands}
 
 
 def _print_precision(one: Product) -> str:
@@ -149,7 +168,7 @@ class _Printer:
         self.wide = self._is_wide(counts)
         self.numbers = Numbers(self.wide)
         self.descriptors: list[str] = []
-        self.row_mask = "" if divides(blocks.rows, self.first.m) else "xmask"
+        self.row_mask = "xmask" if has_odd_rows(self.first, blocks) else ""
 
     def _is_wide(self, counts: Iterable[int]) -> bool:
         """Whether positions need int64."""
@@ -174,6 +193,9 @@ class _Printer:
             "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
             "window": windows[0] if windows else None,
+            "inside": windows[0].inside if windows else "",
+            **_print_sums(bool(windows) and windows[0].turned),
+            "tiles_m": spell(tiles_of_rows(first, self.blocks)) if self._is_boxed() else "",
             "k_mask": "" if divides(self.blocks.depth, first.k) else spell(first.k),
             "descriptors": self.descriptors, "programs": self._grid()[0],
             "parts": [
@@ -182,19 +204,28 @@ class _Printer:
             "head": "HEAD", "name": "NAME",
         })  # fmt: skip
 
+    def _is_boxed(self) -> bool:
+        """Whether rows are those of boxes of pixels."""
+        return self.first.window is not None and self.blocks.descriptors
+
     def _windows(self) -> list[WindowText]:
         """Of each product of the one part; none where they are no convolutions."""
         if self.first.window is None:
             return []
         (part,) = self.template.parts
+        named = [
+            (one, (self.parameters[one.left.buffer], self.parameters[one.right.buffer]))
+            for one in part.products
+        ]
+        if self.blocks.descriptors:
+            if self.wide or len(named) != 1:
+                raise NotPrintable("descriptors for one convolution of int32 positions only")
+            text, self.descriptors = describe_window(named[0][0], self.blocks, named[0][1])
+            return [text]
         masked = not divides(self.blocks.columns, self.first.n)
         return [
-            print_window(
-                one, self.blocks, self.numbers,
-                (self.parameters[one.left.buffer], self.parameters[one.right.buffer]),
-                self.row_mask != "", masked,
-            )
-            for one in part.products
+            print_window(one, self.blocks, self.numbers, at, self.row_mask != "", masked)
+            for one, at in named
         ]
 
     def _left(self) -> str:
@@ -267,7 +298,7 @@ class _Printer:
         general = f"(do_not_specialize={[number.name for number in known]})" if known else ""
         text = text.replace("@triton.jitHEAD\ndef NAME", f"@triton.jit{general}\ndef {name}", 1)
         grid = self._grid()
-        scratch = len(self.descriptors) * DESCRIPTOR * grid[0] * grid[1]
+        scratch = len(self.descriptors) * DESCRIPTOR * math.prod(grid)
         return TemplateSource(
             name, text, tuple(self.parameters), known, grid, self.blocks, scratch
         )
@@ -276,7 +307,7 @@ class _Printer:
         columns = 0
         for part in self.template.parts:
             columns += up_to_multiple(part.products[0].n, self.blocks.columns)
-        tiles = up_to_multiple(self.first.m, self.blocks.rows) * columns
+        tiles = tiles_of_rows(self.first, self.blocks) * columns
         if self.blocks.persistent:
             tiles = min(tiles, MULTIPROCESSORS * self.blocks.resident)
         return (tiles, self.first.batch, self.blocks.splits)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.tiling import SLOW
-from inductor.codegen.triton.window import takes_taps
+from inductor.codegen.triton.window import can_describe_window, takes_taps, terms_of
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.graph import Layout
@@ -25,6 +25,16 @@ DESCRIBED = (  # where `config.descriptors` allows it
 )  # fmt: skip
 PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
 FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
+BOXED = (  # the same through descriptors; columns are the rows of the matrix units
+    Blocks(128, 128, 64, 8, 3, descriptors=True),
+    Blocks(256, 128, 64, 8, 4, descriptors=True),
+    Blocks(256, 128, 64, 8, 4, persistent=True, descriptors=True),
+    Blocks(128, 128, 64, 4, 3, persistent=True, resident=2, descriptors=True),
+    Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True),
+    Blocks(128, 64, 64, 4, 4, persistent=True, resident=2, descriptors=True),
+)
+FEWEST_OF_UNITS = 64  # rows of the matrix units
+DEEPEST_BOX = 64
 SINGLE = (Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3))  # float32
 WINDOWS = (  # convolutions
     Blocks(128, 128, 64, 8, 3),
@@ -47,31 +57,54 @@ ALIGNMENT = 16  # bytes, of what a descriptor describes
 LIBRARY_RATE, OWN_RATE = 650e6, 480e6
 BANDWIDTH, OWN_BANDWIDTH = 4.2e6, 3.4e6
 LANES = 28e6
+# Of convolutions through windows, by the columns of a tile (64 channels or more; measured alike).
+WINDOW_RATES = {32: (200e6, 200e6), 64: (417e6, 343e6), 128: (530e6, 517e6), 256: (530e6, 711e6)}
+FEW_CHANNELS_RATES = (99e6, 121e6)
 LAUNCH = 2.0  # microseconds
 CACHED = 24 << 20  # bytes that are still in the cache when the next kernel reads them
 RESIDENT = 2  # programs of a multiprocessor
 SHALLOW = 32  # terms of a sum
 SUMS_OF_THREAD = 64
 GAIN = 0.75  # of the library's time, as the estimates are rough
+WINDOW_GAIN = 0.93
+ALL_CHANNELS = 64  # of a step
 SLOW_OPERATION = 8
 
 
-def is_worth_asking(template: TemplateKernel) -> bool:
-    """Not a product of many rows alone: the library is faster by a tenth."""
-    alone = not (template.epilogues() or template.prologues()) and len(template.parts) == 1
-    return not alone or hint_of(template.products()[0].m) <= FEW
+def is_alone(template: TemplateKernel) -> bool:
+    """Whether it is a product and nothing else."""
+    fused = template.epilogues() or template.prologues()
+    return not fused and len(template.parts) == 1
+
+
+def why_not(template: TemplateKernel) -> str:
+    """Why sizes that are known at a call only do not allow a template; "" where they do."""
+    for one in template.products():
+        if any(type(size) is not int for size in (one.n, one.k)):
+            return "its columns, or the terms of its sums, are known at a call only"
+    return ""
+
+
+def keep_to_rows(template: TemplateKernel) -> None:
+    """Blocks for few rows are for few alone, others for more: assumes it of a number of rows that
+    is known at a call only, and that there is something to do."""
+    one = template.products()[0]
+    # What can't be proved is decided by the hint, which is noted.
+    _ = one.m > FEW, one.m > 0, one.batch > 0
 
 
 def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     """What is tried first for a template."""
     first = template.products()[0]
     found: tuple[Blocks, ...]
+    boxed: tuple[Blocks, ...] = ()
     if first.dtype.itemsize == 4:
         found = SINGLE
     elif hint_of(first.m) <= FEW:
         found = FEW_ROWS
     elif first.window is not None and _width(template) == 1:
         found = WINDOWS
+        boxed = _boxed(first) if can_describe(template) else ()
     else:
         found = PAIR if _width(template) > 1 else LARGE
         if config.descriptors and _width(template) == 1 and can_describe(template):
@@ -81,9 +114,18 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     clipped = (
         replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
     )
-    tried = list(dict.fromkeys(clipped))
+    tried = list(dict.fromkeys((*clipped, *boxed)))
     shared = [replace(b, splits=count) for b in tried[:2] if (count := _splits(b, template)) > 1]
     return (*tried, *shared)
+
+
+def _boxed(one: Product) -> tuple[Blocks, ...]:
+    """Blocks for a convolution through descriptors."""
+    channels = one.left.size[-1]
+    depth = next(each for each in (64, 32, 16) if channels % each == 0)
+    widest = max(FEWEST_OF_UNITS, power_of_two(one.n))
+    found = (replace(b, columns=min(b.columns, widest), depth=depth) for b in BOXED)
+    return tuple(dict.fromkeys(found))
 
 
 def _terms(one: Product) -> int:
@@ -151,6 +193,12 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
     sides = (blocks.rows, blocks.columns, blocks.depth)
     if min(sides) < LEAST or max(sides) > MOST or blocks.warps not in (2, 4, 8):
         return False
+    one = template.products()[0]
+    if blocks.descriptors and one.window is not None:
+        if blocks.columns < FEWEST_OF_UNITS or one.left.size[-1] % blocks.depth:
+            return False
+        if blocks.depth > DEEPEST_BOX:
+            return False
     if blocks.splits > 1 and (blocks.splits - 1) * blocks.depth >= template.products()[0].k:
         return False  # somebody would have nothing to do
     width = _width(template)
@@ -170,13 +218,15 @@ def can_describe(template: TemplateKernel) -> bool:
     if len(template.parts) != 1 or template.prologues():
         return False
     if any(one.window is not None for one in template.products()):
-        return False
+        return all(can_describe_window(one) for one in template.products())
     for one in template.products():
         for view in (one.left, one.right):
             size = one.dtype.itemsize
-            steps = sorted(view.stride[-2:])
             known = all(type(n) is int for n in (*view.size, *view.stride, view.offset))
-            if one.batch != 1 or not known or steps[0] != 1 or 1 in view.size[-2:]:
+            if one.batch != 1 or not known:
+                return False
+            steps = sorted(view.stride[-2:])
+            if steps[0] != 1 or 1 in view.size[-2:]:
                 return False
             if steps[1] * size % ALIGNMENT or view.offset * size % ALIGNMENT:
                 return False
@@ -197,10 +247,10 @@ def likely_blocks(
     first = template.products()[0]
     if first.dtype.itemsize != 2 or first.batch != 1 or template.prologues():
         return None  # a prologue is seldom faster than the kernel that it is
-    if first.window is not None:
-        return None  # the library is mostly faster by more than what follows takes
     if not template.epilogues() and len(template.parts) == 1:
         return None
+    if first.window is not None:
+        return None if layouts is None else _for_window(template, layouts)
     if not all(_moves_in_words(product) for product in template.products()):
         return None
     if hint_of(first.m) > FEW:
@@ -221,7 +271,7 @@ def _for_many_rows(
     """Products that wait for memory, as 1x1 convolutions of few channels: their result does not
     have to be stored and read again for what follows."""
     one = template.products()[0]
-    if len(template.products()) != 1 or any(type(n) is not int for n in (one.m, one.n, one.k)):
+    if len(template.products()) != 1 or any(type(n) is not int for n in (one.n, one.k)):
         return None
     blocks = _for_memory(one)
     if _programs(blocks, one) < MULTIPROCESSORS:
@@ -229,6 +279,29 @@ def _for_many_rows(
     made = replace(template, blocks=blocks)
     library, own = estimates(made, layouts)
     return made if own < GAIN * library else None
+
+
+def _for_window(
+    template: TemplateKernel, layouts: Mapping[str, Layout]
+) -> TemplateKernel | None:
+    """Convolutions, which are about as fast as the library's: what is saved is that the result is
+    stored and read again for what follows."""
+    one = template.products()[0]
+    numbers = (*one.left.size, *one.right.stride, one.n)
+    if len(template.products()) != 1 or any(type(number) is not int for number in numbers):
+        return None
+    if not takes_taps(one) and (one.left.size[-1] % ALL_CHANNELS or not _moves_in_words(one)):
+        return None
+    widest = max(32, min(256, power_of_two(one.n)))
+    found = []
+    for columns in (min(128, widest),) if takes_taps(one) else (32, 64, 128, 256):
+        if columns <= widest:
+            warps, stages = (4, 4) if columns == 32 or takes_taps(one) else (8, 3)
+            blocks = Blocks(128, columns, ALL_CHANNELS, warps, stages)
+            library, own = estimates(replace(template, blocks=blocks), layouts)
+            found.append((own / library, columns, blocks))
+    ratio, _, blocks = min(found)
+    return replace(template, blocks=blocks) if ratio < WINDOW_GAIN else None
 
 
 def _for_memory(one: Product) -> Blocks:
@@ -244,28 +317,45 @@ def _for_memory(one: Product) -> Blocks:
 def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[float, float]:
     """Microseconds that the library and the kernel behind it need, and those of the template: by
     the bytes that go through memory, the operations of products and of the epilogue, and by how
-    full the device is in its last round."""
+    full the device is in its last round. (At the hints of sizes that are known at a call only.)"""
     (one,), (kernel,) = template.products(), template.epilogues()
     blocks = template.blocks
     assert blocks is not None
 
     def size(names: Iterable[str]) -> int:
         found = (layouts[name] for name in names)
-        return sum(layout.storage_elements() * layout.dtype.itemsize for layout in found)
+        return sum(hint_of(each.storage_elements()) * each.dtype.itemsize for each in found)
 
-    bytes_of_result = one.m * one.n * one.dtype.itemsize
-    operands = (one.m + one.n) * one.k * one.dtype.itemsize
+    m = hint_of(one.m)
+    bytes_of_result = m * one.n * one.dtype.itemsize
+    left = size([one.left.buffer]) if one.window is not None else m * one.k * one.dtype.itemsize
+    operands = left + one.n * one.k * one.dtype.itemsize
     others = size(set(kernel.reads()) - {one.name}) + size(kernel.writes())
     kept = bytes_of_result * (one.name in template.writes())
     again = bytes_of_result / (2 if bytes_of_result < CACHED else 1)
-    work = 2 * one.m * one.n * one.k
-    scalar = one.m * one.n * _lane_operations(kernel, one.name) / LANES
-    library = max(work / LIBRARY_RATE, (operands + bytes_of_result) / BANDWIDTH)
+    work = 2 * m * one.n * one.k
+    library_rate, own_rate = _rates(one, blocks)
+    scalar = m * one.n * _lane_operations(kernel, one.name) / LANES
+    library = max(work / library_rate, (operands + bytes_of_result) / BANDWIDTH)
     library += max(scalar, (again + others) / BANDWIDTH) + LAUNCH
-    own = max(work / OWN_RATE, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
-    tiles = up_to_multiple(one.m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
-    rounds = tiles / (MULTIPROCESSORS * RESIDENT)
+    tiles = up_to_multiple(m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
+    resident = RESIDENT
+    if one.window is not None:  # tiles with as much to do whether they are full or not
+        resident = 1
+        work = 2 * tiles * blocks.rows * blocks.columns * terms_of(one, blocks.depth)
+    own = max(work / own_rate, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
+    rounds = tiles / (MULTIPROCESSORS * resident)
     return library, own * math.ceil(rounds) / rounds
+
+
+def _rates(one: Product, blocks: Blocks) -> tuple[float, float]:
+    """Operations in a microsecond, the library's and ours."""
+    if one.window is None:
+        return LIBRARY_RATE, OWN_RATE
+    if takes_taps(one):
+        return FEW_CHANNELS_RATES
+    of_library = max(32, min(256, power_of_two(one.n)))
+    return WINDOW_RATES[of_library][0], WINDOW_RATES[blocks.columns][1]
 
 
 def _lane_operations(kernel: Kernel, result: str) -> int:

@@ -14,7 +14,7 @@ import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda, gpu_blocks, gpu_products
 from inductor.codegen.triton import template
-from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.codegen.triton.template_configs import can_describe, candidate_blocks
 from inductor.fx_passes.run import decompositions
 from inductor.ir.graph import Layout
 from inductor.lowering.run import lower_graph
@@ -274,7 +274,9 @@ def images(channels: int, results: int, window, size, dtype=torch.float16, count
 def test_convolutions(name: str) -> None:
     """Norm, residual, activation behind it; a bias, which is added to the rounded sums."""
     channels, results, window, size, more = CONVOLUTIONS[name]
-    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+    dtypes = (torch.float16, torch.bfloat16, torch.float32)
+    turn = list(CONVOLUTIONS).index(name)
+    for dtype in dtypes[turn % 3 :][:1] if turn else dtypes:
         x, w = images(channels, results, window, size, dtype)
         s, b = noise(2, results, 1, 1, dtype=dtype)
         y = F.conv2d(x, w, **more)
@@ -305,6 +307,59 @@ def test_blocks_of_convolutions(name: str, blocks: Blocks) -> None:
     x, w = images(channels, results, window, size)
     r = torch.randn_like(F.conv2d(x, w, **more))
     check(lambda x, w, r: F.conv2d(x, w, **more) + r, x, w, r, templates=1, blocks=blocks)
+
+
+BOXES = {  # as above, and the images' number
+    "3x3": (32, 48, (3, 3), (7, 9), {"padding": 1}, 3),
+    "even": (16, 64, (3, 3), (8, 8), {"padding": 1}, 2),
+    "inside, dilated": (16, 20, (3, 2), (9, 8), {"dilation": (2, 3)}, 5),
+    "far outside": (16, 16, (2, 3), (3, 3), {"padding": (4, 5), "dilation": (3, 2)}, 1),
+    "1x1 stride 2": (32, 33, (1, 1), (7, 6), {"stride": 2}, 2),
+    "3x3 stride 2": (16, 33, (3, 3), (8, 6), {"padding": 1, "stride": 2}, 3),
+    "steps": (16, 16, (4, 5), (9, 10), {"padding": (2, 4), "stride": (3, 2), "dilation": (2, 1)}, 2),
+    "rows skipped": (16, 16, (3, 3), (8, 7), {"padding": 1, "stride": (2, 1)}, 2),
+    "1x1 strides": (16, 33, (1, 1), (6, 9), {"stride": (1, 3)}, 2),
+}
+
+
+@pytest.mark.parametrize("blocks", [
+    Blocks(16, 64, 16, 4, 2, descriptors=True), Blocks(64, 16, 16, 4, 2, group=1, descriptors=True),
+    Blocks(32, 32, 16, 4, 2, persistent=True, descriptors=True), Blocks(16, 32, 16, 4, 2, splits=3, descriptors=True),
+], ids=str)
+@pytest.mark.parametrize("first", [0, 1])
+def test_convolutions_by_boxes(monkeypatch, first: int, blocks: Blocks) -> None:
+    """Tiles are boxes of pixels, which may reach over each end of the result."""
+    for name in [*BOXES][first::2] if blocks.rows == 16 else [*BOXES][first::4]:
+        check_boxes(monkeypatch, name, blocks)
+        dynamo.reset()
+
+
+def check_boxes(monkeypatch, name: str, blocks: Blocks) -> None:
+    monkeypatch.setattr(template, "MULTIPROCESSORS", 2)
+    channels, results, window, size, more, count = BOXES[name]
+    x, w = images(channels, results, window, size, count=count)
+    b, r = noise(results), torch.randn_like(F.conv2d(x, w, **more))
+
+    def block(x, w, b, r):
+        return F.relu(F.conv2d(x, w, b, **more) + r)
+
+    (found,) = check(block, x, w, b, r, templates=1, blocks=blocks).templates()
+    assert can_describe(found)
+
+
+def test_what_boxes_cannot_be() -> None:
+    """Where images are no whole steps, channels are few or odd, or do not lie densely."""
+    x, w = images(16, 16, (3, 3), (9, 8))
+    few, thin = images(8, 16, (3, 3), (8, 8))
+    for function, one, other in (
+        (lambda x, w: F.conv2d(x, w, stride=2).relu(), x, w), (lambda x, w: F.conv2d(x, w).relu(), few, thin),
+        (lambda x, w: F.conv2d(x, w[:, :16]).relu(), x, torch.cat([w, w], 1)),
+        (lambda x, w: F.conv2d(x, w).relu(), x, w.contiguous()),
+        (lambda x, w: F.conv2d(x, w).relu(), x.float(), w.float()),
+    ):
+        _, (schedule,) = run(function, one, other)
+        (found,) = schedule.templates()
+        assert not can_describe(found)
 
 
 def test_convolutions_of_parts_of_images() -> None:
@@ -422,6 +477,31 @@ def test_choosing_measures_once(tmp_path, monkeypatch) -> None:
     dynamo.reset()
     _, (again,) = run(function, x, w, b, choose=choose)
     assert count and len(calls) == count and str(again) == str(schedule)
+
+
+def test_convolutions_alone_are_asked_where_nothing_follows(tmp_path, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda t: (BLOCKS,))
+    before = gpu_products._question
+
+    def question(graph, schedule, candidate, *rest):
+        asked.append(len(candidate.template.epilogues()))
+        return before(graph, schedule, candidate, *rest)
+
+    def choose(graph, schedule):
+        timer = lambda call, sets: call(*sets[0]) and 1.0  # noqa: E731
+        return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+
+    monkeypatch.setattr(gpu_products, "_question", question)
+    x, w = images(20, 33, (3, 3), (6, 7))
+    for function, expected in (
+        (lambda x, w: F.conv2d(x, w), [0]), (lambda x, w: F.conv2d(x, w).relu(), [1]),
+        (lambda x, w: F.conv2d(x, w).softmax(1), [0]),
+    ):
+        asked.clear()
+        run(function, x, w, choose=choose)
+        assert asked == expected
+        dynamo.reset()
 
 
 def test_a_way_that_fails_is_left_out(tmp_path, monkeypatch) -> None:

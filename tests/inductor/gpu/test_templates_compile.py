@@ -129,13 +129,57 @@ def test_odd_sizes_and_dtypes(dtype, tmp_path) -> None:
 def test_convolutions(sizes, more, tmp_path) -> None:
     """Matrix units, and operands that are on their way 16 bytes at a time."""
     template, layouts = convolved(*sizes, **more)
-    assert likely_blocks(template, layouts) is None
-    for blocks in candidate_blocks(template)[:3]:
+    for blocks in [each for each in candidate_blocks(template) if not each.descriptors][:3]:
         built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
         assert built.metadata.shared <= 227 << 10
         assert "wgmma" in built.asm["ptx"]
         assert re.search(r"cp\.async\.\w+\.shared\.global.*, 0x10", built.asm["ptx"])
         assert not re.search(r"cp\.async\.\w+\.shared\.global.*, 0x[48],", built.asm["ptx"])
+
+
+@pytest.mark.parametrize("sizes, more, columns", [
+    ((64, 64, 56, 64, 3), {"padding": 1}, 64), ((64, 128, 28, 128, 3), {"padding": 1}, 128),
+    ((64, 256, 56, 512, 1), {"stride": 2}, 64), ((64, 3, 224, 64, 7), {"padding": 3, "stride": 2}, 64),
+], ids=str)
+def test_convolutions_that_are_likely(sizes, more, columns, tmp_path) -> None:
+    template, layouts = convolved(*sizes, **more)
+    likely = likely_blocks(template, layouts)
+    assert likely is not None and likely.blocks is not None
+    assert likely.blocks.columns == columns or likely.blocks.columns > 64
+    library, own = estimates(likely, layouts)
+    elements = layouts["x"].numel() + layouts["y"].numel()
+    assert elements * 2 / 4.8e6 < own < library  # no faster than memory
+    assert "wgmma" in compiled(likely, layouts, tmp_path).asm["ptx"]
+
+
+@pytest.mark.parametrize("sizes, more", [
+    ((64, 512, 7, 512, 3), {"padding": 1}), ((1, 64, 56, 64, 3), {"padding": 1}), ((64, 48, 56, 64, 3), {"padding": 1}),
+    ((8, 256, 14, 256, 3), {"padding": 1}),
+], ids=str)
+def test_other_convolutions_stay_with_the_library(sizes, more) -> None:
+    template, layouts = convolved(*sizes, **more)
+    assert likely_blocks(template, layouts) is None
+    single, wide = convolved(64, 64, 56, 64, 3, padding=1, dtype=torch.float32)
+    assert likely_blocks(single, wide) is None
+
+
+@pytest.mark.parametrize("sizes, more", [
+    ((64, 64, 56, 64, 3), {"padding": 1}), ((64, 256, 14, 256, 3), {"padding": 1}),
+    ((64, 256, 56, 512, 1), {"stride": 2}), ((64, 32, 28, 96, 3), {"padding": 1}),
+    ((64, 128, 56, 128, 3), {"padding": 1, "stride": 2}),
+], ids=str)
+def test_convolutions_by_boxes(sizes, more, tmp_path) -> None:
+    """What the engine copies goes to the matrix units from where it lies."""
+    template, layouts = convolved(*sizes, **more)
+    boxed = [each for each in candidate_blocks(template) if each.descriptors]
+    assert any(each.persistent for each in boxed) and not all(each.persistent for each in boxed)
+    for blocks in boxed:
+        built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
+        assert built.metadata.shared <= 227 << 10 and built.metadata.global_scratch_size == 256
+        steps = more.get("stride", 1) > 1 and sizes[-1] > 1
+        assert f"cp.async.bulk.tensor.{5 if steps else 4}d" in built.asm["ptx"]
+        found = [line for line in built.asm["ttgir"].splitlines() if "warp_group_dot " in line]
+        assert found and all(line.count("#smem, mutable>") >= 2 for line in found)
 
 
 @pytest.mark.parametrize("tf32", [False, True])

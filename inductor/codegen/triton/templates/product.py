@@ -15,7 +15,7 @@ def {{ name }}({{ signature }}):
     BLOCK_M: tl.constexpr = {{ blocks.rows }}
     BLOCK_N: tl.constexpr = {{ blocks.columns }}
     BLOCK_K: tl.constexpr = {{ blocks.depth }}
-    tiles_m = ({{ m }} + BLOCK_M - 1) // BLOCK_M
+    tiles_m = {{ tiles_m if tiles_m else "(" ~ m ~ " + BLOCK_M - 1) // BLOCK_M" }}
     {%- for part in parts %}
     tiles{{ loop.index0 }} = ({{ part.n }} + BLOCK_N - 1) // BLOCK_N
     {%- endfor %}
@@ -53,7 +53,7 @@ def {{ name }}({{ signature }}):
     ok = tl.arange(0, BLOCK_K){{ wide }}
     {%- endif %}
     {%- for right in rights %}
-    acc{{ loop.index0 }} = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    acc{{ loop.index0 }} = tl.zeros({{ shape }}, tl.float32)
     {%- endfor %}
     {%- if prologue %}
     left_row = om[:, None]
@@ -79,12 +79,17 @@ def {{ name }}({{ signature }}):
         left = {{ left }}
         {%- for right in rights %}
         right = {{ right }}
-        acc{{ loop.index0 }} = tl.dot(left, right, acc{{ loop.index0 }}{{ precision }})
+        acc{{ loop.index0 }} = tl.dot({{ operands }}, acc{{ loop.index0 }}{{ precision }})
         {%- endfor %}
+    {%- if turned %}
+    {%- for right in rights %}
+    acc{{ loop.index0 }} = acc{{ loop.index0 }}.T
+    {%- endfor %}
+    {%- endif %}
     x = {{ "b * " ~ m ~ " + " if batched }}om[:, None]
     r0 = on[None, :]
     {%- if row_mask %}
-    xmask = om[:, None] < {{ m }}
+    xmask = {{ inside ~ "[:, None]" if inside else "om[:, None] < " ~ m }}
     {%- endif %}
     {%- for part in parts %}
     {%- if parts | length > 1 %}
