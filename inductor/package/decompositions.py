@@ -112,3 +112,27 @@ def own_decompositions() -> Mapping[Any, Callable[..., Any]]:
         aten.mm.default: _product(aten.mm.default, 1, native),
         aten.bmm.default: _product(aten.bmm.default, 2, ()),
     }  # fmt: skip
+
+
+def _plain_sum(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """Products with a factor, as our template has none."""
+    if beta == 1 == alpha:
+        return NotImplemented
+    return _added(added, x, y, beta, alpha, aten.mm.default if x.dim() == 2 else aten.bmm.default)
+
+
+def gpu_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """The table of packages for a GPU, whose template multiplies matrices of any strides."""
+    half = tuple(HALF_SUPPORT)
+    return {
+        aten.addmm.default: _plain_sum, aten.baddbmm.default: _plain_sum,
+        aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
+        aten.mm.default: _in_double(aten.mm.default, 1, half),
+        aten.bmm.default: _in_double(aten.bmm.default, 2, half),
+    }  # fmt: skip
+
+
+def _in_double(multiply: Callable[..., Any], dim: int, half: Collection[Any]) -> Any:
+    """Products of float64 as loops; others as they are."""
+    product = _product(multiply, dim, half)
+    return lambda x, y: product(x, y) if x.dtype is torch.float64 else NotImplemented
