@@ -47,7 +47,8 @@ def package(
     torch's. target: "cpu", or a kind of GPU as "sm_90", wherever the tensors are; by default the
     GPU of the tensors, or the CPU.
     Errors: Unsupported where it is not one graph, or needs what a package can't have, with the
-    line; ValueError for a target or processor; FileExistsError where `path` is something else than a package.
+    line; ValueError for a target or processor; FileExistsError where `path` is something else than
+    a package.
 
         >>> folder = package(model, (torch.ones(2, 8),), "folder")
     """

@@ -16,6 +16,7 @@ from inductor.library_convolutions import HALF_SUPPORT, is_native
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+MOST_SUMMED = 4096  # elements of a cumulative sum on a GPU
 
 
 def _sum(added: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
@@ -125,11 +126,24 @@ def gpu_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table of packages for a GPU, whose template multiplies matrices of any strides."""
     half = tuple(HALF_SUPPORT)
     return {
+        aten.cumsum.default: _cumsum,
         aten.addmm.default: _plain_sum, aten.baddbmm.default: _plain_sum,
         aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
         aten.mm.default: _in_double(aten.mm.default, 1, half),
         aten.bmm.default: _in_double(aten.bmm.default, 2, half),
     }  # fmt: skip
+
+
+def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """Each sum for itself, which is for rows of positions in a text, not for long ones."""
+    kind = dtype or (x.dtype if x.is_floating_point() else torch.int64)
+    if x.dim() == 0 or x.is_complex() or x.shape[dim] > MOST_SUMMED:
+        return NotImplemented
+    wide = torch.float32 if kind in HALF_SUPPORT else kind
+    at = torch.arange(x.shape[dim], device=x.device)
+    rows = aten._to_copy.default(x, dtype=wide).movedim(dim, -1).unsqueeze(-2)
+    sums = aten.where.ScalarOther(at <= at[:, None], rows, 0).sum(-1, dtype=wide)
+    return _cast(sums.movedim(-1, dim), kind).contiguous()
 
 
 def _in_double(multiply: Callable[..., Any], dim: int, half: Collection[Any]) -> Any:

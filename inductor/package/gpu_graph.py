@@ -114,8 +114,9 @@ def _scheduled(loops: LoopGraph, capability: int) -> Schedule:
     schedule = with_templates(schedule, chosen)
     for step in schedule.steps:
         if isinstance(step, ExternKernel) and not is_attention(step):
-            name = step.target._schema.name
-            refuse(step.origins, f"there is no kernel of ours for {name} on a GPU")
+            why = f" ({step.reason})" if step.reason else ""
+            refuse(step.origins,
+                   f"there is no kernel of ours for {step.target._schema.name} on a GPU{why}")
     return with_less_held(there, schedule)
 
 
