@@ -80,7 +80,7 @@ def row_of(name: str, model: torch.nn.Module, args: tuple[torch.Tensor, ...]) ->
 def main() -> None:
     """Prints the table."""
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, float16")
-    print("| model | eager | dynamo.compile | load_package | made in | error of the package | of eager |")
+    print("| model | eager | dynamo.compile | package | made in | error of the package | eager's |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     with torch.no_grad():
         for name, (model, args) in models().items():

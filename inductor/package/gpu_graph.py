@@ -277,10 +277,11 @@ class _Launches:
             rows.append((kind, position, *meta))
 
         given = [buffer for buffer in self.graph.inputs if buffer is not None]
-        for kind, buffers in (("input", given), ("constant", self.graph.constants)):
-            for position, buffer in enumerate(buffers):
-                layout = buffer.layout
-                add(buffer.name, kind, position, (layout.dtype, layout.size, layout.stride))
+        known = [(one.name, one.layout, "input", n) for n, one in enumerate(given)]
+        known += [(one.name, one.layout, "constant", n)
+                  for n, one in enumerate(self.graph.constants)]
+        for name, layout, kind, position in known:
+            add(name, kind, position, (layout.dtype, layout.size, layout.stride))
         inner = [name for name in self.memory if name not in places and name not in shown]
         positions, total = pack_arena([
             (*life, self._bytes(name)) for name, life in
