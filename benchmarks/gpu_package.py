@@ -25,8 +25,8 @@ def models() -> dict[str, tuple[torch.nn.Module, tuple[torch.Tensor, ...]]]:
     import transformers
 
     torch.manual_seed(0)
-    mlp = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.LayerNorm(4096),
-                              torch.nn.Linear(4096, 1024))  # fmt: skip
+    mlp = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(),
+                              torch.nn.LayerNorm(4096), torch.nn.Linear(4096, 1024))  # fmt: skip
     bert = transformers.BertModel(transformers.BertConfig(num_hidden_layers=12))
     gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False))
     ids = torch.randint(0, 30000, (8, 512))

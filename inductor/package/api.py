@@ -6,7 +6,6 @@ can't be in a package is an error of one sentence.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import fx
 from dynamo.aot.records import Unsupported
 from dynamo.base import errors
 from dynamo.base.shortfalls import place_of
+from inductor.attention_ops import has_triton
 from inductor.config import settings_of
 from inductor.package.folder import Package, write_folder
 from inductor.package.gpu_graph import GpuCode, generate_gpu
@@ -31,7 +31,7 @@ class Writer:
         """capability: of the GPU that the package is for (90 stands for 9.0), 0 for a CPU."""
         self._settings = settings_of(None, options)
         self._capability = capability
-        if capability and importlib.util.find_spec("triton") is None:
+        if capability and not has_triton():
             raise errors.Unsupported("triton is not installed, and kernels for a GPU need it "
                                      "(pip install triton)")
         self._weights = Weights()
