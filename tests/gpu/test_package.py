@@ -74,6 +74,15 @@ def test_small_transformers(tmp_path: Path, name: str, dtype: torch.dtype) -> No
     check(tmp_path / name, small_model(name).to(DEVICE, dtype), make, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_convolutions(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 7, stride=2, padding=3), torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(32, 64, 3, padding=1, groups=4), torch.nn.SiLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+        torch.nn.Linear(64, 10)).eval().to(DEVICE, dtype)
+    check(tmp_path / "images", model, lambda: ((torch.randn(2, 3, 64, 64, device=DEVICE, dtype=dtype),), {}), dtype)
+
+
 def test_memory_of_results_is_used_again(tmp_path: Path) -> None:
     model = torch.nn.Linear(64, 64).eval().to(DEVICE)
     loaded = check(tmp_path / "linear", model, lambda: ((torch.randn(8, 64, device=DEVICE),), {}), torch.float32)

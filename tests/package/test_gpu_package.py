@@ -192,7 +192,7 @@ def test_a_program_in_cpp(driver: Standin, driver_file: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(("program", "args", "why"), [
     (lambda x: torch.sort(x)[0] + 1, (torch.randn(8),), "no kernel of ours for aten::sort on a GPU"),
     (lambda x: torch.randn_like(x) + x, (torch.randn(8),), "no kernel of ours for aten::randn_like"),
-    (torch.nn.Conv2d(3, 4, 3), (torch.randn(1, 3, 8, 8),), "no kernel of ours for aten::convolution"),
+    (torch.nn.ConvTranspose2d(3, 4, 3), (torch.randn(1, 3, 8, 8),), "no kernel of ours for aten::convolution"),
     (lambda x: torch.linalg.inv(x) + 1, (torch.randn(4, 4),), "on a GPU"),
     (lambda x: torch.fft.fft(x).real, (torch.randn(8),), ""),
 ])
