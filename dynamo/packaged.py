@@ -68,6 +68,9 @@ class LoadedPackage:
         if not self._model:
             raise LoadError(f"{error.value.decode()}.")
         weakref.finalize(self, self._library.dynamo_package_close, self._model)
+        self._device: torch.device | None = None  # that results lie on, where inputs do
+        if self.description.get("target", "cpu") != "cpu":
+            self._device = torch.device("cuda", self._library.dynamo_package_device(self._model))
 
     def __repr__(self) -> str:
         return f"<LoadedPackage {self.description['name']} of {self.folder}>"
@@ -98,22 +101,31 @@ class LoadedPackage:
         kept = [_fill(given[number], tensor) for number, tensor in enumerate(inputs)]
         got = (_Tensor * max(1, len(self.description["outputs"])))()
         error = ctypes.create_string_buffer(ROOM)
-        failed = self._library.dynamo_package_run(
-            self._model, given, len(inputs), got, error, ROOM)
+        call = [self._model, given, len(inputs), got, error, ROOM]
+        on_gpu = self._device is not None and any(x.device.type == "cuda" for x in inputs)
+        if on_gpu:
+            stream = torch.cuda.current_stream(self._device).cuda_stream
+            failed = self._library.dynamo_package_run_on(*call[:4], stream, *call[4:])
+        else:
+            failed = self._library.dynamo_package_run(*call)
         del kept
         if failed:
             text = error.value.decode()
             if failed == OTHER_INPUTS:
                 self._refuse(text)
             raise (IndexError if failed == BAD_INDEX else RuntimeError)(text)
-        return [self._wrapped(got[number]) for number in range(len(self.description["outputs"]))]
+        wrap = self._wrapped_on_gpu if on_gpu else self._wrapped
+        return [wrap(got[number]) for number in range(len(self.description["outputs"]))]
 
     def _checked(self, leaf: Any, number: int) -> torch.Tensor:
         name = self.description["inputs"][number]["name"]
         if not isinstance(leaf, torch.Tensor):
             self._refuse(f"{name} is no tensor, but {leaf!r}")
-        if leaf.device.type != "cpu" or leaf.layout is not torch.strided:
-            self._refuse(f"{name} is on {leaf.device} ({leaf.layout}), not a plain one on a CPU")
+        if leaf.device.type != "cpu" and leaf.device != self._device:
+            where = "a CPU" if self._device is None else f"a CPU or {self._device}"
+            self._refuse(f"{name} is on {leaf.device}, not on {where}")
+        if leaf.layout is not torch.strided:
+            self._refuse(f"{name} is no plain tensor ({leaf.layout})")
         if leaf.dtype not in NUMBERS:
             self._refuse(f"{name} is of {leaf.dtype}")
         if leaf.is_conj() or leaf.is_neg() or leaf._is_zerotensor():
@@ -134,9 +146,31 @@ class LoadedPackage:
         memory.__dict__["model"] = self  # weights may be results
         return torch.frombuffer(memory, dtype=dtype).as_strided(sizes, strides)
 
+    def _wrapped_on_gpu(self, tensor: _Tensor) -> torch.Tensor:
+        """The same over memory of the GPU, of whose streams it is known on the current one."""
+        dtype = DTYPES[tensor.dtype]
+        sizes, strides = tensor.sizes[: tensor.dims], tensor.strides[: tensor.dims]
+        pairs = zip(sizes, strides, strict=True)
+        span = 0 if 0 in sizes else 1 + sum((size - 1) * step for size, step in pairs)
+        memory = _GpuMemory(self, tensor.data or 0, span * dtype.itemsize)
+        if tensor.owner:
+            weakref.finalize(memory, self._library.dynamo_package_release, tensor.owner)
+        if span == 0:
+            return torch.empty_strided(sizes, strides, dtype=dtype, device=self._device)
+        return torch.as_tensor(memory, device=self._device).view(dtype).as_strided(sizes, strides)
+
     def _refuse(self, text: str) -> NoReturn:
         raise GuardFailed(f"{self.description['name']}: {text}.\n  What to do: call it as it was "
                           "packaged, or package it again for these arguments.")
+
+
+class _GpuMemory:
+    """Bytes on a GPU, for torch, which keeps this object as long as it uses them."""
+
+    def __init__(self, model: LoadedPackage, begin: int, size: int) -> None:
+        self.model = model  # weights may be results
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (begin, False), "version": 2}
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], int]:
@@ -190,6 +224,10 @@ def _library(folder: Path, checksum: int) -> Any:
     library.dynamo_package_release.argtypes = [pointer]
     library.dynamo_package_release.restype = None
     library.dynamo_package_run.argtypes = [pointer, tensors, size, tensors, text, size]
+    if hasattr(library, "dynamo_package_run_on"):  # for a GPU
+        library.dynamo_package_run_on.argtypes = [
+            pointer, tensors, size, tensors, pointer, text, size]
+        library.dynamo_package_device.argtypes = [pointer]
     return library
 
 

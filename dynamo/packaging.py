@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ def package(
     f: Any, args: Sequence[Any], path: str | Path, kwargs: Mapping[str, Any] | None = None, *,
     more: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] = (),
     options: Mapping[str, Any] | None = None, processor: str | None = None,
-    threads: int | None = None,
+    threads: int | None = None, target: str | None = None,
 ) -> Path:
     """Compiles `f(*args, **kwargs)`, a module or function, into a folder that C++ programs and
     `dynamo.load_package` run without tracing, Python or libtorch. Returns the folder.
@@ -43,16 +44,18 @@ def package(
     has code for each, and the weights once. options: of the compiler, see
     `inductor.list_options()`. processor: a kind for the compiler (`-march`), as "x86-64-v3"; by
     default this machine's, with all of its instructions. threads: of the kernels; by default
-    torch's.
+    torch's. target: "cpu", or a kind of GPU as "sm_90", wherever the tensors are; by default the
+    GPU of the tensors, or the CPU.
     Errors: Unsupported where it is not one graph, or needs what a package can't have, with the
-    line; FileExistsError where `path` is something else than a package.
+    line; ValueError for a target or processor; FileExistsError where `path` is something else than
+    a package.
 
         >>> folder = package(model, (torch.ones(2, 8),), "folder")
     """
-    target = Path(path)
+    folder = Path(path)
     before = torch.get_num_threads()
     f = run(f)
-    if target.is_file():
+    if folder.is_file():
         raise FileExistsError(f"{target} is a file, and a package is a folder")
     try:
         if threads is not None:
@@ -60,7 +63,7 @@ def package(
         with torch.no_grad():
             calls = [(args, kwargs or {}), *more]
             sets = [(tuple(given), dict(named)) for given, named in calls]
-            _package(f, sets, target, options, processor)
+            _package(f, sets, folder, options, processor, _capability(f, sets[0], target))
     except Unsupported as why:
         if isinstance(f, torch.nn.Module) and f.training:
             text = f"{why}\n  What to do: the module is in training mode; call its eval() first."
@@ -68,17 +71,35 @@ def package(
         raise
     finally:
         torch.set_num_threads(before)
-    return target
+    return folder
+
+
+def _capability(f: Any, given: Any, target: str | None) -> int:
+    """Of the GPU that a package is for, 90 for 9.0; 0 for a CPU. Errors: ValueError."""
+    if target is None:
+        tensors = [*pytree.tree_leaves(given), *(tensor for _, tensor in tensors_of(f))]
+        on_gpu = [x.device for x in tensors
+                  if isinstance(x, torch.Tensor) and x.device.type == "cuda"]
+        if not on_gpu:
+            return 0
+        major, minor = torch.cuda.get_device_capability(on_gpu[0])
+        return 10 * major + minor
+    if target == "cpu":
+        return 0
+    found = re.fullmatch(r"sm_(\d+)a?", target)
+    if found is None:
+        raise ValueError(f'target={target!r}: it is "cpu", or a kind of GPU as "sm_90"')
+    return int(found[1])
 
 
 def _package(
     f: Any, sets: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], target: Path,
-    options: Mapping[str, Any] | None, processor: str | None,
+    options: Mapping[str, Any] | None, processor: str | None, capability: int,
 ) -> None:
     """sets: of arguments."""
-    writer = importlib.import_module("inductor.package.api").Writer(options)
     descriptions = []
     try:
+        writer = importlib.import_module("inductor.package.api").Writer(options, capability)
         for args, kwargs in sets:
             descriptions.append(_add(writer, f, args, kwargs))
             if descriptions[-1] != descriptions[0]:

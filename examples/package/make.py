@@ -3,6 +3,8 @@
     python -m examples.package.make /tmp/classifier
     g++ -std=c++17 -O2 examples/package/main.cpp -I /tmp/classifier -ldl -o /tmp/main
     env -i /tmp/main /tmp/classifier
+
+A second argument is a target, as sm_90: the same program in C++ then runs the model on a GPU.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ def classifier() -> torch.nn.Module:
     return torch.nn.Sequential(*layers).eval()
 
 
-def main(folder: str) -> None:
-    dynamo.package(classifier(), (torch.ones(2, 8),), folder)
+def main(folder: str, target: str = "cpu") -> None:
+    dynamo.package(classifier(), (torch.ones(2, 8),), folder, target=target)
     fast = dynamo.load_package(folder)
     x = torch.arange(16, dtype=torch.float32).reshape(2, 8) / 16
     for row in fast(x).tolist():
@@ -30,4 +32,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

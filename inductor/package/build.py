@@ -138,6 +138,16 @@ def objects_of(
     return found
 
 
+def gpu_objects(tables: str, launches: str, cubins: Path) -> list[Object]:
+    """The same of a library for a GPU. cubins: the folder with `kernels.bin`."""
+    runtime = (SOURCES / "gpu_runtime.cpp").read_text()
+    return [
+        Object(runtime, RUNTIME_FLAGS, shared=True, include=True),
+        Object(tables, RUNTIME_FLAGS, include=True),
+        Object(launches, (*RUNTIME_FLAGS, f"-Wa,-I{cubins}"), include=True),
+    ]
+
+
 def link_library(
     objects: Sequence[Object], toolchain: Toolchain, store: Store, cores: int
 ) -> bytes:

@@ -7,6 +7,7 @@ one dimension. A function that gives NotImplemented leaves its operator as it is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from inductor.library_convolutions import HALF_SUPPORT, is_native
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+MOST_SUMMED = 4096  # elements of a cumulative sum on a GPU
 
 
 def _sum(added: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
@@ -112,3 +114,93 @@ def own_decompositions() -> Mapping[Any, Callable[..., Any]]:
         aten.mm.default: _product(aten.mm.default, 1, native),
         aten.bmm.default: _product(aten.bmm.default, 2, ()),
     }  # fmt: skip
+
+
+def _plain_sum(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """Products with a factor, as our template has none."""
+    if beta == 1 == alpha:
+        return NotImplemented
+    return _added(added, x, y, beta, alpha, aten.mm.default if x.dim() == 2 else aten.bmm.default)
+
+
+def gpu_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """The table of packages for a GPU, whose template multiplies matrices of any strides."""
+    half = tuple(HALF_SUPPORT)
+    return {
+        aten.cumsum.default: _cumsum, aten.convolution.default: _by_windows,
+        aten.addmm.default: _plain_sum, aten.baddbmm.default: _plain_sum,
+        aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
+        aten.mm.default: _in_double(aten.mm.default, 1, half),
+        aten.bmm.default: _in_double(aten.bmm.default, 2, half),
+    }  # fmt: skip
+
+
+def _by_windows(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
+    dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
+) -> Any:
+    """A convolution as a product with all windows, which are copied side by side; that with one
+    element in channels-last order is a product as it is."""
+    axes = x.dim() - 2
+    one = {*weight.shape[2:], *stride, *dilation} == {1} and not any(padding) and groups == 1
+    if transposed or 0 in x.shape or one and _has_channels_last(x):
+        return NotImplemented
+    batch, channels, *sides = x.shape
+    before = [amount for amount in reversed(padding) for _ in range(2)]
+    padded = aten.constant_pad_nd.default(x.contiguous(), before, 0) if any(before) else x
+    padded = padded.contiguous()
+    steps = padded.stride()
+    extents = [
+        (side + 2 * pad - far * (size - 1) - 1) // step + 1 for side, pad, far, size, step in
+        zip(sides, padding, dilation, weight.shape[2:], stride, strict=True)
+    ]
+    inner = channels // groups
+    sizes = [groups, batch, *extents, inner, *weight.shape[2:]]
+    at = [inner * steps[1], steps[0], *map(_product_of, stride, steps[2:]), steps[1],
+          *map(_product_of, dilation, steps[2:])]  # fmt: skip
+    depth = inner * math.prod(weight.shape[2:])
+    rows = batch * math.prod(extents)
+    windows = aten.as_strided.default(padded, sizes, at).reshape(groups, rows, depth)
+    weights = weight.reshape(groups, -1, depth).transpose(1, 2)
+    if groups == 1:
+        made = (aten.mm.default(windows[0], weights[0]) if bias is None
+                else aten.addmm.default(bias, windows[0], weights[0])).unsqueeze(0)
+    else:
+        made = aten.bmm.default(windows, weights)
+        if bias is not None:
+            made = made + bias.reshape(groups, 1, -1)
+    shaped = made.reshape(groups, batch, *extents, weight.shape[0] // groups)
+    moved = shaped.permute(1, 0, axes + 2, *range(2, axes + 2))
+    return _laid_out(moved.reshape(batch, -1, *extents), x)
+
+
+def _product_of(one: int, other: int) -> int:
+    return one * other
+
+
+def _has_channels_last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _laid_out(made: Tensor, x: Tensor) -> Tensor:
+    """In channels-last order where the input is, as eager's results are."""
+    last = _has_channels_last(x) and not x.is_contiguous()
+    return made.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """Each sum for itself, which is for rows of positions in a text, not for long ones."""
+    kind = dtype or (x.dtype if x.is_floating_point() else torch.int64)
+    if x.dim() == 0 or x.is_complex() or x.shape[dim] > MOST_SUMMED:
+        return NotImplemented
+    wide = torch.float32 if kind in HALF_SUPPORT else kind
+    at = torch.arange(x.shape[dim], device=x.device)
+    rows = aten._to_copy.default(x, dtype=wide).movedim(dim, -1).unsqueeze(-2)
+    sums = aten.where.ScalarOther(at <= at[:, None], rows, 0).sum(-1, dtype=wide)
+    return _cast(sums.movedim(-1, dim), kind).contiguous()
+
+
+def _in_double(multiply: Callable[..., Any], dim: int, half: Collection[Any]) -> Any:
+    """Products of float64 as loops; others as they are."""
+    product = _product(multiply, dim, half)
+    return lambda x, y: product(x, y) if x.dtype is torch.float64 else NotImplemented

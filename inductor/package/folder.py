@@ -2,7 +2,8 @@
 
 In: the code for each set of sizes, weights, what the description tells beside. Out: files.
 
-    libmodel.so     kernels, tables, runtime: nothing but OpenMP and the C library is needed
+    libmodel.so     kernels, tables, runtime: nothing but OpenMP and the C library is needed, and
+                    for a GPU the driver
     weights.bin     a line about itself, and from byte 4096 on the weights as kernels read them
     model.h         for programs in C++
     model.json      inputs, outputs and their structure: for people and for the loader in Python
@@ -31,14 +32,22 @@ from inductor.package.build import (
     check_vectors,
     copy_header,
     for_processor,
+    gpu_objects,
     link_library,
     machine,
     needed_instructions,
     objects_of,
 )
-from inductor.package.graph import Seen, bytes_of
-from inductor.package.tables import ALIGNMENT, Variant, print_tables, weight_places
-from inductor.runtime.toolchain import Toolchain
+from inductor.package.gpu_graph import GpuCode
+from inductor.package.gpu_kernels import compile_functions
+from inductor.package.graph import Code, Seen, bytes_of
+from inductor.package.tables import (
+    ALIGNMENT,
+    Variant,
+    print_launches,
+    print_tables,
+    weight_places,
+)
 
 LIBRARY, WEIGHTS, DESCRIPTION, SUMS = "libmodel.so", "weights.bin", "model.json", "package.sum"
 HEADER = 4096
@@ -74,19 +83,20 @@ In Python: `dynamo.load_package("{folder}")`.
 | --- | --- | --- | --- |
 {output_rows}
 
-It runs on processors of kind {machine} with: {processor}. Its kernels use {threads} threads.
+{where}
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package. description: more keys of `model.json`."""
+    """A package. description: more keys of `model.json`. capability: of the GPU, 0 for a CPU."""
 
     name: str
     variants: Sequence[Variant]
     weights: Sequence[torch.Tensor]
     description: Mapping[str, Any]
     processor: str | None = None
+    capability: int = 0
 
 
 def write_folder(target: Path, package: Package) -> None:
@@ -110,27 +120,14 @@ def write_folder(target: Path, package: Package) -> None:
 
 
 def _fill(folder: Path, title: str, package: Package) -> None:
-    store = cpu.cache_store()
-    here = cpu.need_toolchain(store)
-    toolchain = for_processor(here, package.processor)
-    check_vectors(toolchain, here)
-    instructions = needed_instructions(toolchain)
-    units = [variant.code.units for variant in package.variants]
-    tables = print_tables(
-        package.name, package.variants, package.weights, machine(), instructions)
-    known = hashlib.sha256(repr((tables, units)).encode())
-    for part in _contents(package.weights):
-        known.update(part)
-    identity = known.hexdigest()[:32]
-    tables = f'#define PACKAGE_ID "{identity}"\n{tables}'
-    cores = len(os.sched_getaffinity(0))
-    library = link_library(objects_of(units, tables, toolchain), toolchain, store, cores)
+    built = _built_for_gpu(package) if package.capability else _built(package)
+    library = built.library
     (folder / LIBRARY).write_bytes(library)
     (folder / LIBRARY).chmod(0o755)
     checksum = ctypes.CDLL(str(folder / LIBRARY)).dynamo_package_checksum
     checksum.argtypes, checksum.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_uint64
-    _write_weights(folder / WEIGHTS, package.weights, identity, checksum)
-    described = _describe(package, identity, toolchain, instructions)
+    _write_weights(folder / WEIGHTS, package.weights, built.identity, checksum)
+    described = _describe(package, built)
     text = json.dumps(described, indent=1).encode()
     (folder / DESCRIPTION).write_bytes(text)
     lines = [f"{name} {checksum(content, len(content)):016x} {len(content)} "
@@ -140,6 +137,61 @@ def _fill(folder: Path, title: str, package: Package) -> None:
     copy_header(folder)
     (folder / "CMakeLists.txt").write_text(CMAKE)
     (folder / "README.md").write_text(_readme(title, described))
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """target: "cpu" or "sm_90". processor: flags of /proc/cpuinfo that the library needs."""
+
+    library: bytes
+    identity: str
+    compiler: str
+    target: str
+    processor: str = ""
+
+
+def _built(package: Package) -> _Built:
+    store = cpu.cache_store()
+    here = cpu.need_toolchain(store)
+    toolchain = for_processor(here, package.processor)
+    check_vectors(toolchain, here)
+    instructions = needed_instructions(toolchain)
+    units = [variant.code.units for variant in package.variants if isinstance(variant.code, Code)]
+    tables = print_tables(
+        package.name, package.variants, package.weights, machine(), instructions)
+    identity = _identity(package, repr((tables, units)).encode())
+    tables = f'#define PACKAGE_ID "{identity}"\n{tables}'
+    objects = objects_of(units, tables, toolchain)
+    library = link_library(objects, toolchain, store, _cores())
+    return _Built(library, identity, toolchain.version, "cpu", instructions)
+
+
+def _built_for_gpu(package: Package) -> _Built:
+    store = cpu.cache_store()
+    toolchain = cpu.need_toolchain(store)
+    codes = [variant.code for variant in package.variants if isinstance(variant.code, GpuCode)]
+    functions = list(dict.fromkeys(one for code in codes for one, _, _ in code.launches))
+    binaries = compile_functions(functions, package.capability, _cores())
+    launches, cubins = print_launches(codes, binaries, package.capability)
+    tables = print_tables(package.name, package.variants, package.weights, machine(), "")
+    identity = _identity(package, repr((tables, launches)).encode() + cubins)
+    tables = f'#define PACKAGE_ID "{identity}"\n{tables}'
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "kernels.bin").write_bytes(cubins)
+        objects = gpu_objects(tables, launches, Path(name))
+        library = link_library(objects, toolchain, store, _cores())
+    return _Built(library, identity, toolchain.version, f"sm_{package.capability}")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _identity(package: Package, content: bytes) -> str:
+    known = hashlib.sha256(content)
+    for part in _contents(package.weights):
+        known.update(part)
+    return known.hexdigest()[:32]
 
 
 def _contents(weights: Sequence[torch.Tensor]) -> Iterator[memoryview]:
@@ -167,15 +219,13 @@ def _write_weights(
         file.write(f"{MAGIC}{identity} {size} {total:016x}\n".encode())
 
 
-def _describe(
-    package: Package, identity: str, toolchain: Toolchain, instructions: str
-) -> dict[str, Any]:
+def _describe(package: Package, built: _Built) -> dict[str, Any]:
     first, *more = map(_tensors, package.variants)
     return {
-        "format": 1, "id": identity, "name": package.name, **first, "more": more,
-        **package.description,
-        "machine": machine(), "processor": instructions, "threads": torch.get_num_threads(),
-        "made_with": {"torch": torch.__version__, "compiler": toolchain.version},
+        "format": 1, "id": built.identity, "name": package.name, **first, "more": more,
+        **package.description, "target": built.target,
+        "machine": machine(), "processor": built.processor, "threads": torch.get_num_threads(),
+        "made_with": {"torch": torch.__version__, "compiler": built.compiler},
     }  # fmt: skip
 
 
@@ -201,4 +251,14 @@ def _readme(title: str, described: Mapping[str, Any]) -> str:
     return README.format(
         folder=title, inputs=", ".join(f"input{n}" for n in range(len(described["inputs"]))),
         input_rows=rows(described["inputs"]), output_rows=rows(described["outputs"]),
-        **{name: described[name] for name in ("name", "machine", "processor", "threads")})
+        name=described["name"], where=_where(described))
+
+
+def _where(described: Mapping[str, Any]) -> str:
+    """On which machines it runs."""
+    machine, processor = described["machine"], described["processor"]
+    if described["target"] == "cpu":
+        return (f"It runs on processors of kind {machine} with: {processor}. Its kernels use "
+                f"{described['threads']} threads.")
+    return (f"It runs on GPUs of kind {described['target']}, in programs for processors of kind "
+            f"{machine}. Inputs lie on the host or on the GPU.")

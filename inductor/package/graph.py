@@ -67,8 +67,11 @@ class Weights:
     def number(self, value: torch.Tensor) -> int:
         """Its place in the list. Errors: Unsupported."""
         plain = value.layout is torch.strided and not value.is_conj() and not value.is_neg()
-        if not plain or value.device.type != "cpu":
+        if not plain or value.device.type not in ("cpu", "cuda"):
             raise Unsupported(f"it has a weight of another kind ({value.layout}, {value.device})")
+        if value.device.type != "cpu":
+            flat = value.detach().as_strided((span_of(value),), (1,), value.storage_offset()).cpu()
+            value = flat.as_strided(value.shape, value.stride())
         digest = hashlib.sha256(bytes_of(value)).digest()
         key = (value.dtype, value.shape, value.stride(), digest)
         if key not in self._known:
@@ -119,21 +122,25 @@ def generate(
     settings = {**SETTINGS, **settings}
     with config.patch(**settings), torch.no_grad():
         gm = served(copied(gm), examples, settings)
-        _check(gm, examples)
+        check_graph(gm, examples)
+        if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in examples):
+            raise Unsupported("its tensors are on a GPU and target=\"cpu\"; move them to the CPU")
         table = {**decompositions(), **own_decompositions()}
         graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
-        written = _written(graph, inputs)
+        written = written_places(graph, inputs)
         kept = frozenset(n for n, (kind, _) in enumerate(inputs) if kind == WEIGHT)
         made = generate_inference(graph.module, graph.fakes, kept, kept)
         values = [value if kind == WEIGHT else None for kind, value in inputs]
-        slots = _Slots(made, arguments, inputs, _prepared(made, values))
+        slots = Slots(
+            made.spec, made.lowered.graph.inputs, arguments, inputs, _prepared(made, values))
         found = [slots.of_result(place, graph) for place in results]
-        slots.number_weights(found, weights)
+        text = "\n".join(unit for unit in made.units if ENTRY in unit)
+        slots.number_weights(found, weights, {int(number) for number in READ.findall(text)})
     left = _left_to_libtorch(made)
     return Code(made.units, slots.spec, found, written, left)
 
 
-def _check(gm: fx.GraphModule, examples: list[Any]) -> None:
+def check_graph(gm: fx.GraphModule, examples: list[Any]) -> None:
     """Errors: Unsupported for what is no single graph of known sizes."""
     if has_gradients(gm):
         raise Unsupported("it computes gradients")
@@ -143,11 +150,9 @@ def _check(gm: fx.GraphModule, examples: list[Any]) -> None:
         raise Unsupported("its graph takes a number that may change")
     if any(map(is_lazy, examples)):
         raise Unsupported("a tensor is a conjugate or a negative that is not computed yet")
-    if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in examples):
-        raise Unsupported("packages are for a CPU; move the model and its inputs there")
 
 
-def _written(graph: AtenGraph, inputs: Sequence[Place]) -> frozenset[int]:
+def written_places(graph: AtenGraph, inputs: Sequence[Place]) -> frozenset[int]:
     """The arguments that are written. Errors: Unsupported where that is a weight."""
     found = set()
     for mutation in graph.mutations:
@@ -167,17 +172,16 @@ def _prepared(made: Generated, values: list[Any]) -> list[Any]:
     return values
 
 
-class _Slots:
+class Slots:
     """The description with arguments and weights for inputs, and results as views of slots."""
 
     def __init__(
-        self, made: Generated, arguments: Sequence[torch.Tensor], inputs: Sequence[Place],
-        values: list[Any],
+        self, spec: dict[str, Any], given: Sequence[InputBuffer | None],
+        arguments: Sequence[torch.Tensor], inputs: Sequence[Place], values: list[Any],
     ) -> None:
-        self._arguments, self._units = arguments, made.units
-        self._inputs = inputs
-        spec = made.spec
-        buffers = [buffer for buffer in made.lowered.graph.inputs if buffer is not None]
+        """spec: see `Code`. given: the inputs of the loop graph."""
+        self._arguments, self._inputs = arguments, inputs
+        buffers = [buffer for buffer in given if buffer is not None]
         rows = [self._row(row, buffers, values, spec["constants"]) for row in spec["slots"]]
         self.spec = {**spec, "slots": rows}
 
@@ -197,11 +201,12 @@ class _Slots:
             return (ARGUMENT, self._inputs[at][1], *meta)
         return (WEIGHT, values[at], *meta)
 
-    def number_weights(self, results: Sequence[Any], weights: Weights) -> None:
-        """Puts weights into the list, but those that kernels read as prepared copies alone."""
-        text = "\n".join(unit for unit in self._units if ENTRY in unit)
-        used = {int(number) for number in READ.findall(text)}
-        used |= {result.slot for result in results if isinstance(result, Seen)}
+    def number_weights(
+        self, results: Sequence[Any], weights: Weights, used: set[int]
+    ) -> None:
+        """Puts weights into the list, but those that kernels read as prepared copies alone. used:
+        slots that kernels read."""
+        used = used | {result.slot for result in results if isinstance(result, Seen)}
         rows = self.spec["slots"]
         for at, (kind, value, *meta) in enumerate(rows):
             if kind == WEIGHT:

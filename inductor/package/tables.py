@@ -7,15 +7,21 @@ of `tables.cpp`. All sizes, strides and offsets are numbers of one list.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from inductor.package.gpu_graph import GpuCode
+from inductor.package.gpu_kernels import Binary, Function
 from inductor.package.graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_of
 
 ALIGNMENT = 64
+CUBINS = (
+    'asm(".section .rodata\\n.global dynamo_package_cubins\\n.hidden dynamo_package_cubins\\n"\n'
+    '    ".balign 64\\ndynamo_package_cubins:\\n.incbin \\"kernels.bin\\"\\n.previous\\n");'
+)
 # As torch numbers them; `model.h` and `runtime.cpp` know these.
 DTYPES = {
     torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5,
@@ -45,7 +51,7 @@ class Argument:
 class Variant:
     """The code for one set of sizes."""
 
-    code: Code
+    code: Code | GpuCode
     arguments: Sequence[Argument]
 
 
@@ -65,7 +71,8 @@ def print_tables(
     """The text without the package's id, for which `PACKAGE_ID` stands."""
     places, weight_bytes = weight_places(weights)
     parts = [_print_variant(n, variant, places) for n, variant in enumerate(variants)]
-    entries = [f'extern "C" int {entry_name(n)}(packaged::Runtime*);' for n in range(len(parts))]
+    entries = [f'extern "C" int {entry_name(n)}(packaged::Runtime*);'
+               for n, one in enumerate(variants) if isinstance(one.code, Code)]  # fmt: skip
     first = variants[0]
     results = len([one for one in first.code.results if isinstance(one, Seen)])
     fields = ["PACKAGE_ID", *map(_text, (name, machine, processor)), weight_bytes,
@@ -94,9 +101,42 @@ def _print_variant(number: int, variant: Variant, places: list[int]) -> tuple[st
     rows = {"arguments": ("Argument", given), "slots": ("Slot", slots),
             "results": ("View", results), "numbers": ("int64_t", writer.numbers)}  # fmt: skip
     arrays = [_array(kind, f"{name}{number}", items) for name, (kind, items) in rows.items()]
-    fields = (f"&{entry_name(number)}", code.spec["arena_bytes"], f"arguments{number}",
+    entry = f"&{entry_name(number)}" if isinstance(code, Code) else "nullptr"
+    fields = (entry, code.spec["arena_bytes"], f"arguments{number}",
               f"slots{number}", len(slots), f"results{number}", f"numbers{number}")  # fmt: skip
     return "\n".join(arrays), f"{{{', '.join(map(str, fields))}}}"
+
+
+def print_launches(
+    variants: Sequence[GpuCode], binaries: Mapping[Function, Binary], capability: int
+) -> tuple[str, bytes]:
+    """What `cpp/gpu_tables.h` declares, and the cubins, which the text takes from a file
+    `kernels.bin` beside the headers."""
+    numbers = {function: number for number, function in enumerate(binaries)}
+    cubins, rows = bytearray(), []
+    for one in binaries.values():
+        cubins += bytes(-len(cubins) % ALIGNMENT)
+        rows.append(f"{{{_text(one.name)}, {len(cubins)}, {len(one.cubin)}, {one.threads}, "
+                    f"{one.shared}}}")
+        cubins += one.cubin
+    arrays, works = [], []
+    for number, code in enumerate(variants):
+        launches, operands = [], list[str]()
+        for function, grid, taken in code.launches:
+            launches.append(f"{{{numbers[function]}, {{{', '.join(map(str, grid))}}}, "
+                            f"{len(operands)}, {len(taken)}}}")
+            operands += [f"{{{slot}, {offset}}}" for slot, offset in taken]
+        arrays += [_array("Launch", f"launches{number}", launches),
+                   _array("Operand", f"operands{number}", operands)]
+        works.append(f"{{launches{number}, {len(launches)}, operands{number}}}")
+    text = "\n".join([
+        '#include "gpu_tables.h"', CUBINS, "namespace packaged {", "namespace {", *arrays,
+        "}  // namespace", f"const Work works[] = {{{', '.join(works)}}};",
+        f"const Kernel kernels[] = {{{', '.join(rows) or '{}'}}};",
+        f"const int kernel_count = {len(rows)};", f"const int capability = {capability};",
+        "}  // namespace packaged", "",
+    ])  # fmt: skip
+    return text, bytes(cubins) or b"\0"
 
 
 class _Writer:

@@ -27,6 +27,11 @@ void dynamo_package_close(void* model);
 int dynamo_package_run(void* model, const DynamoTensor* inputs, size_t count, DynamoTensor* outputs, char* error,
                        size_t room);
 void dynamo_package_release(void* owner);
+// Of packages for a GPU alone. `run_on` works in order of a CUDA stream, and returns before the results are there: these
+// lie on the device. Inputs lie there or on the host. `run` takes the same inputs, and gives results on the host.
+int dynamo_package_run_on(void* model, const DynamoTensor* inputs, size_t count, DynamoTensor* outputs, void* stream,
+                          char* error, size_t room);
+int dynamo_package_device(void* model);  // its number
 void dynamo_package_counts(size_t* inputs, size_t* outputs);
 const char* dynamo_package_input_name(size_t index);
 uint64_t dynamo_package_checksum(const void* bytes, size_t count);

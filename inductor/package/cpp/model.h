@@ -55,6 +55,7 @@ template <> struct TypeOf<double> { static constexpr Type value = Type::kFloat64
 template <> struct TypeOf<bool> { static constexpr Type value = Type::kBool; };
 
 // Elements somewhere in memory; strides count elements. memory: keeps them alive, null where that is the caller's.
+// `begin` may be an address on a GPU, where a package is for one.
 struct Tensor {
   void* begin = nullptr;
   Type type = Type::kFloat32;
@@ -184,6 +185,7 @@ struct Library {
   void (*close)(void*) = nullptr;
   void (*release)(void*) = nullptr;
   int (*run)(void*, const Plain*, size_t, Plain*, char*, size_t) = nullptr;
+  int (*run_on)(void*, const Plain*, size_t, Plain*, void*, char*, size_t) = nullptr;  // null where it is for a CPU
   void (*counts)(size_t*, size_t*) = nullptr;
   const char* (*input_name)(size_t) = nullptr;
   size_t inputs = 0, outputs = 0;
@@ -197,6 +199,7 @@ struct Library {
     find(library, "dynamo_package_close", close);
     find(library, "dynamo_package_release", release);
     find(library, "dynamo_package_run", run);
+    run_on = reinterpret_cast<decltype(run_on)>(dlsym(library, "dynamo_package_run_on"));
     find(library, "dynamo_package_counts", counts);
     find(library, "dynamo_package_input_name", input_name);
     char error[kRoom] = {};
@@ -235,15 +238,36 @@ class Model {
   // The tensors of the result, in order. Errors: Error where an input has another type, sizes or strides than the
   // package was made for, and where eager would raise (an index out of range). A result that is an input, or a view of
   // one, shares its memory.
+  //
+  // Of a package for a GPU: inputs lie on the host, or on the device (then what writes them has to be done, or to be in
+  // the default stream); results lie on the host.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs) const {
-    const detail::Library& library = *library_;
-    std::vector<detail::Plain> given, got(library.outputs);
+    return results_of(inputs, [&](const detail::Plain* given, detail::Plain* got, char* error) {
+      return library_->run(library_->model, given, inputs.size(), got, error, detail::kRoom);
+    });
+  }
+
+  // The same of a package for a GPU, in order of a stream of CUDA's (a `CUstream` or `cudaStream_t`): results lie on the
+  // device, and may not have been computed yet. Their memory is used again by later calls in that stream.
+  std::vector<Tensor> run_on_device(const std::vector<Tensor>& inputs, void* stream = nullptr) const {
+    if (library_->run_on == nullptr) throw Error("the package is for a CPU");
+    return results_of(inputs, [&](const detail::Plain* given, detail::Plain* got, char* error) {
+      return library_->run_on(library_->model, given, inputs.size(), got, stream, error, detail::kRoom);
+    });
+  }
+
+ private:
+  Model() = default;
+
+  template <class Call>
+  std::vector<Tensor> results_of(const std::vector<Tensor>& inputs, const Call& call) const {
+    std::vector<detail::Plain> given, got(library_->outputs);
     for (const Tensor& input : inputs) {
       given.push_back({input.begin, static_cast<int32_t>(input.type), static_cast<int32_t>(input.sizes.size()),
                        input.sizes.data(), input.strides.data(), nullptr});
     }
     char error[detail::kRoom] = {};
-    if (library.run(library.model, given.data(), given.size(), got.data(), error, sizeof(error))) throw Error(error);
+    if (call(given.data(), got.data(), error)) throw Error(error);
     std::vector<Tensor> results(got.size());
     for (size_t i = 0; i < got.size(); ++i) results[i].memory = owner_of(got[i], inputs);
     for (size_t i = 0; i < got.size(); ++i) {
@@ -255,9 +279,6 @@ class Model {
     }
     return results;
   }
-
- private:
-  Model() = default;
 
   // What keeps a result alive: its own memory, that of the input whose memory it shows, or the model.
   std::shared_ptr<void> owner_of(const detail::Plain& plain, const std::vector<Tensor>& inputs) const {
