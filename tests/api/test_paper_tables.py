@@ -224,9 +224,21 @@ def test_a_row_of_lazy_tensors() -> None:
     (row,) = lazily.rows(Run("micro:feed", "small", kind="training", seconds=0.0))
     assert row["lazy"] == "works" and row["error"] < 1e-5
     assert (row["compiles, 1st"], row["later"], row["followed"]) == (1, 0, 1.0)
+    assert row["error in float64"] is None
+    assert lazily.error_in_float64(Run("micro:feed", "small", kind="training")) < lazily.EXACT
     ones = [torch.ones(2)]
     assert lazily.errors(ones, ones, [torch.ones(2).double()])[2]
     assert not lazily.errors([torch.ones(2) + 1e-3], ones, [torch.ones(2).double()])[2]
+
+
+def test_steps_are_judged_in_float64_where_rounding_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazily, "errors", lambda *parts: (0.5, 1e-6, False))
+    for wide, verdict in ((1e-12, "works"), (1e-3, "other results")):
+        monkeypatch.setattr(lazily, "error_in_float64", lambda run, wide=wide: wide)
+        (row,) = lazily.rows(Run("micro:feed", "small", kind="inference", seconds=0.0))
+        assert (row["lazy"], row["error in float64"]) == (verdict, wide)
 
 
 def test_calls_take_turns_while_the_machine_is_held() -> None:
