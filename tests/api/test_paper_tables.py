@@ -24,7 +24,7 @@ from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import Case, build, every, kinds_of, timed
 from benchmarks.paper.report import Row, known_rows, markdown, not_run, write
 from benchmarks.paper.table import Run
-from benchmarks.paper.timing import held, medians, turn
+from benchmarks.paper.timing import held, medians, ticket, turn
 from inductor.config import config
 from inductor.config import left_out as left_out_of
 
@@ -278,7 +278,7 @@ def test_a_slot_runs_models_one_by_one_on_its_cores() -> None:
     good = {row["model"]: row for row in rows if "server" in row}
     bad = {row["model"]: row["skipped"] for row in rows if "skipped" in row}
     assert list(good) == [run.model for run in runs]
-    assert bad == {"wrong": "ValueError: no such model", "killed": "the process ended with -9",
+    assert bad == {"wrong": "ValueError: no such model", "killed": "SIGKILL: no word",
                    "stuck": "more than 2 s"}  # fmt: skip
     assert {row["server"] for name, row in good.items() if name != "c"} == {good["a"]["server"]}
     assert good["c"]["server"] != good["a"]["server"]
@@ -305,6 +305,35 @@ def test_threads_of_a_core_share_a_slot(tmp_path: Path, monkeypatch: pytest.Monk
     assert slots.places(2, tmp_path / "none") == [[0, 1], [2, 3]]
     with pytest.raises(SystemExit, match="4 cores are enough for 2"):
         slots.places(3, tmp_path)
+
+
+def test_as_many_are_timed_at_a_time_as_there_are_tickets(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in "ab"]
+    inside: list[int] = []
+    most: list[int] = []
+
+    def timed_row() -> None:
+        with ticket(paths):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.1)
+            inside.pop()
+
+    threads = [threading.Thread(target=timed_row) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 2 and len(most) == 6
+    with ticket(()):
+        pass
+
+
+def test_a_crash_is_told_with_its_calls() -> None:
+    lines = ["Fatal Python error: Segmentation fault", '  File "a.py", line 1 in f',
+             '  File "b.py", line 2 in g', "noise"]  # fmt: skip
+    assert batches._where_it_was(lines) == 'File "a.py", line 1 in f < File "b.py", line 2 in g'
+    assert batches._where_it_was(["a warning"]) == "a warning"
 
 
 def test_small_models_have_files_of_their_own() -> None:
