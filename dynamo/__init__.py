@@ -18,7 +18,7 @@ from dynamo.base import extension as extension  # explains a bad build
 from dynamo.base.loading import collection_paused
 
 if TYPE_CHECKING:
-    from dynamo import background, cache, exc, testing
+    from dynamo import background, cache, exc, testing, utils
     from dynamo.api import (
         compile,
         compile_in_place,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         error_on_graph_break,
         is_compiling,
         is_dynamo_compiling,
+        is_exporting,
     )
     from dynamo.checked_calls import verify
     from dynamo.explanation import explain
@@ -81,7 +82,7 @@ _HOMES = {
     "dynamo.base.config": "config",
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
-    "dynamo.base.strictness": "error_on_graph_break is_compiling is_dynamo_compiling",
+    "dynamo.base.strictness": "error_on_graph_break is_compiling is_dynamo_compiling is_exporting",
     "dynamo.checked_calls": "verify",
     "dynamo.user_decisions": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
     "mark_static mark_unbacked maybe_mark_dynamic nonstrict_trace set_stance skip "
@@ -99,7 +100,7 @@ _HOMES = {
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("background", "cache", "exc", "testing")
+_MODULES = ("background", "cache", "exc", "testing", "utils")
 
 __all__ = [
     "Dim",
@@ -126,6 +127,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "is_dynamo_compiling",
+    "is_exporting",
     "list_backends",
     "load_cache_artifacts",
     "load_compiled",
@@ -155,6 +157,7 @@ __all__ = [
     "substitute_in_graph",
     "summary",
     "testing",
+    "utils",
     "verify",
 ]
 

@@ -63,6 +63,7 @@ from dynamo.symbolic.tensors.repeating import (
 )
 from dynamo.symbolic.tensors.tables import keep_tables_apart
 from dynamo.symbolic.tensors.tensor import TensorVar
+from dynamo.symbolic.tensors.winners import Winner
 
 RESTARTS = 100
 # What has to hold of all that the trace has met, and is guarded when it is over. Errors:
@@ -212,6 +213,8 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
                 f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
         if isinstance(var, UnreadText):
             raise RestartTrace(var.made_at, Break("item", var.tensor))
+        if isinstance(var, Winner):
+            var.look()
         if isinstance(var, GraphContextVar) and var.step is not None:
             raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from dynamo.base.config import Config, Knob
@@ -109,6 +110,7 @@ config = Config(
             (),
         ),
     ],
+    aliases={"triton.cudagraphs": "cudagraphs"},
 )
 
 OWN = "own"  # as a value of `library_kernels`
@@ -137,6 +139,39 @@ PLACES = (
     "pre_grad_custom_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
     "post_grad_custom_pre_pass", "post_grad_custom_post_pass",
 )
+
+
+def with_passes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings where places of passes (torch's names) became parts of `passes`.
+
+    >>> with_passes({"freezing": False, "joint_custom_pre_pass": print})["passes"]
+    {'joint_custom_pre_pass': <built-in function print>}
+    """
+    found = {name: value for name, value in changes.items() if name not in PLACES}
+    passes = {name: value for name, value in changes.items() if name in PLACES}
+    if passes:
+        before = found.get("passes", config.passes) or {}
+        found["passes"] = {
+            name: value for name, value in {**before, **passes}.items() if value is not None}
+    return found
+
+
+def patch(
+    changes: Mapping[str, Any] | str | None = None, /, *value: Any, **more: Any
+) -> AbstractContextManager[None]:
+    """`Config.patch` of these settings, which takes the names of the places of passes, too."""
+    if isinstance(changes, str) and len(value) == 1:
+        changes, value = {changes: value[0]}, ()
+    if isinstance(changes, Mapping):
+        changes = with_passes(changes)
+    return config.patch(changes, *value, **with_passes(more))
+
+
+# Options of torch's that have another form here.
+INSTEAD = {
+    "epilogue_fusion": '{"leave_out": "fusion"}', "pattern_matcher": '{"leave_out": "patterns"}',
+    "layout_optimization": '{"leave_out": "layout"}', "fx_graph_cache": '{"graph_cache": False}',
+}  # fmt: skip
 
 
 def check_passes(passes: Any) -> None:
@@ -175,11 +210,12 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str
     """The settings that a mode or options ask for. Errors: ValueError names what there is."""
     chosen = dict(MODES.get(mode or "", {}))
     known = config.list_options()
-    for name, value in (options or {}).items():
+    for name, value in with_passes(options or {}).items():
+        name = config._aliases.get(name, name)
         if name not in known:
-            raise ValueError(
-                f"the inductor backend has no option {name!r}; there are {', '.join(sorted(known))}"
-            )
+            instead = f": write options={INSTEAD[name]}" if name in INSTEAD else ""
+            raise ValueError(f"the inductor backend has no option {name!r}{instead}; there are "
+                             + ", ".join(sorted(known)))  # fmt: skip
         chosen[name] = value
     return chosen
 
@@ -222,13 +258,16 @@ class _Settings(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in PLACES:
+            return (config.passes or {}).get(name)
         return getattr(config, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__ or name.startswith("__"):
             super().__setattr__(name, value)
         else:
-            setattr(config, name, value)
+            for setting, content in with_passes({name: value}).items():
+                setattr(config, setting, content)
 
 
 sys.modules[__name__].__class__ = _Settings

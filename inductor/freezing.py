@@ -118,7 +118,7 @@ class FrozenCall:
     def _prepare(self, inputs: Sequence[Any], values: list[Tensor]) -> list[Tensor | None]:
         self.known = None  # what is out of date does not live beside what is new
         telling = not any(value.is_inference() for value in values)
-        identities = Identities.of(values) if telling else None
+        identities = Identities.of(values, self._forgetting()) if telling else None
         sample = _launch.sample(values)
         with torch.inference_mode(False), torch.no_grad():
             given = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
@@ -130,6 +130,18 @@ class FrozenCall:
         if identities is not None:
             self.known = identities, contents, made, sample
         return made
+
+    def _forgetting(self) -> Callable[[Any], None]:
+        """To be called when a weight dies: what was prepared does not outlive it (programs of lazy
+        traces live on)."""
+        reference = weakref.ref(self)
+
+        def forget(dead: Any) -> None:
+            call = reference()
+            if call is not None:
+                call.known = None
+
+        return forget
 
     def _make(self, inputs: list[Any]) -> list[Tensor | None]:
         """What is prepared of these inputs. What others alone are made of lives no longer than
@@ -188,8 +200,9 @@ class Identities:
     storage_numbers: tuple[int, ...]
 
     @staticmethod
-    def of(values: list[Tensor]) -> Identities:
-        objects = tuple(map(weakref.ref, values))
+    def of(values: list[Tensor], died: Callable[[Any], None] | None = None) -> Identities:
+        """died: called when one of the objects dies, as long as these are kept."""
+        objects = tuple(weakref.ref(value, died) for value in values)
         storages = tuple(StorageWeakRef(value.untyped_storage()) for value in values)
         return Identities(
             objects, tuple(map(VERSION, values)), tuple(map(POINTER, values)), storages,

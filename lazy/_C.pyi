@@ -25,7 +25,7 @@ def note(
     lifted: tuple[int, ...], drawn: Any, writes: bool, writes_ordinary: bool, /,
 ) -> None: ...
 def look() -> tuple[
-    Any, list[tuple[int, Any]], list[torch.Tensor], list[Value | bool], list[float]
+    Any, list[tuple[int, Any]], list[torch.Tensor], list[Value | torch.Tensor | bool], list[float]
 ] | None: ...
 def leave() -> tuple[
     list[Any], list[tuple[Any, Any]], list[tuple[int, Any]], list[float]

@@ -25,6 +25,7 @@ from dynamo.base.shortfalls import Site, compiling_at
 from lazy.graph import build, interpret
 from lazy.report import REPORT
 from lazy.trace import Trace
+from lazy.weights import weights_of, with_weights
 
 Compiled = Callable[..., Any]
 MOST_SIZES = 8
@@ -33,19 +34,29 @@ MOST_VARIANTS = 4
 HIT, COMPILED, STEPS = "hit", "compiled", "operator by operator"
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A graph. returned: the numbers of the tensors that it returns. weights: positions of inputs
+    where it gets the ordinary tensors themselves."""
+
+    returned: tuple[int, ...]
+    compiled: Compiled
+    weights: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True)
 class Program:
-    """The graphs of one key, each with the numbers of the tensors that it returns."""
+    """The graphs of one key."""
 
-    variants: list[tuple[tuple[int, ...], Compiled]] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
     failed: bool = False
 
-    def find(self, live: Sequence[int]) -> tuple[tuple[int, ...], Compiled] | None:
+    def find(self, live: Sequence[int]) -> Variant | None:
         """A graph that returns these, and perhaps others."""
         wanted = set(live)
-        for returned, compiled in self.variants:
-            if wanted.issubset(returned):
-                return returned, compiled
+        for variant in self.variants:
+            if wanted.issubset(variant.returned):
+                return variant
         return None
 
 
@@ -112,13 +123,15 @@ class Programs:
 
     def _compile(
         self, program: Program, trace: Trace, live: Sequence[int], place: str
-    ) -> tuple[tuple[int, ...], Compiled] | None:
-        inputs = _inputs([value.real for value in trace.inputs], trace.numbers)
+    ) -> Variant | None:
+        weights = weights_of(trace, live)
+        inputs = _inputs(_reals(trace, weights), trace.numbers)
         try:
             with timed("lazy"), compiling_at(Site(place)):
                 facts = {value.index: value.facts for value in trace.inputs}
                 pairs = trace.shared() if trace.writes else ()
                 module, taken = build(trace.rules, trace.wires, trace.places, live, pairs, facts)
+                _mark(module, [at in weights for at in taken])
                 compiled = self.backend(module, [inputs[at] for at in taken], **self.options)
                 if len(taken) < len(inputs):
                     compiled = of_places(compiled, taken)
@@ -132,13 +145,26 @@ class Programs:
                 )  # fmt: skip
             return None
         REPORT.count("compiles")
-        program.variants.append((tuple(live), compiled))
+        program.variants.append(Variant(tuple(live), compiled, weights))
         return program.variants[-1]
 
 
-def _run(found: tuple[tuple[int, ...], Compiled], trace: Trace, keep: Any) -> bool:
-    """Calls a compiled graph. False where that failed and eager did it."""
+def _mark(module: torch.fx.GraphModule, weights: Sequence[bool]) -> None:
+    """Tells a backend which inputs are weights, as `dynamo` does of those that a module holds."""
+    nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, is_weight in zip(nodes, weights, strict=True):
+        if is_weight:
+            node.meta["held_by_module"] = True
+
+
+def _reals(trace: Trace, weights: frozenset[int]) -> list[Any]:
     reals: list[Any] = [value.real for value in trace.inputs]
+    return with_weights(reals, [value.ordinary for value in trace.inputs], weights)
+
+
+def _run(found: Variant, trace: Trace, keep: Any) -> bool:
+    """Calls a compiled graph. False where that failed and eager did it."""
+    reals = _reals(trace, found.weights)
     if _call(found, reals, trace.numbers, keep, trace.writes):
         return True
     _step_by_step(trace, keep)  # raises what eager raises
@@ -147,7 +173,7 @@ def _run(found: tuple[tuple[int, ...], Compiled], trace: Trace, keep: Any) -> bo
 
 
 def rerun(
-    found: tuple[tuple[int, ...], Compiled], reals: list[Any], numbers: list[float], keep: Any,
+    found: Variant, reals: list[Any], numbers: list[float], keep: Any,
     writes: bool,
 ) -> bool:
     """Runs the graph of a trace that was followed. False where it has to run in another way."""
@@ -156,20 +182,19 @@ def rerun(
 
 
 def _call(
-    found: tuple[tuple[int, ...], Compiled], reals: list[Any], numbers: list[float], keep: Any,
+    found: Variant, reals: list[Any], numbers: list[float], keep: Any,
     writes: bool,
 ) -> bool:
     """False where the graph has failed, and has written nothing."""
-    returned, compiled = found
     given = _inputs(reals, numbers)
     if writes:
-        results = call_with(compiled, given)
+        results = call_with(found.compiled, given)
     else:
         try:
-            results = compiled(*given)
+            results = found.compiled(*given)
         except Exception:
             return False
-    for number, tensor in zip(returned, results, strict=True):
+    for number, tensor in zip(found.returned, results, strict=True):
         keep(number, tensor)
     return True
 

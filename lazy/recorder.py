@@ -19,6 +19,7 @@ from lazy.report import REPORT, End, users_line
 from lazy.tensor import Hooks, LazyTensor, wrap
 from lazy.trace import Trace
 from lazy.values import BASE, EXPOSED, LazyError, Value, expose, facts_of, is_private
+from lazy.weights import may_be_weight, with_weights
 
 LONGEST = 10_000
 # Looks after which the program may read or write the memory without our knowing.
@@ -67,6 +68,7 @@ class Recorder:
         value = trace.addresses.get((address, facts)) if address else None
         if value is None:
             value = Value(facts, _C.data(tensor), borrowed=True)
+            value.ordinary = tensor if may_be_weight(tensor) else None
             trace.addresses[address, facts] = value
             trace.storages.add(BASE.untyped_storage(tensor)._cdata)
         trace.adopted[id(tensor)] = tensor, value, address
@@ -213,7 +215,7 @@ class Recorder:
         _, _, reals, owners, numbers = found
         borrowed = {
             place for place, owner in zip(end.places, owners, strict=True)
-            if (owner.borrowed if isinstance(owner, Value) else owner)
+            if (owner.borrowed if isinstance(owner, Value) else owner is not False)
         }  # fmt: skip
 
         def keep(number: int, tensor: torch.Tensor) -> None:
@@ -223,6 +225,7 @@ class Recorder:
                 value.borrowed = end.roots[number] in borrowed
 
         with in_dtype(end.dtype):
+            reals = with_weights(reals, owners, variant.weights)
             return rerun(variant, reals, numbers, keep, end.writes)
 
     def _hand_out(

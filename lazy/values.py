@@ -53,10 +53,11 @@ class LazyError(RuntimeError):
 class Value:
     """facts: sizes, strides, dtype and device. real: the tensor; None while it is to be computed.
     trace, index: where it is used or made. borrowed: the memory is an ordinary tensor's, or shared
-    with one. error: why there will never be a real one.
+    with one; ordinary: that tensor, where it may be a weight (see `weights.py`). error: why there
+    will never be a real one.
     """
 
-    __slots__ = ("__weakref__", "borrowed", "error", "facts", "index", "real", "trace")
+    __slots__ = ("__weakref__", "borrowed", "error", "facts", "index", "ordinary", "real", "trace")
 
     def __init__(
         self, facts: Facts, real: torch.Tensor | None = None, borrowed: bool = False
@@ -64,6 +65,7 @@ class Value:
         self.facts = facts
         self.real = real
         self.borrowed = borrowed
+        self.ordinary: torch.Tensor | None = None
         self.trace: Trace | None = None
         self.index = -1
         self.error: BaseException | None = None

@@ -57,6 +57,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=1, help="models prepared side by side")
     parser.add_argument("--slots", type=int, default=0,
                         help="models that run at once, each alone on two cores of its own")
+    parser.add_argument("--timed", type=int, default=0,
+                        help="slots that are timed at once, while others compile (0: all)")
     parser.add_argument("--here", action="store_true",
                         help="in this process, one after the other: imports and compilers start "
                         "once; one that hangs is not ended")
@@ -116,7 +118,7 @@ def results_of(options: argparse.Namespace, runs: Sequence[Run]) -> Iterator[lis
         return here(TABLES[options.table], runs, options.seconds)
     if options.slots:
         server = [*command_of(options.table), "--serve"]
-        return slots.collect(server, runs, options.seconds, options.slots)
+        return slots.collect(server, runs, options.seconds, options.slots, options.timed)
     return collect(options.table, runs, options.seconds, options.processes)
 
 
@@ -140,6 +142,7 @@ def measure(options: argparse.Namespace, runs: Sequence[Run]) -> str:
     command = f"python -m benchmarks.paper {options.table} --size {size}"
     command += " --cuda" if options.cuda else ""
     command += f" --slots {options.slots}" if options.slots else ""
+    command += f" --timed {options.timed}" if options.timed else ""
     asked = {run.name for run in runs}
     rows = [row for row in rows if named(row) not in asked]
 

@@ -62,13 +62,22 @@ def rows_said(
 ) -> list[Row]:
     """The rows that a process has printed; then one that says why it failed, if it did.
 
-    code: its exit status. why: what stopped it, else the last line it complained.
+    code: its exit status. why: what stopped it, else the signal that ended it and the last line it
+    complained.
     """
     rows = [json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)]
     if code and not why:
         lines = complained.read().strip().splitlines()
         why = lines[-1][:200] if lines else f"the process ended with {code}"
+        if code < 0:
+            why = f"{signal.Signals(-code).name}: " + _where_it_was(lines)
     return [*rows, skipped(run, why)] if why else rows
+
+
+def _where_it_was(lines: Sequence[str]) -> str:
+    """The last calls, where the process has told them (PYTHONFAULTHANDLER=1), else what it said."""
+    calls = [line.strip() for line in lines if line.startswith("  File ")]
+    return " < ".join(calls[:4])[:400] if calls else (lines[-1][:200] if lines else "no word")
 
 
 def skipped(run: Run, why: str) -> Row:

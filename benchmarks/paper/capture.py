@@ -96,14 +96,15 @@ def rows(run: Run) -> list[Row]:
     model, args, given = case.model, case.args, dict(case.given)
     row: Row = {"model": run.model}
     is_module = isinstance(model, torch.nn.Module)
+    how: dict[str, Any] = {"strict": False, "check_trace": False}  # results are compared here
 
     def script() -> Any:
         return torch.jit.script(copy.deepcopy(model) if is_module else model)(*args, **given)
 
     def trace() -> Any:
         if given:
-            return torch.jit.trace(model, example_kwarg_inputs=given, strict=False)(**given)
-        return torch.jit.trace(model, args, strict=False)(*args)
+            return torch.jit.trace(model, example_kwarg_inputs=given, **how)(**given)
+        return torch.jit.trace(model, args, **how)(*args)
 
     def export() -> Any:
         module = model if is_module else _Module(model)

@@ -1,7 +1,8 @@
 """Models in slots: each slot has two cores of its own and runs one model after the other on them.
 
 All ways of a model take turns in one process on the cores of its slot, so the numbers of a row can
-be compared. What the slots share (memory, the clock of the processor) disturbs all ways alike.
+be compared. What the slots share (memory, the clock of the processor) disturbs all ways alike, but
+not at all times; so only some are timed at a time, while the others compile.
 
 A slot's server imports what models need once and forks for each of them. Where it has threads by
 then (a fork would not have them), it starts a new interpreter instead.
@@ -32,7 +33,7 @@ from benchmarks.paper.table import Run
 
 READY, DONE = "READY", "DONE"
 IMPORTS = 120.0  # seconds that a server may take until it is ready
-LONGER = 60.0  # seconds that timing may take longer: `medians` has a least number of rounds
+LONGER = 60.0  # seconds that timing may take longer: it waits, and has a least number of rounds
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -179,17 +180,20 @@ def environment() -> dict[str, str]:
 
 
 def collect(
-    command: Sequence[str], runs: Sequence[Run], limit: float, slots: int
+    command: Sequence[str], runs: Sequence[Run], limit: float, slots: int, timed: int = 0
 ) -> Iterator[list[Row]]:
     """The rows of all, as they come, until `limit` seconds are over; what is not begun is a row.
 
-    command: of a server. Each run has `run.limit` seconds until it is timed, and what timing takes.
+    command: of a server. timed: how many are timed at a time, 0: all. Each run has `run.limit`
+    seconds until it is timed, and what timing takes.
     """
     until = time.perf_counter() + limit
+    folder = tempfile.TemporaryDirectory()
+    tickets = tuple(str(Path(folder.name) / f"ticket-{number}") for number in range(timed))
     waiting: queue.SimpleQueue[Run] = queue.SimpleQueue()
     found: queue.SimpleQueue[list[Row]] = queue.SimpleQueue()
     for run in runs:
-        waiting.put(run)
+        waiting.put(replace(run, tickets=tickets))
 
     def work(cores: list[int]) -> None:
         os.sched_setaffinity(0, cores)  # of this thread, and of what it starts
@@ -211,6 +215,7 @@ def collect(
         yield found.get()
     for thread in threads:
         thread.join()
+    folder.cleanup()
 
 
 def _cut(run: Run, left: float) -> Run:

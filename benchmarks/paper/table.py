@@ -14,7 +14,7 @@ class Run:
     """How one model is run. kind: a word of the table's `kinds`. seconds: of timing. hold: see
     `timing.held`. ways: what is wanted of the table's columns or rows, all unless named. limit:
     seconds from `began` (on the clock `time.perf_counter`) until it must be ready to be timed.
-    folder, number: see `timing.turn`."""
+    folder, number, tickets: see `timing.turn`."""
 
     model: str
     size: str
@@ -26,6 +26,7 @@ class Run:
     limit: float = float("inf")
     folder: str = ""
     number: int = 0
+    tickets: tuple[str, ...] = ()
     began: float = field(default_factory=time.perf_counter)
 
     @property

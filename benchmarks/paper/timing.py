@@ -8,9 +8,9 @@ import shlex
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -85,10 +85,11 @@ def turn(run: Run) -> Iterator[None]:
     for its turn, then for the machine (`held`).
 
     run.folder: where the processes of a batch tell that they are ready (`ready-NUMBER`), and are
-    told to go on (`go`); empty where there is one process.
+    told to go on (`go`); empty where there is one process. run.tickets: files, of which it needs
+    one for itself: as many as there are may be timed at a time.
     """
     if not run.folder:
-        with held(run.hold):
+        with ticket(run.tickets), held(run.hold):
             yield
         return
     folder = Path(run.folder)
@@ -101,6 +102,24 @@ def turn(run: Run) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with held(run.hold):
             yield
+
+
+@contextlib.contextmanager
+def ticket(paths: Sequence[str]) -> Iterator[None]:
+    """Locks one of the files for as long as the block takes, once one is free; none: no waiting."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(path, "w")) for path in paths]
+        while files and not any(map(_is_taken, files)):
+            time.sleep(0.02)
+        yield
+
+
+def _is_taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

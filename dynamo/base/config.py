@@ -61,14 +61,25 @@ class Knob:
 
 
 class Config:
-    """A set of knobs. Attribute access reads and writes; an unknown name is an AttributeError."""
+    """A set of knobs. Attribute access reads and writes; an unknown name is an AttributeError.
+
+    aliases: other names of knobs. fixed: names of torch's that have one value here: they can be
+    read, and set to it.
+    """
 
     _knobs: dict[str, Knob]
+    _aliases: Mapping[str, str]
+    _fixed: Mapping[str, Any]
     _values: dict[str, Any]
     _overlay: contextvars.ContextVar[Mapping[str, Any]]
 
-    def __init__(self, title: str, knobs: list[Knob]) -> None:
+    def __init__(
+        self, title: str, knobs: list[Knob], aliases: Mapping[str, str] = MappingProxyType({}),
+        fixed: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         object.__setattr__(self, "_knobs", {knob.name: knob for knob in knobs})
+        object.__setattr__(self, "_aliases", aliases)
+        object.__setattr__(self, "_fixed", fixed)
         object.__setattr__(self, "_values", {knob.name: knob.initial() for knob in knobs})
         object.__setattr__(
             self, "_overlay", contextvars.ContextVar(title, default=MappingProxyType({}))
@@ -81,11 +92,26 @@ class Config:
         try:
             return self._values[name]
         except KeyError:
+            if name in self._aliases:
+                return getattr(self, self._aliases[name])
+            if name in self._fixed:
+                return self._fixed[name]
             raise AttributeError(self._unknown(name)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._check(name, value)
-        self._values[name] = value
+        self._values.update(self._checked({name: value}))
+
+    def _checked(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The changes by the names of knobs. Errors: AttributeError, TypeError, ValueError."""
+        found = {}
+        for name, value in changes.items():
+            name = self._aliases.get(name, name)
+            if name not in self._fixed:
+                self._check(name, value)
+                found[name] = value
+            elif value != self._fixed[name]:
+                raise ValueError(f"config.{name} is {self._fixed[name]} here, always")
+        return found
 
     def _check(self, name: str, value: Any) -> None:
         if name not in self._knobs:
@@ -106,9 +132,7 @@ class Config:
         if bool(value) != isinstance(changes, str) or value[1:]:
             raise TypeError("config.patch takes keywords, a mapping, or a name and its value")
         given = {changes: value[0]} if isinstance(changes, str) else changes or {}
-        changes = {**given, **more}
-        for name, value in changes.items():
-            self._check(name, value)
+        changes = self._checked({**given, **more})
         token = self._overlay.set(MappingProxyType({**self._overlay.get(), **changes}))
         try:
             yield
@@ -125,9 +149,9 @@ class Config:
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets all values of the mapping, or none if one of them is wrong."""
-        for name, value in values.items():
-            self._check(name, value)
-        self._values.update(values)
+        self._values.update(self._checked(values))
+
+    save_config, load_config = save, load  # torch's names
 
     def list_options(self) -> dict[str, str]:
         """Name of each knob and its sentence."""
@@ -268,4 +292,12 @@ config = Config(
             ("DYNAMO_CACHE_MEGABYTES",),
         ),
     ],
-)
+    aliases={"cache_size_limit": "recompile_limit",
+             "accumulated_cache_size_limit": "accumulated_recompile_limit"},
+    fixed={
+        "allow_unspec_int_on_nn_module": True, "force_parameter_static_shapes": False,
+        "force_nn_module_property_static_shapes": False, "guard_nn_modules": True,
+        "inline_inbuilt_nn_modules": True, "nested_graph_breaks": True,
+        "skip_nnmodule_hook_guards": False,
+    },
+)  # fmt: skip

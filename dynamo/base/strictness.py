@@ -20,6 +20,11 @@ def is_compiling() -> bool:
 is_dynamo_compiling = is_compiling  # torch's older name
 
 
+def is_exporting() -> bool:
+    """False, traced as well: `export` traces as `compile` does."""
+    return False
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.entered: list[Part] = []

@@ -165,7 +165,7 @@ PyObject* data(PyObject*, PyObject* tensor) {
 }
 
 // None where what to run is not known; else (end, live, real inputs, owners, numbers). An owner is a
-// `Value`, True for an ordinary tensor and False for what was drawn.
+// `Value`, the ordinary tensor itself, or False for what was drawn.
 PyObject* look(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
   Run& run = state.run;
@@ -173,8 +173,9 @@ PyObject* look(PyObject*, PyObject*) {
   if (!run.at || !run.at->end.object || run.sharing() != run.at->sharing) Py_RETURN_NONE;
   Object inputs = Object::steal(PyList_New(0)), owners = Object::steal(PyList_New(0));
   for (const auto& input : run.inputs) {
-    PyObject* ordinary = input.drawn ? Py_False : Py_True;
-    PyList_Append(owners.object, input.known.object ? input.known.object : ordinary);
+    Object owner = input.known.object ? input.known
+        : input.drawn ? Object(Py_False) : Object::steal(THPVariable_Wrap(input.tensor));
+    PyList_Append(owners.object, owner.object);
     Object real = input.real.object ? input.real
         : Object::steal(THPVariable_Wrap(input.drawn ? input.tensor : data_of(input.tensor)));
     PyList_Append(inputs.object, real.object);

@@ -24,7 +24,7 @@ from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import Case, build, every, kinds_of, timed
 from benchmarks.paper.report import Row, known_rows, markdown, not_run, write
 from benchmarks.paper.table import Run
-from benchmarks.paper.timing import held, medians, turn
+from benchmarks.paper.timing import held, medians, ticket, turn
 from inductor.config import config
 from inductor.config import left_out as left_out_of
 
@@ -224,9 +224,21 @@ def test_a_row_of_lazy_tensors() -> None:
     (row,) = lazily.rows(Run("micro:feed", "small", kind="training", seconds=0.0))
     assert row["lazy"] == "works" and row["error"] < 1e-5
     assert (row["compiles, 1st"], row["later"], row["followed"]) == (1, 0, 1.0)
+    assert row["error in float64"] is None
+    assert lazily.error_in_float64(Run("micro:feed", "small", kind="training")) < lazily.EXACT
     ones = [torch.ones(2)]
     assert lazily.errors(ones, ones, [torch.ones(2).double()])[2]
     assert not lazily.errors([torch.ones(2) + 1e-3], ones, [torch.ones(2).double()])[2]
+
+
+def test_steps_are_judged_in_float64_where_rounding_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazily, "errors", lambda *parts: (0.5, 1e-6, False))
+    for wide, verdict in ((1e-12, "works"), (1e-3, "other results")):
+        monkeypatch.setattr(lazily, "error_in_float64", lambda run, wide=wide: wide)
+        (row,) = lazily.rows(Run("micro:feed", "small", kind="inference", seconds=0.0))
+        assert (row["lazy"], row["error in float64"]) == (verdict, wide)
 
 
 def test_calls_take_turns_while_the_machine_is_held() -> None:
@@ -266,7 +278,7 @@ def test_a_slot_runs_models_one_by_one_on_its_cores() -> None:
     good = {row["model"]: row for row in rows if "server" in row}
     bad = {row["model"]: row["skipped"] for row in rows if "skipped" in row}
     assert list(good) == [run.model for run in runs]
-    assert bad == {"wrong": "ValueError: no such model", "killed": "the process ended with -9",
+    assert bad == {"wrong": "ValueError: no such model", "killed": "SIGKILL: no word",
                    "stuck": "more than 2 s"}  # fmt: skip
     assert {row["server"] for name, row in good.items() if name != "c"} == {good["a"]["server"]}
     assert good["c"]["server"] != good["a"]["server"]
@@ -293,6 +305,35 @@ def test_threads_of_a_core_share_a_slot(tmp_path: Path, monkeypatch: pytest.Monk
     assert slots.places(2, tmp_path / "none") == [[0, 1], [2, 3]]
     with pytest.raises(SystemExit, match="4 cores are enough for 2"):
         slots.places(3, tmp_path)
+
+
+def test_as_many_are_timed_at_a_time_as_there_are_tickets(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in "ab"]
+    inside: list[int] = []
+    most: list[int] = []
+
+    def timed_row() -> None:
+        with ticket(paths):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.1)
+            inside.pop()
+
+    threads = [threading.Thread(target=timed_row) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 2 and len(most) == 6
+    with ticket(()):
+        pass
+
+
+def test_a_crash_is_told_with_its_calls() -> None:
+    lines = ["Fatal Python error: Segmentation fault", '  File "a.py", line 1 in f',
+             '  File "b.py", line 2 in g', "noise"]  # fmt: skip
+    assert batches._where_it_was(lines) == 'File "a.py", line 1 in f < File "b.py", line 2 in g'
+    assert batches._where_it_was(["a warning"]) == "a warning"
 
 
 def test_small_models_have_files_of_their_own() -> None:

@@ -237,3 +237,85 @@ def test_compiling_without_the_frontend() -> None:
     x = torch.randn(4)
     (result,) = inductor.standalone_compile(gm, [x])(x)
     torch.testing.assert_close(result, x.sin() + 1)
+
+
+def test_names_of_settings_that_torch_has() -> None:
+    with config.patch({"cache_size_limit": 3, "guard_nn_modules": True}):
+        assert config.recompile_limit == config.cache_size_limit == 3
+    assert config.allow_unspec_int_on_nn_module and not config.force_parameter_static_shapes
+    config.allow_unspec_int_on_nn_module = True
+    with pytest.raises(ValueError, match="guard_nn_modules is True here, always"):
+        config.guard_nn_modules = False
+    with pytest.raises(ValueError, match="force_parameter_static_shapes is False"):
+        config.load_config({"force_parameter_static_shapes": True})
+    with pytest.raises(TypeError, match="recompile_limit takes int"):
+        config.cache_size_limit = "many"
+    kept = config.save_config()
+    assert kept == config.save() and "guard_nn_modules" not in kept
+    config.load_config(kept)
+
+
+def test_passes_by_their_own_names() -> None:
+    """As options, in `patch` and as settings; the same graphs as by `passes`."""
+    def negated(graph: torch.fx.Graph) -> None:
+        for node in list(graph.nodes):
+            if node.target is torch.ops.aten.sin.default:
+                node.target = torch.ops.aten.cos.default
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 3
+
+    x, place = torch.randn(7), "post_grad_custom_pre_pass"
+    torch.testing.assert_close(dynamo.compile(program, options={place: negated})(x), x.cos() * 3)
+    for given in (({place: negated},), (place, negated)):
+        with inductor.config.patch(*given):
+            assert inductor.config.post_grad_custom_pre_pass is negated
+            torch.testing.assert_close(dynamo.compile(program)(x), x.cos() * 3)
+    with inductor.config.patch(post_grad_custom_pre_pass=negated):
+        both = dynamo.compile(program, options={"pre_grad_custom_pass": lambda graph: None})
+        torch.testing.assert_close(both(x), x.cos() * 3)
+    try:
+        inductor.config.post_grad_custom_pre_pass = negated
+        assert inductor.config.passes == {place: negated}
+    finally:
+        inductor.config.post_grad_custom_pre_pass = None
+    assert not inductor.config.passes and inductor.config.pre_grad_custom_pass is None
+    torch.testing.assert_close(dynamo.compile(program)(x), x.sin() * 3)
+    inductor.config.passes = None
+    with pytest.raises(TypeError, match="takes a function of a graph"):
+        dynamo.compile(program, options={place: 3})(x)
+
+
+def test_options_of_torch_are_taken_or_told_of() -> None:
+    compiled = dynamo.compile(lambda x: x.sin() + 1, options={"triton.cudagraphs": False})
+    assert torch.allclose(compiled(torch.ones(3)), torch.ones(3).sin() + 1)
+    with inductor.config.patch({"triton.cudagraphs": True}):
+        assert inductor.config.cudagraphs
+    with pytest.raises(ValueError, match=r'epilogue_fusion.: write options={"leave_out": "fusion"}'):
+        dynamo.compile(lambda x: x, options={"epilogue_fusion": False})
+
+
+def test_facts_of_compiles() -> None:
+    dynamo.utils.clear_compilation_metrics()
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() + 1
+        dynamo.graph_break()
+        return y * 2
+
+    dynamo.compile(broken, backend="eager")(torch.ones(2))
+    first, second = dynamo.utils.get_compilation_metrics()
+    assert first.co_filename == __file__ and "broken" in first.co_name
+    assert (first.graph_op_count, second.graph_op_count) == (2, 1)
+    assert first.break_reason and second.break_reason is None
+    assert first.co_firstlineno == broken.__code__.co_firstlineno
+
+
+def test_is_exporting_is_a_constant() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if dynamo.is_exporting() else x - 1
+
+    x = torch.randn(3)
+    assert torch.equal(dynamo.compile(program, fullgraph=True)(x), program(x))
+    module, _ = dynamo.export(program, x)
+    assert torch.equal(module(x), program(x))

@@ -62,6 +62,8 @@ class Var:
     methods_by_name = False
     # True for `TensorVar`, which this package does not know.
     is_tensor = False
+    # True where only the run knows which object it is: asked first by `a is b`.
+    hides_identity = False
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

@@ -18,6 +18,8 @@ def is_made_by_reading(var: Var) -> bool:
 
 def same(tx: Frame, a: Var, b: Var) -> bool:
     """`a is b`; that two values from outside are not is guarded."""
+    if b.hides_identity:
+        a, b = b, a
     if a.is_same(tx, b):
         return True
     if is_made_by_reading(a) or is_made_by_reading(b):

@@ -12,6 +12,7 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.shapes.open_text import UnreadText
 from dynamo.symbolic.tensors import held
 from dynamo.symbolic.tensors.tensor import TensorVar
+from dynamo.symbolic.tensors.winners import winner
 
 
 @first_rule([int], TensorVar)
@@ -52,10 +53,10 @@ def format_tensor(tx: Frame, tensor: Var, spec: Var = ConstVar("")) -> Var | Non
 
 
 @first_rule([min])
-def min_of_held(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else held.extreme(tx, "min", args)
+def min_of_tensor(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+    return None if kwargs else held.extreme(tx, "min", args) or winner(tx, "min", args)
 
 
 @first_rule([max])
-def max_of_held(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else held.extreme(tx, "max", args)
+def max_of_tensor(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+    return None if kwargs else held.extreme(tx, "max", args) or winner(tx, "max", args)
