@@ -39,7 +39,8 @@ PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
 Ratios = dict[str, float]
 """Logarithms of the time of each way of ours over oneDNN's."""
 MOST_SECONDS = 0.06
-MOST_BYTES = 1 << 26
+# Larger convolutions are measured with fewer images, or fewer rows of one (operations: a thread's).
+MOST_BYTES, MOST_OPERATIONS, FEWEST_ROWS = 1 << 26, 1 << 27, 16
 COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
 
 
@@ -118,7 +119,7 @@ class Convolutions:
             return PACKED_WAY
         name = self.kind(node, geometry)
         if name not in self.ratios:
-            ours = self.library()
+            ours = self.library
             if ours is None or config.library_kernels != "measure":
                 return PACKED_WAY
             if not is_time_left():
@@ -126,11 +127,11 @@ class Convolutions:
             followed = self._is_followed(node)
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
-        return PACKED_WAY if self.library() is None else _least(self.ratios[name])
+        return PACKED_WAY if self.library is None else _least(self.ratios[name])
 
     def _fastest_own(self, node: ExternKernel, geometry: Geometry) -> str:
         """The same without any library's."""
-        if self.library() is None:
+        if self.library is None:
             return PACKED_WAY
         ratios = self.ratios.get(self.kind(node, geometry))
         if ratios is None:
@@ -144,6 +145,7 @@ class Convolutions:
             return False
         return node.layout is not None and reader.layout.numel() == node.layout.numel()
 
+    @functools.cached_property
     def library(self) -> Convolver | None:
         toolchain = find_toolchain(self.store)
         if isinstance(toolchain, str):
@@ -162,7 +164,7 @@ class Convolutions:
     def _ours(
         self, node: ExternKernel, weight: ViewRef, winograd: bool, is_depthwise: bool
     ) -> ExternKernel:
-        library = self.library()
+        library = self.library
         assert library is not None
         kind, make, size_of = "panels", library.panels, library.panels_size
         if winograd:
@@ -249,10 +251,22 @@ def _in_last_format(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
 
 
-def _measured(geometry: Geometry) -> Geometry:
-    while geometry.images > 1 and _trial_bytes(geometry) > MOST_BYTES:
+def _measured(geometry: Geometry, threads: int) -> Geometry:
+    """What is measured in place of a convolution: as many images, and rows of one, as tell how the
+    ways compare."""
+    while _is_large(geometry, threads) and geometry.images > 1:
         geometry = replace(geometry, images=geometry.images // 2)
+    while _is_large(geometry, threads) and geometry.out_size[0] >= 2 * FEWEST_ROWS:
+        part = geometry.with_rows(geometry.out_size[0] // 2)
+        if part.size[0] < 1:
+            break  # the rest is padding
+        geometry = part
     return geometry
+
+
+def _is_large(geometry: Geometry, threads: int) -> bool:
+    too_long = geometry.operations() > MOST_OPERATIONS * threads
+    return too_long or _trial_bytes(geometry) > MOST_BYTES
 
 
 def _trial_bytes(geometry: Geometry) -> int:
@@ -263,8 +277,8 @@ def _trial_bytes(geometry: Geometry) -> int:
 
 
 def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> Ratios:
-    """Of each way of our own; of fewer images, where what is read and written is large."""
-    geometry = _measured(geometry)
+    """Of each way of our own; of a part, where that is large."""
+    geometry = _measured(geometry, threads)
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
     how = (geometry.padding, geometry.stride, geometry.dilation, geometry.groups)
@@ -295,5 +309,6 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
         ways = {PACKED_WAY: [functools.partial(by_onednn, number) for number in range(count)]}
         for way in panels:
             ways[way] = [functools.partial(by_ours, way, number) for number in range(count)]
-        found = compare(ways, PACKED_WAY, dict.fromkeys(panels, 0.0), clock, MOST_SECONDS)
+        margins = dict.fromkeys(panels, 0.0)
+        found = compare(ways, PACKED_WAY, margins, clock, MOST_SECONDS, best_only=True)
         return {way: found[way] for way in panels}

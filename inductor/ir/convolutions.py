@@ -5,7 +5,7 @@ In: a call of `aten.convolution`. Out: its `Geometry`, or None where it is anoth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,6 +52,12 @@ class Geometry:
     def is_depthwise(self) -> bool:
         """Whether each channel has a window of its own (`codegen/cpp/depthwise.py`)."""
         return 1 < self.groups == self.channels == self.out_channels
+
+    def with_rows(self, count: int) -> Geometry:
+        """The convolution that makes so many rows of the result of an image. Padding stays."""
+        (down, _), (window, _), (dilation, _) = self.stride, self.window, self.dilation
+        rows = (count - 1) * down + (window - 1) * dilation + 1 - 2 * self.padding[0]
+        return replace(self, size=(rows, self.size[1]), out_size=(count, self.out_size[1]))
 
     def operations(self) -> int:
         """Products of a number with a number."""

@@ -88,10 +88,13 @@ def noise(*size: int) -> torch.Tensor:
 def compare(
     ways: Mapping[str, Calls], usual: str, margins: Mapping[str, float],
     clock: Callable[[], float], seconds: float, counts: Callable[[], bool] = lambda: True,
+    best_only: bool = False,
 ) -> dict[str, float]:
     """See the top of the file. margins: the logarithm at which each other way is better than the
     usual one; seconds: after so many, what is not clear stays so; counts: asked whether what was
-    measured so far is worth anything: if not, it ends."""
+    measured so far is worth anything: if not, it ends; best_only: by how much a way is better or
+    worse does not matter, so that one far on either side of its margin, or far behind another way,
+    is left alone after the first rounds."""
     for calls in ways.values():
         calls[0]()  # warms up
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -106,8 +109,10 @@ def compare(
             times[name].append(max(clock() - start, SHORTEST))
         if done >= FEWEST_ROUNDS and not counts():
             break
-        is_done = _is_clear if done >= FEWEST_ROUNDS else _is_far
         if done >= FIRST_ROUNDS:
+            is_done = _is_clear if done >= FEWEST_ROUNDS else _is_far
+            if best_only:
+                open_ways = [n for n in open_ways if not _is_decided(n, times, usual, margins[n])]
             open_ways = [n for n in open_ways if not is_done(times[n], times[usual], margins[n])]
     return {
         name: 0.0 if name == usual else _ratio(times[name], times[usual]) for name in ways
@@ -121,7 +126,17 @@ def _ratio(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _is_far(one: Sequence[float], other: Sequence[float], margin: float) -> bool:
-    return all(math.log(a / b) - margin > FAR for a, b in zip(one, other, strict=True))
+    """Whether it was much slower in each round that both have run."""
+    return all(math.log(a / b) - margin > FAR for a, b in zip(one, other, strict=False))
+
+
+def _is_decided(
+    name: str, times: Mapping[str, Sequence[float]], usual: str, margin: float
+) -> bool:
+    """Whether a way was much faster than the usual one in each round, or much slower than some."""
+    others = (each for way, each in times.items() if way != name)
+    behind = any(_is_far(times[name], other, 0.0) for other in others)
+    return behind or _is_far(times[usual], times[name], -margin)
 
 
 def _is_clear(one: Sequence[float], other: Sequence[float], margin: float) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 PLAIN_TEXT = r"""
 enum { WIDE = COLUMNS, BLOCK = ROWS, HEIGHT = 8 * BLOCK, ROUND = CHAIN };
-enum { PLAIN_ROWS = 2 * WIDE + 1, MOST_COPIED = 1 << 24 };
+// From MANY rows of a on, panels of the weight are made at each call: that costs less.
+enum { PLAIN_ROWS = 2 * WIDE + 1, MANY = 384, MOST_COPIED = 1 << 24 };
 
 // sums [R, WIDE] += R rows of w, ldw apart, times `depth` terms of a panel.
 template <int R>
@@ -137,10 +138,10 @@ struct Plain {
 };
 
 // Whether a product is one for `plain`: rows of both sides dense, those of the weight not all in
-// the same sets of the cache, and enough rows of a.
+// the same sets of the cache, and enough rows of a, but not many.
 static bool is_plain(i64 m, i64 k, i64 step, i64 row, i64 column) {
   return row == 1 && step == 1 && column >= k && column % ALIAS && m >= PLAIN_ROWS &&
-         m * k <= MOST_COPIED;
+         m < MANY && m * k <= MOST_COPIED;
 }
 
 static int plain(Plain p, i64 threads) {

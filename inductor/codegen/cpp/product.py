@@ -400,8 +400,10 @@ _ENTRIES = r"""
 #define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT i64 PRODUCT_COLUMNS() { return COLUMNS; }
 
-// Whether [m, k] times the transpose of a dense [n, k] reads that where it lies.
-EXPORT int PRODUCT_PLAIN(i64 m, i64 k) { return is_few(m, k, 1, 1, k) || is_plain(m, k, 1, 1, k); }
+// Whether a product of dense rows with a dense weight [n, k] wants no panels of it beforehand.
+EXPORT int PRODUCT_PLAIN(i64 m, i64 k) {
+  return m >= MANY || is_few(m, k, 1, 1, k) || is_plain(m, k, 1, 1, k);
+}
 
 // All panels of b [k, n], one behind the other: ceil(n / COLUMNS) * k * COLUMNS numbers.
 EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* to) {

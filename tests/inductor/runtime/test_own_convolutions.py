@@ -209,7 +209,7 @@ def always_ours(
     use = library_convolutions.Convolutions
 
     def always(self: Any, node: Any, geometry: Geometry) -> str:
-        assert self.library() is not None
+        assert self.library is not None
         return request.param if geometry.suits_winograd() else "ours"
 
     monkeypatch.setattr(use, "fastest", always)
@@ -413,7 +413,7 @@ def test_without_time_most_answers_decide(
 ) -> None:
     geometry = Geometry(1, channels, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
     asked = SimpleNamespace(
-        ratios={"one": {"ours": ratio}, "other": {"ours": ratio, "winograd": other}}, library=lambda: convolver, measured=False, with_ours=True,
+        ratios={"one": {"ours": ratio}, "other": {"ours": ratio, "winograd": other}}, library=convolver, measured=False, with_ours=True,
         _is_followed=lambda node: False, kind=lambda node, geometry: "a third",
     )  # fmt: skip
     with trials.spending(0.0):
@@ -422,12 +422,38 @@ def test_without_time_most_answers_decide(
     assert not asked.measured and len(asked.ratios) == 2
 
 
-@pytest.mark.parametrize(("images", "fewer"), [(32, 8), (5, 5), (1, 1)])
-def test_large_images_are_measured_a_few_at_a_time(images: int, fewer: int) -> None:
-    size = (112, 112) if images < 32 else (56, 112)
-    geometry = Geometry(images, 64, size, 64, size, (3, 3), (1, 1), (1, 1), (1, 1))
-    measured = library_convolutions._measured(geometry)
-    assert measured.images == fewer and measured == replace(geometry, images=fewer)
+@pytest.mark.parametrize(
+    ("images", "size", "channels", "fewer", "rows"),
+    [(32, (56, 112), 8, 8, 56), (5, (14, 14), 64, 5, 14), (1, (28, 28), 64, 1, 28),
+     (8, (28, 28), 256, 1, 28), (2, (112, 112), 256, 1, 28), (1, (31, 200), 512, 1, 31)],
+)  # fmt: skip
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_part_of_a_large_convolution_is_measured(
+    images: int, size: tuple[int, int], channels: int, fewer: int, rows: int, stride: int
+) -> None:
+    whole = (size[0] * stride, size[1] * stride)
+    out = max(channels, 64)
+    how: Any = ((3, 3), (stride, stride), (1, 1), (1, 1))
+    geometry = Geometry(images, channels, whole, out, size, *how)
+    part = library_convolutions._measured(geometry, 2)
+    assert (part.images, part.out_size) == (fewer, (rows, size[1]))
+    made = nn.functional.conv2d(torch.randn(1, 1, *part.size), torch.randn(1, 1, 3, 3), None, stride, 1)
+    assert made.shape[2:] == part.out_size
+    unlike = replace(geometry, images=part.images, size=part.size, out_size=part.out_size)
+    assert part == unlike
+
+
+def test_more_threads_measure_more() -> None:
+    geometry = Geometry(8, 256, (56, 56), 256, (56, 56), (3, 3), (1, 1), (1, 1), (1, 1))
+    parts = [library_convolutions._measured(geometry, threads) for threads in (1, 4, 64)]
+    assert [part.images for part in parts] == [1, 1, 4]
+    assert [part.out_size[0] for part in parts] == [28, 28, 56]
+
+
+def test_padding_alone_is_not_measured() -> None:
+    geometry = Geometry(1, 512, (64, 64), 512, (100, 100), (1, 1), (1, 1), (18, 18), (1, 1))
+    part = library_convolutions._measured(geometry, 1)
+    assert part.size[0] >= 1 and part.out_size[0] == part.size[0] + 36
 
 
 def test_what_is_measured_is_kept() -> None:

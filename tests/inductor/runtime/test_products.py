@@ -120,16 +120,16 @@ def test_other_instruction_sets(flags: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("how", ["rows", "turned", "plain", "few"])
+@pytest.mark.parametrize("how", ["rows", "turned", "plain", "few", "many"])
 def test_each_part_is_finished_once(product: Product, threads: int, how: str) -> None:
     """By which thread ever: each part of the result is complete when the epilogue gets it."""
     numbers = random.Random(threads)
     m, n, k = numbers.randint(90, 300), numbers.randint(400, 1300), numbers.randint(700, 1000)
-    m = numbers.randint(1, 8) if how == "few" else m
+    m = {"few": numbers.randint(1, 8), "many": numbers.randint(384, 900)}.get(how, m)
     x, weight = torch.randn(k, m).t() if how == "turned" else torch.randn(m, k), torch.randn(k, n)
     out, seen, taken = torch.zeros(m, n), torch.zeros(m, n), torch.empty(m, n)
     right, strides = product.panels(weight), (0, 0)
-    if how in ("plain", "few"):
+    if how in ("plain", "few", "many"):
         weight = torch.randn(n, k).t()
         right, strides = weight, (1, k)
         assert product.is_plain(m, k)
@@ -155,6 +155,17 @@ def test_dense_weights_are_read_where_they_lie(product: Product) -> None:
         for start in (None, bias):
             out = torch.full((m, n), float("nan"))
             product.multiply(x, weight.t(), start, out, 2)
+            assert_right(out, x, weight.t(), start)
+
+
+def test_many_rows_want_no_panels_beforehand(product: Product) -> None:
+    """Whatever the weight's rows: panels are made at the call."""
+    for m, n, k in itertools.product((384, 385, 790), (1, 48, 50, 700), (5, 193, 1024)):
+        assert product.is_plain(m, k)
+        x, weight, bias = torch.randn(m, k + 1)[:, :k], torch.randn(n, k), torch.randn(n)
+        for start, threads in ((None, 1), (bias, 3)):
+            out = torch.full((m, n), float("nan"))
+            product.multiply(x, weight.t(), start, out, threads)
             assert_right(out, x, weight.t(), start)
 
 

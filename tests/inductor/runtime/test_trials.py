@@ -76,6 +76,38 @@ def test_rounds_that_contradict_one_another_go_on(monkeypatch: pytest.MonkeyPatc
     assert clock.calls.count("other") > 15
 
 
+def best(ways: dict[str, list[Callable[[], Any]]], clock: Clock) -> dict[str, float]:
+    return trials.compare(ways, "usual", MARGINS, clock, 60.0, best_only=True)
+
+
+def test_the_best_is_known_after_the_first_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`near` is near the usual way, but far behind `fast`."""
+    clock = Clock()
+    monkeypatch.setattr(trials.time, "perf_counter", clock)
+    ways = {name: clock.way(name, took) for name, took in (("usual", 1.0), ("near", 0.95), ("fast", 0.5))}
+    found = best(ways, clock)
+    assert found == {"usual": 0.0, "near": pytest.approx(math.log(0.95)), "fast": pytest.approx(-math.log(2))}
+    for name in ways:
+        assert clock.calls.count(name) == 1 + trials.FIRST_ROUNDS
+
+
+def test_what_may_be_the_best_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(trials.time, "perf_counter", clock)
+    ways = {"usual": clock.way("usual", 1.0), "near": clock.way("near", 0.95), "slow": clock.way("slow", 1.5)}
+    best(ways, clock)
+    assert clock.calls.count("slow") == 1 + trials.FIRST_ROUNDS
+    assert clock.calls.count("near") > 20
+
+
+def test_one_fast_round_in_the_beginning_does_not_decide() -> None:
+    clock = Clock()
+    ways = {"usual": clock.way("usual", 1.0), "other": clock.way("other", 1.2, 0.3, *[1.2] * 90)}
+    found = best(ways, clock)
+    assert clock.calls.count("other") > 1 + trials.FIRST_ROUNDS
+    assert found["other"] == pytest.approx(math.log(1.2))
+
+
 def test_disturbances_do_not_count() -> None:
     clock = Clock()
     ways = {"usual": clock.way("usual", 1.0), "other": clock.way("other", 0.5, 0.5, 30.0, 0.5)}
