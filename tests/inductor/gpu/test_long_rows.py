@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
-from triton_kernels import Index_zero, softmax, stage
+from triton_kernels import Index_zero, softmax, stage, unaligned_rows_alone
 from triton_reference import layout_of
 
 from inductor.codegen.triton.configs import (
@@ -55,6 +56,16 @@ def test_last_pass_leaves_the_cache_to_others(columns, in_last) -> None:
     first, last = text.split("tl.reduce", 1)
     assert EVICT_FIRST not in first
     assert last.count(EVICT_FIRST) == in_last  # a load and a store, and those of the ends of rows
+
+
+def test_values_of_unaligned_rows_are_read_once() -> None:
+    kernel, buffers = unaligned_rows_alone(600, 2049)
+    (source,) = print_kernel(kernel, {n: layout_of(t) for n, t in buffers.items()}).sources
+    head, loop = re.split(r"(?m)^    for base in ", source.text)
+    assert "tl.load(in1 + (x))" in head and "in1" not in loop
+    kernel, buffers = unaligned_rows_alone(100, 2049)
+    (source,) = print_kernel(kernel, {n: layout_of(t) for n, t in buffers.items()}).sources
+    assert "for base" not in source.text
 
 
 def test_small_tensors_stay_in_the_cache() -> None:
