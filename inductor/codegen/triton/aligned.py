@@ -19,7 +19,7 @@ from inductor.ir.extent import Extent
 from inductor.ir.index import Index, variable
 
 STRETCH, MOST_ELEMENTS = 16, 8  # bytes; of a stretch
-FEWEST_COLUMNS = 2048
+FEWEST_IN_PARTS = 2048
 ROW_VARIABLES = {"x"}
 NOT_IN_PARTS = frozenset({"indirect", "keep"})
 
@@ -41,7 +41,7 @@ def unaligned_rows(launch: Launch, stage: Stage) -> Unaligned | None:
     """None where rows begin at whole stretches anyway, or not all accesses of columns lie alike."""
     if launch.persistent or launch.tiled or launch.splits != 1 or stage.serial != 1:
         return None
-    if type(stage.columns) is Extent or stage.columns < FEWEST_COLUMNS:
+    if type(stage.columns) is Extent or stage.columns < FEWEST_IN_PARTS:
         return None
     if any(op.name in NOT_IN_PARTS for op in stage.ops):
         return None

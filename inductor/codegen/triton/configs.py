@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from inductor.codegen.triton.aligned import has_unaligned_rows
 from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
 from inductor.codegen.triton.tiling import LONG_ROW, rows_alike
-from inductor.ir.body import Op
 from inductor.ir.extent import Extent, hint_of
 
 WARP = 32
@@ -34,12 +35,14 @@ LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, 
 LONG_LOOP_BLOCKS = ((1 << 15, (1, 8192, 16)), (1 << 13, (1, 4096, 16)))  # for so many columns
 FEW_LOADS = 2  # of which a thread holds many elements without trouble
 # Long rows of exponentials, of which a step takes several tiles: sums alone, and with a second pass
-# that stores: a multiprocessor then has one program, whose row is still in the cache.
-EXPONENTIALS, EXPONENTIALS_STORED = (1, 1024, 8), (1, 4096, 32)
+# that stores, for which the row should still be in the cache.
+EXPONENTIALS, EXPONENTIALS_OF_MANY = (1, 1024, 8), (1, 1024, 4)  # rows
+EXPONENTIALS_OF_LONGEST, EXPONENTIALS_STORED_LONGEST = (1, 2048, 8), (1, 8192, 32)
+MANY_ROWS, LONGEST = 1024, 192 << 10  # bytes of a row of half precision
+EXPONENTIALS_STORED, EXPONENTIALS_IN_HALF = (1, 4096, 32), (1, 4096, 16)
+EXPONENTIALS_UNALIGNED = (1, 2048, 16)  # in half precision
 FEW_WARPS = 2
 EVEN_ROWS = 8  # fewer alike rows are not looked for
-EXPONENTIALS_IN_HALF = (1, 2048, 32)  # stored, too, of rows that do not begin at 16 bytes
-ALIGNMENT = 16
 FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
 
@@ -222,15 +225,18 @@ def _for_exponentials(launch: Launch) -> list[tuple[int, int, int]]:
         op for stage in launch.stages for op in stage.ops
         if op.name in ("load", "store") and op.index is not None and op.index.stride_of("r") != 0
     ]  # fmt: skip
+    columns = max(stage.columns for stage in launch.stages)
+    width = max(op.dtype.itemsize for op in accesses if op.name == "load")
+    is_half = width == torch.float16.itemsize
+    longest = is_half and width * hint_of(columns) > LONGEST
     if all(op.name == "load" for op in accesses):
-        return [EXPONENTIALS]
-    aligned = all(_begins_aligned(op) for op in accesses if op.dtype.itemsize == 2)
-    return [EXPONENTIALS_STORED if aligned else EXPONENTIALS_IN_HALF]
-
-
-def _begins_aligned(op: Op) -> bool:
-    step = None if op.index is None else op.index.stride_of("x")
-    return type(step) is int and step * op.dtype.itemsize % ALIGNMENT == 0
+        many = EXPONENTIALS_OF_MANY if hint_of(launch.rows) >= MANY_ROWS else EXPONENTIALS
+        return [EXPONENTIALS_OF_LONGEST if longest else many]
+    if not is_half:
+        return [EXPONENTIALS_STORED]
+    if longest:
+        return [EXPONENTIALS_STORED_LONGEST]
+    return [EXPONENTIALS_UNALIGNED if has_unaligned_rows(launch) else EXPONENTIALS_IN_HALF]
 
 
 def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from inductor.codegen.triton.aligned import has_unaligned_rows
 from inductor.codegen.triton.join import join_stages
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
 from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.online import join_maxima
 from inductor.codegen.triton.recompute import hand_on_row_values, nothing, recompute_locals
 from inductor.codegen.triton.split import ROWS_OF_A_PROGRAM, reads_along_rows, split_columns
-from inductor.codegen.triton.tiling import choose_tile
+from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.index import Index, IndexLike, constant, variable
@@ -149,6 +150,11 @@ def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
         tile = choose_tile(kernel)
         if tile is not None:
             return _tiled_launch(kernel, *tile), []
+        unaligned = choose_unaligned_rows(kernel)
+        if unaligned is not None:
+            launch = replace(_tiled_launch(kernel, *unaligned), tiled=False, persistent=False)
+            if has_unaligned_rows(launch):
+                return launch, []
         extents = (*kernel.outer, *kernel.stages[0].ranges)
         flat = tuple(_flat_stage(kernel, stage) for stage in kernel.stages)
         return Launch(kernel.name, product(extents), flat, kernel.locals), []

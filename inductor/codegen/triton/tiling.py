@@ -21,6 +21,7 @@ from inductor.scheduler.schedule import Kernel
 LONG_ROW = 2048
 SHORTEST = 8  # a tile does not pay for shorter loops
 MOST_COLUMNS = 1 << 20  # blocks of columns are counted in the second axis of the grid
+FEWEST_LOOPS = 528  # rows of which each is a program's: four for each multiprocessor
 SLOW = frozenset({"exp", "tanh", "erf", "sigmoid", "log", "truediv", "rsqrt", "sqrt"})
 EVEN_HALVES = 8  # elements of half precision that are moved at a time
 FEWEST_SHARED, MOST_SHARED = 16, 1024  # columns of rows with common values
@@ -36,8 +37,8 @@ def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
     ranges = kernel.stages[0].ranges
     if kernel.locals or any(stage.ranges != ranges for stage in kernel.stages):
         return None
-    names = [f"o{n}" for n in range(len(kernel.outer))] + [f"i{n}" for n in range(len(ranges))]
-    extents = dict(zip(names, (*kernel.outer, *ranges), strict=True))
+    extents = _loops_of(kernel)
+    names = list(extents)
     ops = [op for stage in kernel.stages for op in stage.ops]
     stores = Counter(filter(None, (_along(op, extents) for op in ops if op.name == "store")))
     if not stores:
@@ -60,12 +61,38 @@ def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
 def _long_rows(ops: list[Op], column: str, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Where rows are long and something is loaded for each row: what is computed of it should not
     be computed for each element. Only rows that begin where many bytes can be moved at a time."""
+    length = extents[column]
+    if type(length) is Extent or length % EVEN != 0:
+        return None
+    return _rows_with_values(ops, column, extents)
+
+
+def choose_unaligned_rows(kernel: Kernel) -> tuple[int, int] | None:
+    """The same for rows that begin anywhere, each of them a loop: see `aligned`."""
+    if len(kernel.stages) != 1 or kernel.locals:
+        return None
+    extents = _loops_of(kernel)
+    sizes = list(extents.values())
+    if len(sizes) < 2 or any(type(size) is Extent for size in sizes):
+        return None
+    if sizes[-1] % EVEN == 0 or math.prod(sizes[:-1]) < FEWEST_LOOPS:
+        return None
+    return _rows_with_values(list(kernel.stages[0].ops), list(extents)[-1], extents)
+
+
+def _loops_of(kernel: Kernel) -> dict[str, int]:
+    """The outer loops and those of the first stage, by the names of their variables."""
+    ranges = kernel.stages[0].ranges
+    names = [f"o{n}" for n in range(len(kernel.outer))] + [f"i{n}" for n in range(len(ranges))]
+    return dict(zip(names, (*kernel.outer, *ranges), strict=True))
+
+
+def _rows_with_values(
+    ops: list[Op], column: str, extents: Mapping[str, int]
+) -> tuple[int, int] | None:
     names = list(extents)
     at = names.index(column)
-    length = extents[column]
-    if at != len(names) - 1 or at == 0 or type(length) is Extent:
-        return None
-    if length < LONG_ROW or length % EVEN != 0:
+    if at != len(names) - 1 or at == 0 or extents[column] < LONG_ROW:
         return None
     loads = [op for op in ops if op.name == "load" and op.index is not None]
     outer = set(names[:-1])

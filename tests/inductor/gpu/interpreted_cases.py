@@ -12,13 +12,14 @@ from triton_kernels import CASES, every_operation, gather
 from triton_random import random_kernel
 from triton_reference import layout_of, reference, run
 
-from inductor.codegen.triton import configs, eviction, plan, split, tiling
+from inductor.codegen.triton import aligned, configs, eviction, plan, split, tiling
 from inductor.codegen.triton import print_kernel as printer
 from inductor.codegen.triton.print_kernel import print_kernel
 
 SEEDS = range(*(int(n) for n in os.environ.get("TRITON_SEEDS", "0,12").split(",")))
 DEFAULT = {}
-LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "PERSISTENT_ALONG_ROWS": 4, "LOOP_BLOCKS": ((2, 16, 1), (1, 32, 1)), "CACHED": 0}
+LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "PERSISTENT_ALONG_ROWS": 4, "LOOP_BLOCKS": ((2, 16, 1), (1, 32, 1)), "CACHED": 0,
+         "FEWEST_IN_PARTS": 32, "FEWEST_LOOPS": 4, "LONG_ROW": 64}
 CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "FEWEST_COLUMNS": (40, 40), "COLUMNS_OF_A_PROGRAM": (16, 16),
         "CHUNK_STEP": (8, 8), "SHORTEST": 2, "TILES": ((8, 4, 1), (4, 16, 1))}
 
@@ -31,7 +32,7 @@ def repaired(monkeypatch) -> None:
 
 
 def use(monkeypatch, limits) -> None:
-    for module in (plan, split, configs, eviction, tiling, printer):
+    for module in (aligned, plan, split, configs, eviction, tiling, printer):
         for name, value in limits.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)

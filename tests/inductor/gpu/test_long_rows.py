@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
-from triton_kernels import Index_zero, softmax, stage
+from triton_kernels import Index_zero, softmax, stage, unaligned_rows_alone
 from triton_reference import layout_of
 
-from inductor.codegen.triton.configs import EXPONENTIALS, EXPONENTIALS_IN_HALF, EXPONENTIALS_STORED
+from inductor.codegen.triton.configs import (
+    EXPONENTIALS,
+    EXPONENTIALS_IN_HALF,
+    EXPONENTIALS_OF_MANY,
+    EXPONENTIALS_STORED,
+    EXPONENTIALS_STORED_LONGEST,
+    EXPONENTIALS_UNALIGNED,
+)
 from inductor.codegen.triton.eviction import EVICT_FIRST
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.ir.body import LoopBody
@@ -35,8 +43,8 @@ def first_config(kernel: TritonKernel) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("columns, dtype, expected", [
-    (20001, torch.float32, EXPONENTIALS_STORED), (20000, HALF, EXPONENTIALS_STORED),
-    (20001, HALF, EXPONENTIALS_IN_HALF),
+    (20001, torch.float32, EXPONENTIALS_STORED), (20000, HALF, EXPONENTIALS_IN_HALF),
+    (20001, HALF, EXPONENTIALS_UNALIGNED), (128256, HALF, EXPONENTIALS_STORED_LONGEST),
 ])  # fmt: skip
 def test_blocks_of_rows_that_are_stored(columns, dtype, expected) -> None:
     assert first_config(printed(1200, columns, dtype)) == expected
@@ -50,13 +58,24 @@ def test_last_pass_leaves_the_cache_to_others(columns, in_last) -> None:
     assert last.count(EVICT_FIRST) == in_last  # a load and a store, and those of the ends of rows
 
 
+def test_values_of_unaligned_rows_are_read_once() -> None:
+    kernel, buffers = unaligned_rows_alone(600, 2049)
+    (source,) = print_kernel(kernel, {n: layout_of(t) for n, t in buffers.items()}).sources
+    head, loop = re.split(r"(?m)^    for base in ", source.text)
+    assert "tl.load(in1 + (x))" in head and "in1" not in loop
+    kernel, buffers = unaligned_rows_alone(100, 2049)
+    (source,) = print_kernel(kernel, {n: layout_of(t) for n, t in buffers.items()}).sources
+    assert "for base" not in source.text
+
+
 def test_small_tensors_stay_in_the_cache() -> None:
     assert EVICT_FIRST not in printed(12, 20001).sources[0].text
     assert EVICT_FIRST not in printed(20000, 1000).sources[0].text  # held on the chip
 
 
-def test_sums_alone_take_small_tiles() -> None:
-    rows, columns = 600, 20001
+@pytest.mark.parametrize("rows, expected", [(600, EXPONENTIALS), (6000, EXPONENTIALS_OF_MANY)])
+def test_sums_alone_take_small_tiles(rows, expected) -> None:
+    columns = 20001
 
     def total(ops, o, i, r):
         values = ops.load("a", o[0] * columns + r[0], torch.float32)
@@ -67,4 +86,4 @@ def test_sums_alone_take_small_tiles() -> None:
     stages = kernel.stages[0], stage((rows,), (), (columns,), total)
     layouts = {name: layout_of(tensor) for name, tensor in buffers.items()}
     made = print_kernel(replace(kernel, stages=stages, locals=kernel.locals[:1]), layouts)
-    assert first_config(made) == EXPONENTIALS
+    assert first_config(made) == expected

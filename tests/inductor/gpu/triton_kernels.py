@@ -116,9 +116,9 @@ def softmax(rows: int = 6, columns: int = 50, name: str = "softmax") -> Case:
 
 
 def unaligned_rows() -> Case:
-    """Rows of 2051 elements, none but the first at a multiple of 16 bytes; those of `d` lie 24
+    """Rows of 83 elements, none but the first at a multiple of 16 bytes; those of `d` lie 24
     elements further, and the first of `e` is no whole stretch away."""
-    rows, columns, outer = 5, 2051, (5,)
+    rows, columns, outer = 5, 83, (5,)
     half = torch.float16
 
     def reduced(ops, o, i, r):
@@ -146,6 +146,19 @@ def unaligned_rows() -> Case:
         "d": torch.zeros(elements + 30), "e": torch.zeros(elements + 20),
     }
     return Kernel("unaligned_rows", outer, stages, (Local("s", F32, 1),)), buffers
+
+
+def unaligned_rows_alone(rows: int = 6, columns: int = 97) -> Case:
+    """No reductions, but a value for each row."""
+    half = torch.bfloat16
+
+    def body(ops, o, i, r):
+        x = ops.to_dtype(ops.load("a", i[0] * columns + i[1], half), F32)
+        y = ops.mul(ops.exp(x), ops.load("b", i[0], F32))
+        ops.store("c", i[0] * columns + i[1], ops.to_dtype(y, half))
+
+    buffers = {"a": torch.randn(rows, columns).to(half), "b": torch.randn(rows), "c": torch.zeros(rows, columns, dtype=half)}
+    return Kernel("unaligned_rows_alone", (), (stage((), (rows, columns), (), body),)), buffers
 
 
 def Index_zero() -> Index:
@@ -249,7 +262,7 @@ def empty_rows() -> Case:
 
 CASES = [chain, transpose, swapped, half_chain, padded, gather, scatter, softmax, long_softmax, few_rows,
          row_reductions, long_rows, split_rows, column_sum, long_column_sum, total, serial_rows,
-         through_memory, empty_rows, unaligned_rows]
+         through_memory, empty_rows, unaligned_rows, unaligned_rows_alone]
 
 
 SMALL = torch.tensor([0, 1, 2, 3, 7, 100])
