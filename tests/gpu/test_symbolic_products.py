@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dynamo.base import logs
 from dynamo.base.config import config
 from inductor import for_gpu, gpu_products
 from inductor.codegen.triton.template_configs import candidate_blocks
@@ -66,11 +67,16 @@ def test_many_rows_that_wait_for_memory(chosen: list[int], dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_measured(chosen: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Any, dtype: torch.dtype) -> None:
+def test_measured(
+    chosen: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any,
+    dtype: torch.dtype,
+) -> None:
     """What is faster at the first sizes, of which some are no multiples of a tile's."""
     monkeypatch.setattr(gpu_products, "candidate_blocks", lambda each: candidate_blocks(each)[:2])
     monkeypatch.setattr(gpu_products, "neighbours", lambda best, each: ())
-    monkeypatch.setattr(gpu_products, "ADVANTAGE", 100.0)  # whatever the library takes
+    for limit in ("ADVANTAGE", "CLOSE"):  # whatever the library takes, and whoever else is measuring
+        monkeypatch.setattr(gpu_products, limit, 100.0)
+    monkeypatch.setattr(logs.log("autotuning"), "enabled", True)
     w, b = weight(200, 120, dtype=dtype), weight(200, dtype=dtype)
 
     def f(x: Any) -> Any:
@@ -79,4 +85,4 @@ def test_measured(chosen: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with config.patch(cache_dir=str(tmp_path)), torch.no_grad():
         check(f, rows_in_turn(1000, 17, 129, 2048, columns=120, dtype=dtype), calls=4, slack=8.0,
               mode="max-autotune-no-cudagraphs", dynamic=True)
-    assert chosen == [1]
+    assert chosen == [1], capsys.readouterr().err

@@ -58,7 +58,8 @@ LIBRARY_RATE, OWN_RATE = 650e6, 480e6
 BANDWIDTH, OWN_BANDWIDTH = 4.2e6, 3.4e6
 LANES = 28e6
 # Of convolutions through windows, by the columns of a tile (64 channels or more; measured alike).
-WINDOW_RATES = {32: (200e6, 200e6), 64: (417e6, 343e6), 128: (530e6, 517e6), 256: (530e6, 711e6)}
+WINDOW_RATES = {32: (200e6, 200e6), 64: (417e6, 343e6), 128: (530e6, 517e6), 256: (530e6, 600e6)}
+ALONE_ON_CHIP = 1.18  # times the rate, where tiles do not fill the device
 FEW_CHANNELS_RATES = (99e6, 121e6)
 LAUNCH = 2.0  # microseconds
 CACHED = 24 << 20  # bytes that are still in the cache when the next kernel reads them
@@ -344,6 +345,8 @@ def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[
         resident = 1
         work = 2 * tiles * blocks.rows * blocks.columns * terms_of(one, blocks.depth)
     own = max(work / own_rate, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
+    if one.window is not None and tiles <= MULTIPROCESSORS:
+        own /= ALONE_ON_CHIP
     rounds = tiles / (MULTIPROCESSORS * resident)
     return library, own * math.ceil(rounds) / rounds
 
