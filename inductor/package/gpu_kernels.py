@@ -108,9 +108,14 @@ def compile_functions(
     with tempfile.TemporaryDirectory() as name:
         modules = {text: _module(text, Path(name)) for text in {one.text for one in functions}}
         install_unpacking()
-        with ThreadPoolExecutor(max(1, workers)) as pool:
-            made = pool.map(lambda one: _compiled(one, modules[one.text], capability), functions)
-            return dict(zip(functions, made, strict=True))
+        try:
+            with ThreadPoolExecutor(max(1, workers)) as pool:
+                made = pool.map(
+                    lambda one: _compiled(one, modules[one.text], capability), functions)
+                return dict(zip(functions, made, strict=True))
+        finally:
+            for module in modules.values():
+                sys.modules.pop(module.__name__, None)
 
 
 def _module(text: str, folder: Path) -> Any:
