@@ -17,6 +17,12 @@ blocks of calls that take turns in one process; `spread` is the upper quartile o
 the first. `--hold COMMAND` names a command that keeps others from the machine for as long as it
 runs (it must copy its input to its output, as `cat` does).
 
+`--slots N` runs N models at once, each alone on two cores of its own with all its ways in turns;
+`--timed K` lets K of them be timed at a time while the others compile. On 16 cores:
+
+    python -m benchmarks.paper table2 --slots 8 --timed 3 --timing 4 --each 60 --seconds 300
+    python -m benchmarks.paper table4 --slots 8 --timed 2 --timing 8 --each 100 --seconds 300
+
 On a machine with 16 cores and one GPU, about 500 seconds each; run again with `--resume`, the next
 models follow:
 

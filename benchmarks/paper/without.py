@@ -30,6 +30,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "inlining": {"leave_out": "inlining"},
     "fusion, inlining": {"leave_out": "fusion, inlining"},
 }
+# Why a stage stays that the models of a run do not need; told where leaving it out costs nothing.
+REASONS = {
+    "layout": "it is for convolutions; models without them gain nothing",
+    "templates": "they are for shapes where the library is slower; elsewhere the library is taken",
+    "attention": "it is for attention that the library does slower (masks, few queries, GPUs); of "
+    "a model that has none, a difference is noise",
+    "library choice": "it is for products and convolutions where the usual library is the slower",
+    "freezing": "it is for weights that a library would put in order at each call",
+    "patterns": "it is for attention that is written out, and products with biases; models that "
+    "call scaled_dot_product_attention have nothing to be found",
+    "decompositions": "it is for operators without a lowering: all those of these models have one",
+    "fusion": "alone it is made good by inlining where each tensor is read once",
+    "inlining": "alone it is made good by fusion, which keeps a tensor in a register",
+}
+COSTS = -0.02  # of the geometric mean: less is noise
 ON_CPU = ("library choice", "freezing")
 GRAPHS = "with CUDA graphs"  # an addition: the default has none
 
@@ -90,8 +105,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
                 continue
             whole, part = (statistics.geometric_mean(column) for column in zip(*both, strict=True))
             title = {ALL: "all optimizations", GRAPHS: GRAPHS}.get(name, f"without {name}")
+            why = REASONS.get(name, "") if part - whole > COSTS else ""
             found.append(f"{kind}, {title}: {part:.2f}"
-                         + ("" if name == ALL else f" ({part - whole:+.2f})"))  # fmt: skip
+                         + ("" if name == ALL else f" ({part - whole:+.2f})")
+                         + (f"; {why}" if why else ""))  # fmt: skip
     return found
 
 

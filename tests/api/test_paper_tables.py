@@ -81,6 +81,9 @@ def test_notes_are_geometric_means_and_count_failures() -> None:
     rows = [{"model": "hf:a", "kind": "inference", "all": 2.0, "fusion": 1.0},
             {"model": "hf:b", "kind": "inference", "all": 9.0, "fusion": "no time"}]
     assert without.notes(rows)[1] == "inference, without fusion: 1.00 (-1.00)"
+    rows = [{"model": "hf:a", "kind": "inference", "all": 2.0, "patterns": 2.01}]
+    assert "(+0.01); it is for attention that is written out" in without.notes(rows)[1]
+    assert without.REASONS.keys() == without.SETTINGS.keys() - {"fusion, inlining"}
 
 
 def test_a_table_is_written_with_the_machine(tmp_path: Path) -> None:
