@@ -33,6 +33,7 @@ ROW_LENGTHS = (128, 512, 1024, 2048, 4096, 8192)  # tiles for rows whose length 
 ANY_NUMBER = 1 << 62
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
 LONG_LOOP_BLOCKS = ((1 << 15, (1, 8192, 16)), (1 << 13, (1, 4096, 16)))  # for so many columns
+UNALIGNED_BLOCK = (1, 2048, 8)  # of rows that begin anywhere, each of which a program passes once
 FEW_LOADS = 2  # of which a thread holds many elements without trouble
 # Long rows of exponentials, of which a step takes several tiles: sums alone, and with a second pass
 # that stores, for which the row should still be in the cache.
@@ -248,6 +249,8 @@ def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:
     ]
     if max(map(len, read)) > FEW_LOADS:
         return []
+    if has_unaligned_rows(launch) and not any(stage.reduction for stage in launch.stages):
+        return [UNALIGNED_BLOCK]
     return [block for least, block in LONG_LOOP_BLOCKS if widest >= least][:1]
 
 

@@ -17,6 +17,7 @@ from inductor.codegen.triton.configs import (
     EXPONENTIALS_STORED,
     EXPONENTIALS_STORED_LONGEST,
     EXPONENTIALS_UNALIGNED,
+    UNALIGNED_BLOCK,
 )
 from inductor.codegen.triton.eviction import EVICT_FIRST
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
@@ -63,6 +64,8 @@ def test_values_of_unaligned_rows_are_read_once() -> None:
     (source,) = print_kernel(kernel, {n: layout_of(t) for n, t in buffers.items()}).sources
     head, loop = re.split(r"(?m)^    for base in ", source.text)
     assert "tl.load(in1 + (x))" in head and "in1" not in loop
+    config = source.choices.all()[0]
+    assert (config.rows, config.columns, config.warps) == UNALIGNED_BLOCK
     kernel, buffers = unaligned_rows_alone(100, 2049)
     (source,) = print_kernel(kernel, {n: layout_of(t) for n, t in buffers.items()}).sources
     assert "for base" not in source.text
