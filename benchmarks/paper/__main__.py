@@ -79,8 +79,10 @@ def size_of(options: argparse.Namespace) -> str:
 
 
 def name_of(table: str, size: str) -> str:
-    """Of the files: small models have files of their own where the table is of others."""
-    return f"{table}-small" if size == "small" != TABLES[table].size else table
+    """Of the files: small models have files of their own where the table is of others, and others
+    where it is of small ones."""
+    own = TABLES[table].size
+    return f"{table}-{size}" if size != own and "small" in (size, own) else table
 
 
 def runs_of(options: argparse.Namespace) -> list[Run]:

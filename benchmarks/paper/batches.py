@@ -29,13 +29,15 @@ BESIDE = 3.0  # seconds beside the timing that a process takes when it is its tu
 
 @dataclass(slots=True)
 class Child:
-    """A process with what it has said. why: what stopped it."""
+    """A process with what it has said. why: what stopped it. own_group: whether what it starts
+    ends with it; otherwise it ends with those that its parent belongs to."""
 
     run: Run
     process: subprocess.Popen[bytes]
     said: IO[str]
     complained: IO[str]
     why: str = ""
+    own_group: bool = True
 
     def is_ready(self) -> bool:
         ready = Path(self.run.folder) / f"ready-{self.run.number}"
@@ -44,7 +46,10 @@ class Child:
     def stop(self, why: str) -> None:
         """Ends it, and its compilers as well."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            if self.own_group:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
             self.process.wait()
             self.why = why
 
@@ -85,13 +90,13 @@ def skipped(run: Run, why: str) -> Row:
     return {"model": run.model, **kind, "skipped": why}
 
 
-def start(table: str, run: Run) -> Child:
+def start(table: str, run: Run, own_group: bool = True) -> Child:
     facts = {**asdict(run), "began": 0.0}
     command = [sys.executable, "-m", "benchmarks.paper", table, "--work", json.dumps(facts)]
     said, complained = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115
     process = subprocess.Popen(
-        command, stdout=said, stderr=complained, cwd=ROOT, start_new_session=True)
-    return Child(run, process, said, complained)
+        command, stdout=said, stderr=complained, cwd=ROOT, start_new_session=own_group)
+    return Child(run, process, said, complained, own_group=own_group)
 
 
 def batch(table: str, runs: Sequence[Run], limit: float) -> Iterator[list[Row]]:

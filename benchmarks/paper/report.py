@@ -15,11 +15,14 @@ import torch
 Row = dict[str, Any]
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 CORES = 2  # of a slot
-PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnxruntime", "openvino", "triton")
+PACKAGES = ("torch", "transformers", "timm", "torchvision", "triton")
+ENGINES = ("onnxruntime", "openvino")  # of the tables that measure them
+WITH_ENGINES = ("table3",)
 
 
-def machine(cuda: bool, slots: int = 0) -> dict[str, Any]:
-    """slots: see `slots.py`; the counts of cores and threads are those of one of them."""
+def machine(cuda: bool, slots: int = 0, name: str = "") -> dict[str, Any]:
+    """slots: see `slots.py`; the counts of cores and threads are those of one of them. name: of the
+    table."""
     found: dict[str, Any] = {
         "processor": _processor(), "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(), "python": platform.python_version(),
@@ -29,7 +32,7 @@ def machine(cuda: bool, slots: int = 0) -> dict[str, Any]:
     if cuda and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
         found["cuda"] = torch.version.cuda
-    for package in PACKAGES:
+    for package in (*PACKAGES, *(ENGINES if name in WITH_ENGINES else ())):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -93,7 +96,9 @@ def known_rows(
     if not path.exists():
         return []
     known = json.loads(path.read_text())
-    same = known["machine"] == machine(cuda, slots) and known.get("size") == size
+    other = () if name in WITH_ENGINES else ENGINES
+    where = {fact: value for fact, value in known["machine"].items() if fact not in other}
+    same = where == machine(cuda, slots, name) and known.get("size") == size
     rows: list[Row] = known["rows"] if same else []
     return rows
 
@@ -103,7 +108,7 @@ def write(
     command: str, folder: Path = RESULTS, size: str = "", slots: int = 0,
 ) -> str:
     """Writes both files and gives the Markdown. A run that is killed leaves whole files."""
-    where = machine(cuda, slots)
+    where = machine(cuda, slots, name)
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-cuda" if cuda else name
     data = {"table": name, "command": command, "size": size, "machine": where,

@@ -6,14 +6,16 @@ a GPU float16 for inference and bfloat16 for training. Wrong results (`judge.py`
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 import dynamo
+from benchmarks.paper.apart import LATE, Apart
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import TRAINING, build, kinds_of, step_of, timed
 from benchmarks.paper.report import Row
@@ -56,6 +58,24 @@ def dtype_of(run: Run, training: bool) -> torch.dtype:
 
 
 def rows(run: Run) -> list[Row]:
+    ways = CUDA if run.cuda else CPU
+    wanted = run.ways or (USUAL if run.cuda else tuple(CPU))
+    with contextlib.ExitStack() as stack:
+        apart: dict[str, Apart] = {}
+
+        def begin() -> None:
+            if not run.apart and not apart:
+                apart.update({way: stack.enter_context(Apart("table3", run, way))
+                              for way in ways if way in ENGINES and way in wanted})  # fmt: skip
+
+        return [_row(run, [way for way in ways if way in wanted], begin, apart)]
+
+
+def _row(
+    run: Run, wanted: Sequence[str], begin: Callable[[], None], apart: Mapping[str, Apart]
+) -> Row:
+    """begin: starts the processes of engines, which prepare beside the ways behind the first: its
+    seconds are told."""
     training = run.kind == TRAINING
     dtype = dtype_of(run, training)
     case = build(run.model, run.size, run.device, dtype, training)
@@ -64,35 +84,39 @@ def rows(run: Run) -> list[Row]:
     steps: dict[str, Callable[[], Any]] = {"eager's": step_of(case, case.model, training)}
     cells: dict[str, Any] = {}
     seconds: dict[str, float] = {}
-    ways = CUDA if run.cuda else CPU
-    wanted = run.ways or (USUAL if run.cuda else tuple(CPU))
-    for way, make in ways.items():
-        if way not in wanted:
+    for way in wanted:
+        if way in ENGINES and not run.apart:
             continue
         if not run.has_time():
-            cells[way] = "no time"
+            cells[way] = LATE
             continue
         start = time.perf_counter()
         try:
-            step = step_of(case, make(case.model), training)
+            step = step_of(case, (CUDA if run.cuda else CPU)[way](case.model), training)
             found = [step() for _ in range(3)][-1]
+            seconds[way] = time.perf_counter() - start
         except Exception as error:
             cells[way] = type(error).__name__
             continue
-        seconds[way] = time.perf_counter() - start
+        finally:
+            begin()
         if judge.accepts(found):
             steps[way] = step
         else:
             cells[way] = "other results"
+    begin()
+    for each in apart.values():
+        each.prepared()
     pause = 0.05 if set(ENGINES) & steps.keys() else 0.0
     with turn(run):
         times = medians(steps, run.seconds, run.cuda, pause=pause)
+        cells |= {way: each.cell() for way, each in apart.items()}
     row["eager's ms"] = 1e3 * times["eager's"]
-    for way in filter(wanted.__contains__, ways):
+    for way in wanted:
         row[way] = times["eager's"] / times[way] if way in times else cells.get(way)
     row["compile s"] = seconds.get("inductor")
     row["spread"] = times.spread
-    return [row]
+    return row
 
 
 def notes(rows: Sequence[Row]) -> list[str]:

@@ -14,7 +14,8 @@ class Run:
     """How one model is run. kind: a word of the table's `kinds`. seconds: of timing. hold: see
     `timing.held`. ways: what is wanted of the table's columns or rows, all unless named. limit:
     seconds from `began` (on the clock `time.perf_counter`) until it must be ready to be timed.
-    folder, number, tickets: see `timing.turn`."""
+    folder, number, tickets: see `timing.turn`. apart: whether it is one way alone, of a process
+    that waits for it (`apart.py`)."""
 
     model: str
     size: str
@@ -27,6 +28,7 @@ class Run:
     folder: str = ""
     number: int = 0
     tickets: tuple[str, ...] = ()
+    apart: bool = False
     began: float = field(default_factory=time.perf_counter)
 
     @property

@@ -342,4 +342,5 @@ def test_a_crash_is_told_with_its_calls() -> None:
 def test_small_models_have_files_of_their_own() -> None:
     assert name_of("table2", "small") == "table2-small"
     assert name_of("table2", "real") == name_of("table2", "large") == "table2"
-    assert name_of("table1", "small") == "table1"
+    assert (name_of("table1", "small"), name_of("lazy", "small")) == ("table1", "lazy")
+    assert name_of("lazy", "real") == "lazy-real"
