@@ -33,7 +33,8 @@ class Recorder(TorchDispatchMode):
 
     graph: grows. stack_trace: what new nodes get as the user's stack. histories: the same by
     autograd's node, for what backward does. constants: attributes for the module, by name.
-    wrappers: the functional tensors of the inputs, by the id of the fake inside. bernoulli: whether
+    wrappers: the functional tensors of the inputs, by the id of the fake inside. true_counts: of
+    masks, how many elements are true, where a write tells. bernoulli: whether
     each draw to come is in place. in_program: False for what the program does not do itself.
     """
 
@@ -48,6 +49,7 @@ class Recorder(TorchDispatchMode):
         self.stack_trace: str | None = None
         self.histories: dict[Any, str | None] = {}
         self.wrappers: dict[int, tuple[Fake, torch.Tensor]] = {}
+        self.true_counts: dict[fx.Node, int] = {}
         self.numbers: NumberNodes | None = None
         self._constant_nodes: dict[Any, fx.Node] = {}
         self._makers: dict[int, fx.Node] = {}

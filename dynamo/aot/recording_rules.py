@@ -182,7 +182,43 @@ def _copied_number(
     return recorder.call(func, (target, number, *rest), kwargs)
 
 
+def _single_mask(indices: Any) -> int | None:
+    """Where the only index is, if that is a mask."""
+    at = [place for place, index in enumerate(indices) if index is not None]
+    if len(at) == 1 and is_fake(indices[at[0]]) and indices[at[0]].dtype is torch.bool:
+        return at[0]
+    return None
+
+
+def _put(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A write at a mask tells how many elements the mask has: as many as there are values, else the
+    write fails. (A single value may be for many.)"""
+    target, indices, values = args[:3]
+    at = _single_mask(indices)
+    if at is not None and is_fake(values) and is_static(facts_of(values)):
+        place = at + values.dim() - (target.dim() - indices[at].dim() + 1)
+        if place >= 0 and values.shape[place] != 1:
+            recorder.true_counts[recorder.node_of(indices[at])] = values.shape[place]
+    return NotImplemented
+
+
+def _at_mask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is read at a mask has a known size where the count is known: so has the gradient of the
+    values of such a write."""
+    source, indices = args
+    at = _single_mask(indices)
+    count = None if at is None else recorder.true_counts.get(recorder.node_of(indices[at]))
+    if at is None or count is None:
+        return NotImplemented
+    mask = indices[at]
+    found = recorder.call(aten.nonzero_static.default, (mask,), {"size": count})
+    columns = [recorder.call(aten.select.int, (found, 1, dim), {}) for dim in range(mask.dim())]
+    return recorder.call(func, (source, [*indices[:at], *columns]), kwargs)
+
+
 RECORD_RULES: dict[Any, Rule] = {
+    aten.index.Tensor: _at_mask,
+    aten.index_put.default: _put,
     torch.ops.profiler._record_function_exit._RecordFunction: _end_range,
     aten.lift_fresh.default: _lift,
     aten.lift.default: _lift,
