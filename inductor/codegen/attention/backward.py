@@ -20,8 +20,8 @@ dk, dv = attention_keys_some(
 """
 RUN_QUERIES: Final = """\
 dq = attention_queries_some(
-    dq, q, grad, lse, delta, K, V, <tensors>{table}DB, b, h, rows, {begin}, {end}, <passed>, KN, KD,
-    VN, VD, D, E, PAD_D, PAD_E, PLAIN, HAS_DB, {edge}, {checked}, COLUMNS)
+    dq, q, grad, lse, delta, K, V, <tensors>{table}{skip}DB, b, h, rows, {begin}, {end}, {passed},
+    KN, KD, VN, VD, D, E, PAD_D, PAD_E, PLAIN, HAS_DB, {edge}, {checked}, COLUMNS)
 """
 BACKWARD: Final = '''
 @triton.jit
@@ -135,7 +135,7 @@ def attention_backward_keys(
 
 @triton.jit
 def attention_queries_some(
-    dq, q, grad, lse, delta, K, V, <tensors><table>DB, b, h, rows, begin, end,
+    dq, q, grad, lse, delta, K, V, <tensors><table><skips>DB, b, h, rows, begin, end,
     <facts>
     KN: tl.constexpr, KD: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr, D: tl.constexpr,
     E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr, PLAIN: tl.constexpr,

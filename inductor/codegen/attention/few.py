@@ -47,8 +47,8 @@ def attention_few(
     begin = split * CHUNK
     end = tl.minimum(begin + CHUNK, N_K)
     acc, most, total = attention_some(
-        acc, most, total, q, K, V, <tensors>b, h[:, None], rows, begin, end, <passed>, KN, KD, VN,
-        VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY or CAUSAL, True, True, COLUMNS)
+        acc, most, total, q, K, V, <tensors>0, 0, b, h[:, None], rows, begin, end, <passed>, KN, KD,
+        VN, VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY or CAUSAL, True, True, COLUMNS)
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     if PLAIN:
         lse = most * LN2 + tl.log(total)

@@ -21,13 +21,13 @@ from typing import Final
 # The text that runs the loop, see `template.Visit`.
 RUN_FORWARD: Final = """\
 acc, most, total = attention_some(
-    acc, most, total, q, K, V, <tensors>{table}b, h, rows, {begin}, {end}, <passed>, KN, KD, VN, VD,
-    D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, {edge}, {checked}, COLUMNS)
+    acc, most, total, q, K, V, <tensors>{table}{skip}b, h, rows, {begin}, {end}, {passed},
+    KN, KD, VN, VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, {edge}, {checked}, COLUMNS)
 """
 FORWARD: Final = '''
 @triton.jit
 def attention_some(
-    acc, most, total, q, K, V, <tensors><table>b, h, rows, begin, end,
+    acc, most, total, q, K, V, <tensors><table><skips>b, h, rows, begin, end,
     <facts>
     KN: tl.constexpr, KD: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr,

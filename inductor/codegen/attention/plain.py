@@ -98,6 +98,28 @@ def attention_slope(slope, product, SCALE: tl.constexpr, CAP: tl.constexpr):
     return slope
 
 """
+# Keys that a mask of keys hides at the start or the end of a sequence are not visited, and between
+# these it is not looked at: a load that each step waits for. first, stop: blocks of keys that are
+# seen; whole, until: those of which all are, if no other key is hidden between them.
+SEEN: Final = """
+@triton.jit
+def attention_seen_keys(
+    MASK, b, h, N_K: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr, MN: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    WIDTH: tl.constexpr = triton.next_power_of_2(N_K)
+    keys = tl.arange(0, WIDTH)
+    at = MASK + b.to(tl.int64) * MB + h.to(tl.int64) * MH + keys * MN
+    seen = tl.load(at, mask=keys < N_K, other=0) != 0
+    first = tl.min(tl.where(seen, keys, N_K), 0)
+    stop = tl.max(tl.where(seen, keys + 1, 0), 0)
+    count = tl.sum(seen.to(tl.int32), 0)
+    whole = (first + COLUMNS - 1) // COLUMNS * COLUMNS
+    until = tl.where(count == stop - first, stop // COLUMNS * COLUMNS, 0)
+    return first // COLUMNS * COLUMNS, stop, whole, until
+
+"""
+START: Final = "start = tl.where(place < gap, place, place + skipped)"
 UNSEEN_KEYS: Final = """\
 if MASKS_KEYS:
     seen_at = MASK + b * MB + own * GROUP * MH + columns * MN
@@ -114,10 +136,23 @@ if WINDOW > 0:
 if CAUSAL:
     end = tl.minimum((block * ROWS + 1) // COLUMNS * COLUMNS, N_K // COLUMNS * COLUMNS)
     last = tl.minimum((block + 1) * ROWS, N_K)
-if WINDOW == 0:
+SCANS: tl.constexpr = <scans>
+gap = 0
+skipped = 0
+if SCANS:
+    first, stop, whole, until = attention_seen_keys(MASK, b, h, N_K, MB, MH, MN, COLUMNS)
+    begin = tl.maximum(begin, first)
+    last = tl.minimum(last, stop)
+    if WINDOW == 0:
+        gap = tl.maximum(begin, whole)
+        until = tl.minimum(until, end)
+        <seen>
+        skipped = tl.maximum(until - gap, 0)
+        last = last - skipped
+elif WINDOW == 0:
     <inner>
     begin = end
-if CAUSAL or WINDOW > 0 or N_K % COLUMNS != 0:
+if CAUSAL or WINDOW > 0 or N_K % COLUMNS != 0 or SCANS:
     <outer>
 """
 OVER_QUERIES: Final = """\
@@ -133,11 +168,16 @@ if CAUSAL:
 WALK: Final = Walk(
     block="tl.program_id(0) % blocks",
     over_keys=Loops(OVER_KEYS, {
+        "seen": Visit(
+            "gap", "until", "False", "N_Q % ROWS != 0 and (<stores>HAS_BIAS and BM != 0)",
+            masked="False", skip="0, 0, ",
+        ),
         "inner": Visit(
             "begin", "end", "False",
             "N_Q % ROWS != 0 and (<stores>HAS_BIAS and BM != 0 or HAS_MASK and MM != 0)",
+            skip="0, 0, ",
         ),
-        "outer": Visit("begin", "last", "True", "True"),
+        "outer": Visit("begin", "last", "True", "True", skip="gap, skipped, "),
     }),
     over_queries=Loops(OVER_QUERIES, {
         "inner": Visit(
@@ -147,8 +187,8 @@ WALK: Final = Walk(
         ),
         "outer": Visit("begin", "edge", "True", "True"),
     }),
-    each_keys="for start in range(begin, end, COLUMNS):",
-    each_queries="for start in range(begin, end, ROWS):",
+    each_keys="for place in range(begin, end, COLUMNS):\n    " + START,
+    each_queries="for start in range(begin, end, ROWS):", skips="gap, skipped, ", functions=SEEN,
 )  # fmt: skip
 
 

@@ -193,7 +193,8 @@ def forward_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
     if spec.queries <= 16:
         return (Blocks(16, 64, 4, 3), Blocks(16, 128, 4, 2))
     if widest <= 64:
-        stages = 3 if spec.mask is None and not spec.causal else 2
+        masked = spec.mask is not None and spec.mask[2] != 0
+        stages = 2 if masked or spec.causal else 3
         usual, narrow = Blocks(64, 64, 4, stages), Blocks(128, 32, 4, 4)
         if spec.keys % 64 and spec.keys % 64 <= 32:
             usual, narrow = narrow, usual

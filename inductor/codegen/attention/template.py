@@ -24,6 +24,8 @@ MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
 """
 PASSED: Final = """\
 N_Q, N_K, SCALE, CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW"""
+# Whether the mask is read before the loop over keys: one that is the same for all queries.
+SCANS: Final = "HAS_MASK and MM == 0 and N_K <= 8192"
 SLOT: Final = re.compile(r"^(?P<indent> *)<(?P<lines>\w+)>\n|<(?P<words>\w+)>", re.MULTILINE)
 
 
@@ -50,13 +52,16 @@ class Scores:
 @dataclass(frozen=True, slots=True)
 class Visit:
     """One run of a loop over blocks, from begin to end. edge: some of their scores are left out.
-    checked: a block may reach beyond the last row or column. table: what the loop reads, if any."""
+    checked: a block may reach beyond the last row or column. table: what the loop reads, if any.
+    masked: whether the mask is looked at. skip: values of `Walk.skips`."""
 
     begin: str
     end: str
     edge: str
     checked: str
     table: str = ""
+    masked: str = "HAS_MASK"
+    skip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,10 @@ class Loops:
 
     def of(self, call: str) -> str:
         """The lines where `call` is the text that runs the loop."""
-        return fill(self.lines, {name: call.format(**asdict(one))
-                                 for name, one in self.visits.items()})
+        return fill(self.lines, {
+            name: call.format(**asdict(one), passed=PASSED.replace("HAS_MASK", one.masked))
+            for name, one in self.visits.items()
+        })  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,8 @@ class Walk:
 
     block: of the number of a program, which block of queries it computes (if not CAUSAL).
     over_keys, over_queries: the loops. each_keys, each_queries: the head of a loop, which sets
-    `start`. tensors, constants, table: what kernels, and their loops, get for that.
+    `start`. tensors, constants, table: what kernels, and their loops, get for that; skips: what
+    loops over keys get, a comma behind each. functions: what the kernels call for it.
     """
 
     block: str
@@ -89,6 +97,8 @@ class Walk:
     tensors: str = ""
     constants: str = ""
     table: str = ""
+    skips: str = ""
+    functions: str = ""
 
 
 def render(scores: Scores, walk: Walk, head: str) -> str:
@@ -98,16 +108,19 @@ def render(scores: Scores, walk: Walk, head: str) -> str:
         "passed_of_keys": PASSED.replace("HAS_MASK", "MASKS_SCORES"), "weights": scores.weights,
         "nothing": scores.nothing, "unseen": scores.unseen,
         "walk_tensors": walk.tensors, "walk_constants": walk.constants, "table": walk.table,
+        "skips": walk.skips,
         "block": walk.block, "each_keys": walk.each_keys, "each_queries": walk.each_queries,
-        "over_keys": walk.over_keys.of(RUN_FORWARD), "stores": "",
+        "over_keys": walk.over_keys.of(RUN_FORWARD), "stores": "", "scans": SCANS,
         "slope": scores.slope.format(rows="rows[:, None]", columns="columns[None, :]"),
         "slope_turned": scores.slope.format(rows="rows[None, :]", columns="columns[:, None]"),
     }  # fmt: skip
     backward = shared | {
         "over_keys": walk.over_keys.of(RUN_QUERIES), "stores": "HAS_DB or ",
+        "scans": "False",
         "over_queries": walk.over_queries.of(RUN_KEYS),
     }  # fmt: skip
-    return head + fill(scores.functions + FORWARD, shared) + fill(BACKWARD, backward)
+    functions = scores.functions + walk.functions
+    return head + fill(functions + FORWARD, shared) + fill(BACKWARD, backward)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

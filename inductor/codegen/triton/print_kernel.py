@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
@@ -18,7 +18,7 @@ from inductor.codegen.triton.numbers import EVEN, MOST_INT32, Numbers, Parameter
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.plan import Plan, plan_kernel, plan_short_rows
 from inductor.codegen.triton.print_stage import Memory, StagePrinter
-from inductor.codegen.triton.relax import relax_stages
+from inductor.codegen.triton.relax import relax_stages, rounded_parts
 from inductor.codegen.triton.spelling import needs_int64
 from inductor.codegen.triton.writer import Columns, Frame, Writer, print_columns, program
 from inductor.ir.extent import Extent, divides, up_to_multiple
@@ -93,8 +93,9 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     elements = {name: layout.storage_elements() for name, layout in layouts.items()}
     elements.update({scratch.name: scratch.elements for scratch in plan.scratch})
     title = title_of(kernel.origins, kernel.name)
+    parts = rounded_parts(plan.launches, [scratch.name for scratch in plan.scratch])
     sources = tuple(
-        print_launch(launch, elements, title) for launch in plan.launches if launch.rows != 0
+        print_launch(launch, elements, title, parts) for launch in plan.launches if launch.rows != 0
     )
     if not sources:
         return TritonKernel(kernel.name, (), ())
@@ -124,12 +125,14 @@ def title_of(origins: Origins, otherwise: str) -> str:
     return f"fused_{text[:LONGEST_TITLE].rstrip('_')}" if text else otherwise
 
 
-def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> TritonSource:
-    """One function, called by the title and a digest of its text."""
+def print_launch(
+    launch: Launch, elements: Mapping[str, int], title: str, parts: Collection[str] = ()
+) -> TritonSource:
+    """One function, called by the title and a digest of its text. parts: see `relax_stages`."""
     choices = choose_configs(launch)
     configs = choices.all()
     own = {local.name for local in launch.locals}
-    launch = replace(launch, stages=relax_stages(launch.stages, own))
+    launch = replace(launch, stages=relax_stages(launch.stages, own, parts))
     touched = _touched(launch, "load", own) | _touched(launch, "store", own)
     written = set(_touched(launch, "store", own))
     wide = _is_wide(launch, [elements[name] for name in touched])

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from inductor.codegen.triton.launch import Stage
+from inductor.codegen.triton.launch import Launch, Stage
 from inductor.codegen.triton.spelling import SUM_OF_EXP
 from inductor.ir.body import Op
 from inductor.scheduler.assemble import drop_dead
@@ -36,19 +36,39 @@ KEEPING = frozenset(
 KEEPING_REDUCTIONS = ("sum", "max", "min", SUM_OF_EXP)
 
 
-def relax_stages(stages: Sequence[Stage], own: Collection[str]) -> tuple[Stage, ...]:
-    """See the top of the file. own: the locals of the launch."""
+def relax_stages(
+    stages: Sequence[Stage], own: Collection[str], parts: Collection[str] = ()
+) -> tuple[Stage, ...]:
+    """See the top of the file. own: the locals of the launch. parts: what `rounded_parts` says of
+    its buffers."""
+    own = {*own, *parts}
     exact: set[str] = set()  # locals that a later stage wants as they are
     found = []
     for stage in reversed(stages):
         free = _free(stage, own, exact)
-        exact |= {
-            op.buffer for position, op in enumerate(stage.ops)
-            if op.name == "load" and op.buffer in own and not free[position]
-        }  # fmt: skip
+        exact |= _wanted(stage, own, free)
         found.append(_relaxed(stage, free))
     maxima: set[str] = set()
     return tuple(_with_sums_of_exp(stage, maxima) for stage in reversed(found))
+
+
+def rounded_parts(launches: Sequence[Launch], parts: Collection[str]) -> frozenset[str]:
+    """The buffers among `parts`, which lie between these launches of a kernel, of which all that is
+    made is rounded to half precision: sums, mostly, of which each program computes a part."""
+    exact: set[str] = set()
+    for launch in reversed(launches):
+        own = {local.name for local in launch.locals}.union(parts)
+        for stage in reversed(launch.stages):
+            exact |= _wanted(stage, own, _free(stage, own, exact))
+    return frozenset(parts) - exact
+
+
+def _wanted(stage: Stage, own: Collection[str], free: Sequence[bool]) -> set[str]:
+    """The buffers of `own` that the stage reads and wants as they are."""
+    return {
+        op.buffer for position, op in enumerate(stage.ops)
+        if op.name == "load" and op.buffer in own and not free[position]
+    }  # fmt: skip
 
 
 def _with_sums_of_exp(stage: Stage, maxima: set[str]) -> Stage:

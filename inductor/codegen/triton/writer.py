@@ -117,6 +117,7 @@ def _counted(columns: Columns, base: str, frame: Frame) -> str:
 def print_stretches(writer: Writer, columns: Columns, frame: Frame, rows: Unaligned) -> str:
     """Where the row of a program and its whole stretches lie; the bounds of a loop over those."""
     name, step = columns.name, rows.step
+    writer.line('tl.static_assert(XBLOCK == 1, "rows that begin anywhere go one by one")')
     start = print_index(rows.start, {"x": program(frame)}, frame.numbers)
     extent = frame.numbers.spell(columns.extent)
     writer.line(f"whole_{name} = ({start}) // {step} * {step}")

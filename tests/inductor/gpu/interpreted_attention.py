@@ -91,6 +91,30 @@ def test_forward_and_backward(name: str, blocks: Blocks) -> None:
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-2, atol=1e-2, equal_nan=True)
 
 
+SEEN = {
+    "all": range(70), "a start": range(53), "an end": range(19, 70), "within": range(17, 49),
+    "one": range(40, 41), "two parts": (*range(5), *range(30, 70)), "none": (),
+    "blocks": range(16, 64), "all but one": (*range(33), *range(34, 70)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("facts", [{}, {"causal": True}, {"causal": True, "window": 20}],
+                         ids=["", "causal", "window"])
+@pytest.mark.parametrize("blocks", [Blocks(16, 16, 4, 2), Blocks(32, 64, 4, 2)])
+def test_masks_of_keys_that_hide_starts_and_ends(blocks: Blocks, facts: dict[str, Any]) -> None:
+    """Each sequence of a batch has keys of its own, which the loops over keys skip as a whole."""
+    (q, k, v, _, _), facts = tensors((len(SEEN), 1, 1, 70, 70, 16, 16), **facts)
+    mask = torch.zeros(len(SEEN), 1, 1, 70, dtype=torch.bool)
+    for number, seen in enumerate(SEEN.values()):
+        mask[number, ..., list(seen)] = True
+    spec = spec_of(q, k, v, None, mask, lse=True, **facts)
+    out, lse = prepare_forward(spec, q.device, blocks)(q, k, v, None, mask)
+    wide = (q.double(), k.double(), v.double(), None, mask)
+    expected, sums = reference_attention(*wide, *facts.values(), True)
+    torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(lse.double(), sums.double(), rtol=1e-5, atol=1e-5)
+
+
 FEW: dict[str, dict[str, Any]] = {
     "one": {"sizes": (2, 4, 4, 1, 300, 16, 16)},
     "grouped": {"sizes": (1, 6, 2, 1, 421, 24, 20)},

@@ -103,6 +103,19 @@ def test_what_the_math_library_returns_has_a_dtype_like_any_other(program, dtype
         assert "div.full" not in text and "sqrt.approx" not in text
 
 
+@pytest.mark.parametrize(("dtype", "relaxed"), [(torch.float16, True), (torch.float32, False)])
+def test_parts_of_sums_are_as_exact_as_their_result(dtype, relaxed) -> None:
+    x = torch.randn(64, 32, 56, 56, dtype=dtype).to(memory_format=torch.channels_last)
+    lowered = lower_graph(capture(lambda x: torch.nn.functional.silu(x).mean((2, 3)), [x], mode="fake"))
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    printed = print_kernel(kernel, lowered.graph.layouts())
+    assert len(printed.sources) == 2 and printed.scratch
+    assert ("k_quick_silu" in printed.sources[0].text) == relaxed
+    lowered = lower_graph(capture(lambda x: torch.nn.functional.silu(x).sum((2, 3), dtype=torch.float32), [x], mode="fake"))
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    assert "k_quick_silu" not in print_kernel(kernel, lowered.graph.layouts()).sources[0].text
+
+
 def test_even_rows_move_sixteen_bytes_at_a_time(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(configs, "ROW_LENGTHS", (2048,))
     lowered = lower_graph(capture(lambda x: x.softmax(-1), [torch.randn(3000, 40)]))
