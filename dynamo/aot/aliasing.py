@@ -133,12 +133,17 @@ def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
     assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput))
     size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
     offset = expression_of(facts.offset) - expression_of(whole.offset)
-    return ViewOutput(record, size, stride, offset, detach, is_one_of_many(out))
+    without = not detach and base.requires_grad and _is_without_grad(out)
+    return ViewOutput(record, size, stride, offset, detach, is_one_of_many(out), without)
 
 
 def is_one_of_many(out: torch.Tensor) -> bool:
     """True for a view that an operation of several results (as `chunk`) made in grad mode."""
     return out._is_view() and _get_creation_meta(out) == CreationMeta.MULTI_OUTPUT_NODE
+
+
+def _is_without_grad(out: torch.Tensor) -> bool:
+    return out._is_view() and _get_creation_meta(out) == CreationMeta.NO_GRAD_MODE
 
 
 def plan_outputs(reference: Reference) -> OutputPlan:
@@ -162,6 +167,8 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
         if isinstance(record, ViewOutput):
             base = out._base if not record.detach else None
             expected = grad and base is not None and base.requires_grad
+            if record.no_grad:
+                continue
             if out.requires_grad != expected or (expected and _is_leaf(out)):
                 raise Unsupported("an output is a view made in another grad mode")
             if expected and overlaps_itself(facts_of(base)):

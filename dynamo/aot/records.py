@@ -120,6 +120,8 @@ class ViewOutput:
         shares the storage but is no view.
     one_of_many: made by an operation that returns several views (`chunk`, `unbind`): autograd lets
         nobody write into it.
+    no_grad: made without grad mode of what requires grad: it says that it requires grad, too, and
+        has no history.
     """
 
     base: FreshOutput | InputOutput | ConstantOutput
@@ -128,6 +130,7 @@ class ViewOutput:
     offset: Any
     detach: str
     one_of_many: bool = False
+    no_grad: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,11 +191,20 @@ class _Writer:
             offset = f", {text_of(output.offset, self._symbols)}"
             if not isinstance(output.base, FreshOutput):
                 offset += f" + {base}.storage_offset()"
+        if output.no_grad:
+            self.names["no_grad_view"] = no_grad_view
+            return f"no_grad_view({text}, {size}, {stride}{offset})"
         text += f".as_strided({size}, {stride}{offset})"
         if output.one_of_many:
             self.names["one_of_many"] = one_of_many
             text = f"one_of_many({text})"
         return f"{text}.detach()" if output.detach == "after" else text
+
+
+def no_grad_view(base: torch.Tensor, *form: Any) -> torch.Tensor:
+    """`base.as_strided(*form)` without grad mode, whatever it is."""
+    with torch.no_grad():
+        return base.as_strided(*form)
 
 
 def one_of_many(view: torch.Tensor) -> torch.Tensor:

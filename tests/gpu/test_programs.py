@@ -146,6 +146,28 @@ def test_writes_into_inputs() -> None:
     check(f, make, calls=4)
 
 
+def test_questions_about_the_gpu() -> None:
+    """As mixtures of experts ask in each layer whether a product of groups may be used."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        able = torch.cuda.get_device_capability(x.device) >= (8, 0)
+        named = torch.cuda.get_device_name(x.device).startswith("NVIDIA")
+        return x + 1 if able and named and torch.cuda.is_bf16_supported() else x - 1
+
+    x = data(8)
+    assert torch.equal(dynamo.compile(f, fullgraph=True)(x), f(x))
+
+
+def test_gradients_of_values_written_at_a_mask() -> None:
+    def f(x: torch.Tensor, mask: torch.Tensor, y: torch.Tensor) -> Any:
+        x = x * 2
+        x[mask] = y.sin()
+        return x, torch.autograd.grad(x.exp().sum(), y)
+
+    mask = torch.arange(64, device=DEVICE).reshape(8, 8) % 5 == 0
+    check(f, lambda: (data(8, 8, 16), mask, data(13, 16).requires_grad_()), slack=8.0)
+
+
 def test_large_reductions() -> None:
     def f(x: torch.Tensor) -> Any:
         return x.sum(), x.float().var(-1), x.softmax(-1), x.amax(0), x.argmax(-1), F.cross_entropy(x.float(), x.argmax(-1))

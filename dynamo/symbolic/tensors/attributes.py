@@ -254,7 +254,8 @@ def fold_torch_state() -> None:
                         torch._C._is_autocast_available, torch.get_autocast_dtype,
                         torch.is_autocast_cache_enabled, torch.cuda.is_available,
                         torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
-                        torch.backends.cuda.is_built]
+                        torch.backends.cuda.is_built, torch.cuda.get_device_capability,
+                        torch.cuda.get_device_name, torch.cuda.is_bf16_supported]
     table.foldable(names)
 
 

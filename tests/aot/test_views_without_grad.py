@@ -1,0 +1,58 @@
+"""Views that are made without grad mode, of what requires grad: they say that they do, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch._C._autograd import _get_creation_meta  # type: ignore[attr-defined]
+
+import dynamo
+from dynamo.testing import assert_compiled
+
+Program = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+
+
+def of_an_input(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return w.transpose(0, 1), x + 1
+
+
+def in_a_block(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        view = w[1:].transpose(0, 1)
+    return view, x * w.sum()
+
+
+def of_a_result(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = (w * 2).exp()
+    with torch.no_grad():
+        return y.view(-1)[3:], y, y.chunk(2)[0]
+
+
+def live_at_a_break(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    view, y = w.t(), x.exp()
+    dynamo.graph_break()
+    return view, y @ view
+
+
+def facts(result: tuple[torch.Tensor, ...]) -> list[object]:
+    return [
+        (t.requires_grad, t.is_leaf, t.grad_fn is None, t._is_view() and _get_creation_meta(t))
+        for t in result
+    ]
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("program", [of_an_input, in_a_block, of_a_result, live_at_a_break])
+def test_equals_eager(program: Program, grad: bool) -> None:
+    w, x = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    compiled = dynamo.compile(program)
+    with torch.set_grad_enabled(grad):
+        for _ in range(2):
+            want, got = program(w, x), compiled(w, x)
+            torch.testing.assert_close(got, want)
+            assert facts(got) == facts(want)
+            shares = [t.untyped_storage()._cdata == w.untyped_storage()._cdata for t in want]
+            assert [t.untyped_storage()._cdata == w.untyped_storage()._cdata for t in got] == shares
+    assert_compiled()
