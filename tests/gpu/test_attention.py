@@ -74,6 +74,29 @@ def test_masks(backend: str, mask: str, gradients: bool) -> None:
         run(backend, mask, False, gradients, 64, dtype)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("side", ["start", "end", "hole"])
+def test_keys_that_are_hidden_as_a_whole(side: str, causal: bool) -> None:
+    """Blocks of keys at the start or the end of a sequence, which kernels leave out."""
+    lengths = torch.tensor([S, 70], device=DEVICE)[:, None]
+    places = torch.arange(S, device=DEVICE)
+    seen = {"end": places < lengths, "start": places >= S - lengths, "hole": places != lengths - 60}[side]
+
+    def attend(x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> Any:
+        mask = m[:, None, None, :].expand(B, 1, S, S)
+        if causal:
+            mask = mask & torch.ones(S, S, dtype=torch.bool, device=DEVICE).tril()
+        out = F.scaled_dot_product_attention(q * x, k, v, attn_mask=mask)
+        out = out.transpose(1, 2).reshape(B, S, -1)
+        return torch.where(m[:, :, None], out, 0.0) * 2  # of a query that sees nothing: as one likes
+
+    for dtype in HALVES:
+        def made(dtype: torch.dtype = dtype) -> tuple[Any, ...]:
+            return (*inputs("none", False, False, 64, dtype)[:4], seen)
+
+        check(attend, made, calls=2, slack=8.0)
+
+
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("size", [32, 72, 80, 128, 256])
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,7 +2,8 @@
 
 In: a `Launch` that loops over its columns. Out: for a stage, whether it is the last pass over rows
 that an earlier stage has read, and over which buffers. What such a pass reads is not wanted again,
-and what it stores would take the place of rows that other programs are about to read again.
+and what it stores would take the place of rows that other programs are about to read again; what
+the passes before it read is wanted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from inductor.codegen.triton.launch import Launch, Stage
 from inductor.ir.extent import hint_of
 
 CACHED = 24 << 20  # bytes that stay in the cache anyway, until the next kernel reads them
+STREAMED = 'cache_modifier=".cs"'
+EVICT_LAST = 'eviction_policy="evict_last"'
 EVICT_FIRST = 'eviction_policy="evict_first"'
 
 
@@ -25,6 +28,15 @@ def read_for_the_last_time(launch: Launch, stage: Stage) -> frozenset[str]:
     return frozenset(
         name for name in (bytes_of.keys() & before) - behind if bytes_of[name] > CACHED
     )
+
+
+def read_again(launch: Launch, stage: Stage) -> frozenset[str]:
+    """The buffers of `stage` that a later one reads for the last time."""
+    if stage not in launch.stages:
+        return frozenset()
+    behind = launch.stages[launch.stages.index(stage) + 1 :]
+    found = frozenset[str]().union(*(read_for_the_last_time(launch, each) for each in behind))
+    return found & _by_columns(stage)
 
 
 def _by_columns(stage: Stage) -> set[str]:

@@ -13,9 +13,15 @@ from dataclasses import replace
 import torch
 
 from inductor.codegen.triton.aligned import Unaligned, unaligned_rows
-from inductor.codegen.triton.eviction import EVICT_FIRST, read_for_the_last_time
+from inductor.codegen.triton.eviction import (
+    EVICT_FIRST,
+    EVICT_LAST,
+    STREAMED,
+    read_again,
+    read_for_the_last_time,
+)
 from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
-from inductor.codegen.triton.online import is_same, tiles_of
+from inductor.codegen.triton.online import is_same, tiles_behind, tiles_of
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
@@ -91,6 +97,7 @@ class StagePrinter:
         self.maxima: set[int] = set()  # that a sum of exponentials keeps
         self.phases = Phases(stage)
         self.read_last = read_for_the_last_time(frame.launch, stage)
+        self.read_again = read_again(frame.launch, stage)
         self.unaligned = unaligned_rows(frame.launch, stage)
         self.position = 0
 
@@ -150,6 +157,9 @@ class StagePrinter:
         if tiles_of(self.stage) != 1:
             self._print_tiles(inside, bounds)
             return
+        count = 1 if launch.persistent else tiles_behind(launch.stages, self.stage)
+        if count != 1:
+            columns = self.columns = replace(columns, block=f"({count} * {columns.block})")
         with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
             self._print_tile_of_columns("base")
             self._print_step(inside)
@@ -296,6 +306,8 @@ class StagePrinter:
         more = f", {mask}, other=0" if mask else ""
         if op.buffer in self.read_last and "r" in axes:
             more += f", {EVICT_FIRST}"
+        elif op.buffer in self.read_again and "r" in axes:
+            more += f", {EVICT_LAST}"
         text = f"tl.load({pointer}{more})"
         return Text(self.writer.define(text, again=op.buffer not in self.frame.written), axes)
 
@@ -321,7 +333,7 @@ class StagePrinter:
             mask = self._mask(axes)
             more = f", {mask}" if mask else ""
             if self.read_last and "r" in axes:
-                more += f", {EVICT_FIRST}"
+                more += f", {STREAMED}"
             self.writer.line(f"tl.store({pointer}, {value.name}{more})")
             return
         if op.dtype not in ATOMIC_ADD:

@@ -23,6 +23,7 @@ DESCRIBED = (  # where `config.descriptors` allows it
     Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True),
     Blocks(128, 128, 64, 4, 3, persistent=True, resident=2, descriptors=True),
 )  # fmt: skip
+FULL_DEVICE = DESCRIBED[1]
 PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
 FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
 BOXED = (  # the same through descriptors; columns are the rows of the matrix units
@@ -59,6 +60,8 @@ BANDWIDTH, OWN_BANDWIDTH = 4.2e6, 3.4e6
 LANES = 28e6
 # Of convolutions through windows, by the columns of a tile (64 channels or more; measured alike).
 WINDOW_RATES = {32: (200e6, 200e6), 64: (417e6, 343e6), 128: (530e6, 517e6), 256: (530e6, 600e6)}
+# Of persistent programs through descriptors with something behind the product.
+DESCRIBED_RATE, DESCRIBED_LANES, DESCRIBED_GAIN = 577e6, 42e6, 0.93
 ALONE_ON_CHIP = 1.18  # times the rate, where tiles do not fill the device
 FEW_CHANNELS_RATES = (99e6, 121e6)
 LAUNCH = 2.0  # microseconds
@@ -270,16 +273,22 @@ def _for_many_rows(
     template: TemplateKernel, layouts: Mapping[str, Layout]
 ) -> TemplateKernel | None:
     """Products that wait for memory, as 1x1 convolutions of few channels: their result does not
-    have to be stored and read again for what follows."""
+    have to be stored and read again for what follows. And larger ones that fill the device, with
+    GELU behind them, say: about as fast as the library's."""
     one = template.products()[0]
     if len(template.products()) != 1 or any(type(n) is not int for n in (one.n, one.k)):
         return None
-    blocks = _for_memory(one)
-    if _programs(blocks, one) < MULTIPROCESSORS:
-        return None  # latency decides, of which nothing is known
-    made = replace(template, blocks=blocks)
-    library, own = estimates(made, layouts)
-    return made if own < GAIN * library else None
+    tried = [(_for_memory(one), GAIN)]
+    if can_describe(template):
+        tried.append((FULL_DEVICE, DESCRIBED_GAIN))
+    for blocks, gain in tried:
+        if _programs(blocks, one) < MULTIPROCESSORS:
+            continue  # latency decides, of which nothing is known
+        made = replace(template, blocks=blocks)
+        library, own = estimates(made, layouts)
+        if own < gain * library:
+            return made
+    return None
 
 
 def _for_window(
@@ -340,21 +349,26 @@ def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[
     library = max(work / library_rate, (operands + bytes_of_result) / BANDWIDTH)
     library += max(scalar, (again + others) / BANDWIDTH) + LAUNCH
     tiles = up_to_multiple(m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
-    resident = RESIDENT
+    resident = blocks.resident if _is_described(one, blocks) else RESIDENT
     if one.window is not None:  # tiles with as much to do whether they are full or not
         resident = 1
         work = 2 * tiles * blocks.rows * blocks.columns * terms_of(one, blocks.depth)
-    own = max(work / own_rate, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
+    own = max(work / own_rate, (operands + others + kept) / OWN_BANDWIDTH)
+    own += scalar * LANES / DESCRIBED_LANES if _is_described(one, blocks) else scalar / 4
     if one.window is not None and tiles <= MULTIPROCESSORS:
         own /= ALONE_ON_CHIP
     rounds = tiles / (MULTIPROCESSORS * resident)
     return library, own * math.ceil(rounds) / rounds
 
 
+def _is_described(one: Product, blocks: Blocks) -> bool:
+    return one.window is None and blocks.persistent and blocks.descriptors
+
+
 def _rates(one: Product, blocks: Blocks) -> tuple[float, float]:
     """Operations in a microsecond, the library's and ours."""
     if one.window is None:
-        return LIBRARY_RATE, OWN_RATE
+        return LIBRARY_RATE, DESCRIBED_RATE if _is_described(one, blocks) else OWN_RATE
     if takes_taps(one):
         return FEW_CHANNELS_RATES
     of_library = max(32, min(256, power_of_two(one.n)))
