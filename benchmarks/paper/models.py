@@ -168,6 +168,25 @@ def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     return torch.softmax(scores, -1) @ v
 
 
+def _written_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + bias
+    return (torch.softmax(scores, -1) @ v).transpose(1, 2).flatten(2)
+
+
+def _masked_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor
+) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def _glu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Operators without a lowering: glu, roll, logsumexp, smooth_l1_loss."""
+    gated = F.glu(a.roll(1, -1) + b, -1)
+    return F.smooth_l1_loss(gated, b[:, : gated.shape[1]], reduction="none") - gated.logsumexp(1, True)
+
+
 def _added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a + b
 
@@ -193,18 +212,30 @@ def _micro(name: str, size: str) -> Case:
     if name == "attended":
         heads = {"small": (1, 2, 16, 8), "real": (2, 12, 256, 64), "large": (8, 12, 512, 64)}
         return Case(_attended, tuple(torch.randn(heads[size]) for _ in range(3)), {})
+    if name in OF_STAGES and name != "glu":
+        batch, heads, length, head = {
+            "small": (1, 2, 16, 8), "real": (2, 12, 256, 64), "large": (8, 12, 512, 64)}[size]
+        q, k, v = (torch.randn(batch, heads, length, head) for _ in range(3))
+        bias = torch.randn(1, heads, length, length)
+        seen = torch.arange(length) < torch.tensor([length, 3 * length // 4])[:batch, None]
+        last = bias if name == "written_attention" else seen[:, None, None]
+        return Case(OF_STAGES[name], (q, k, v, last), {})
     if name == "feed":
         return Case(Feed(width), (torch.randn(rows // 4, width),), {})
     if name == "hundred_layers":  # guards of two hundred parameters
         layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(100)))
         return Case(layers, (torch.randn(4, 8),), {})
-    if name not in MICRO:
+    if name not in MICRO | OF_STAGES:
         raise CannotBuild(f"no function {name!r}; there are {', '.join(MICRO_NAMES)}")
-    return Case(MICRO[name], (torch.randn(rows, width), torch.randn(rows, width)), {})
+    return Case((MICRO | OF_STAGES)[name], (torch.randn(rows, width), torch.randn(rows, width)), {})
 
 
 MICRO: dict[str, Callable[..., Any]] = {
     "pointwise": _pointwise, "normed": _normed, "softmax": _scaled_softmax, "added": _added,
+}  # fmt: skip
+# Programs that have what a stage of table 4 is for, which few models have on a CPU.
+OF_STAGES: dict[str, Callable[..., Any]] = {
+    "written_attention": _written_attention, "masked_attention": _masked_attention, "glu": _glu,
 }  # fmt: skip
 MODULES = ("feed", "hundred_layers")
 MICRO_NAMES = (*MICRO, "attended", *MODULES)

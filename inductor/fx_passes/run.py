@@ -51,7 +51,17 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = draw_in_kernels(module)
     if does("patterns"):
         module = unfuse_convolution_biases(module)
-    return channels_last(module, LOWERINGS.__contains__) if does("layout") else module
+    if not does("layout") or _goes_back_on_cpu(module):
+        return module
+    return channels_last(module, LOWERINGS.__contains__)
+
+
+def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:
+    """Whether a graph has a whole step of training: the sums over images and pixels that batch
+    norms want, forward and backward, lose more channels last than convolutions gain."""
+    backward = module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.convolution_backward.default)
+    return any(node.args[0].meta["val"].device.type == "cpu" for node in backward)
 
 
 def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

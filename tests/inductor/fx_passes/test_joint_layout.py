@@ -6,11 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dynamo.aot.api import compile_training
+from dynamo.aot.capture import capture_forward
 from inductor.compile_fx import compile_aten
 from inductor.fx_passes import bias
 from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.run import laid_out
 from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten
@@ -73,3 +76,23 @@ def test_biases_stay_on_a_cpu() -> None:
     graph.output((node,))
     bias.unfuse_convolution_biases(fx.GraphModule(nn.Module(), graph))
     assert node.args[2] is b
+
+
+def test_a_whole_step_on_a_cpu_keeps_its_layout() -> None:
+    """A graph of forward and backward has no channels-last copies, one of forward alone has."""
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, weight, padding=1).relu()
+
+    def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        y = aten.convolution(x, weight, None, *rest).relu()
+        return aten.convolution_backward(y, x, weight, None, *rest, [False, True, False])[1]
+
+    x, weight = torch.randn(2, 8, 10, 10), torch.randn(8, 8, 3, 3)
+    for program, is_copied in ((forward, True), (step, False)):
+        mode = FakeTensorMode()
+        fakes = [mode.from_tensor(value) for value in (x, weight)]
+        module = laid_out(capture_forward(fx.symbolic_trace(program), fakes).module)
+        lasts = [node for node in module.graph.nodes
+                 if node.kwargs.get("memory_format") is torch.channels_last]  # fmt: skip
+        assert bool(lasts) == is_copied
