@@ -25,15 +25,15 @@ config = Config(
             "library_kernels",
             "measure",
             "How the library of a product is chosen: measure (once, kept on disk), known (what has "
-            "been measured; so in the background), default, or own (our kernels alone, where they "
-            "can; so in packages).",
+            "been measured), default, or own (our kernels alone, where they can; so in packages).",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
         Knob(
             "measure_seconds",
             3.0,
             "How long products, convolutions and attention of one graph may be measured all in "
-            "all; for what is left, the nearest known answer or the usual library is taken.",
+            "all (half a second at most in the background); for what is left, the nearest known "
+            "answer or the usual library is taken.",
             ("DYNAMO_MEASURE_SECONDS",),
         ),
         Knob(

@@ -45,7 +45,7 @@ FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__)
                 + [os.path.join(os.path.dirname(os.path.dirname(__file__)), "tools") + os.sep])
 ELSEWHERE = frozenset((
     "cache_dir", "cache_megabytes", "capture_cache", "disable", "verbose", "graph_cache",
-    "background", "background_calls", "background_processes",
+    "background", "background_calls", "background_processes", "measure_seconds",
 ))
 
 

@@ -24,6 +24,9 @@ from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.fx_passes.run import serve_patterns
 from inductor.graph_cache import Keeper, keeper_of
 
+# How long one graph is measured in the background, where the program's steps are slower meanwhile.
+BACKGROUND_SECONDS = 0.5
+
 
 def is_lazy(value: Any) -> bool:
     """True for a tensor whose memory holds its conjugate, its negative, or nothing for zeros."""
@@ -63,12 +66,12 @@ def keeper_for(
 def settings_now(
     mode: str | None, options: Mapping[str, Any] | None, background: bool | None = None
 ) -> dict[str, Any]:
-    """The settings of a compile. In the background nothing is measured, while the program uses the
-    machine: what earlier compiles have measured counts. Errors: ValueError."""
+    """The settings of a compile. In the background little is measured, since the program uses the
+    machine, unless the user says how much. Errors: ValueError."""
     settings = settings_of(mode, options)
     background = is_background() if background is None else background
-    if background and "library_kernels" not in settings and config.library_kernels == "measure":
-        settings["library_kernels"] = "known"
+    if background and not settings.keys() & {"library_kernels", "measure_seconds"}:
+        settings["measure_seconds"] = min(config.measure_seconds, BACKGROUND_SECONDS)
     return settings
 
 

@@ -16,6 +16,7 @@ import dynamo
 from dynamo.base.config import config
 from inductor import ahead, metrics
 from inductor.config import config as inductor_config
+from inductor.kept import BACKGROUND_SECONDS, settings_now
 
 LATER = {"background": True}
 SECONDS = 60.0
@@ -81,3 +82,27 @@ def test_a_process_that_is_killed_is_told_of(tmp_path: Path, monkeypatch: pytest
         assert torch.equal(g(x, x), f(x, x))
     [reason] = dynamo.counters["not_compiled"]
     assert "has ended" in reason
+
+
+def test_a_compile_in_the_background_is_found_by_another_one(tmp_path: Path) -> None:
+    x = torch.randn(5)
+    with elsewhere(tmp_path):
+        later = dynamo.compile(f, options={"background": True})
+        later(x, x)
+        assert dynamo.background.wait(SECONDS)
+        before = metrics.snapshot()["graphs_reused"]
+        dynamo.reset()
+        assert torch.equal(dynamo.compile(f)(x, x), f(x, x))
+    assert metrics.snapshot()["graphs_reused"] - before == 1
+
+
+def test_little_is_measured_in_the_background() -> None:
+    def limit(**options: Any) -> Any:
+        return settings_now(None, options, True).get("measure_seconds")
+
+    assert limit() == BACKGROUND_SECONDS < inductor_config.measure_seconds
+    with inductor_config.patch(measure_seconds=0.1):
+        assert limit() == 0.1
+    assert limit(measure_seconds=2.0) == 2.0
+    assert limit(library_kernels="measure") is None
+    assert settings_now(None, {}, False).get("measure_seconds") is None
