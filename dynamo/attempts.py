@@ -212,7 +212,7 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
                 "escaping_generator",
                 f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
         if isinstance(var, UnreadText):
-            raise RestartTrace(var.made_at, Break("item", var.tensor))
+            raise RestartTrace(var.made_at, Break("text_of_tensor", var.tensor))
         if isinstance(var, Winner):
             var.look()
         if isinstance(var, GraphContextVar) and var.step is not None:

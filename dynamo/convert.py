@@ -100,9 +100,15 @@ class Converter:
         """What a frame gives that meets an error of compiling it, as of Ctrl-C: a continuation may
         start inside of the program's handlers and `with` blocks."""
         raising = self.continuations.raising(frame.code)
+        if isinstance(error, DynamoError) and not config.verbose:
+            error.__traceback__ = None  # the user's frames are enough
+        if raising is None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame
         closure = tuple([frame.cells[name] for name in frame.code.co_freevars])
-        args = [] if raising is None else [*frame.locals.values()]
-        return throw(error, raising, frame.globals, closure, args)
+        return throw(error, raising, frame.globals, closure, [*frame.locals.values()])
 
     # -- the stages -------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import types
 from collections.abc import Mapping
@@ -174,6 +175,10 @@ INSTEAD = {
 }  # fmt: skip
 
 
+# Options of `compile`, whatever the backend.
+OF_COMPILE = ("verify", "background", "background_calls")
+
+
 def check_passes(passes: Any) -> None:
     """Errors: TypeError, ValueError for what can't be `passes`."""
     if passes is None:
@@ -213,11 +218,19 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str
     for name, value in with_passes(options or {}).items():
         name = config._aliases.get(name, name)
         if name not in known:
-            instead = f": write options={INSTEAD[name]}" if name in INSTEAD else ""
-            raise ValueError(f"the inductor backend has no option {name!r}{instead}; there are "
-                             + ", ".join(sorted(known)))  # fmt: skip
+            raise ValueError(_unknown(name))
         chosen[name] = value
     return chosen
+
+
+def _unknown(name: str) -> str:
+    """What an error says of an option that there is not."""
+    every = [*config.list_options(), *OF_COMPILE]
+    near = difflib.get_close_matches(name, every, 1)
+    instead = f": write options={INSTEAD[name]}" if name in INSTEAD else ""
+    meant = f"; did you mean {near[0]!r}? There" if near and not instead else "; there"
+    return (f"the inductor backend has no option {name!r}{instead}{meant} are "
+            + ", ".join(sorted(every)))  # fmt: skip
 
 
 def list_options() -> dict[str, str]:

@@ -8,8 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +27,7 @@ from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.recorded import keep_on_gpu, tell_cache
 from inductor.runtime.launched import title_of
+from inductor.runtime.modules import import_file
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import Preparation, named, on_device
 from inductor.scheduler.schedule import Kernel, Schedule, TemplateKernel
@@ -185,7 +184,7 @@ def load(
     metrics.count("libraries_reused" if known else "libraries_built")
     tell_cache(f"module {key.digest}", known, lambda: store.explain_miss(key))
     with timed("inductor.load"):
-        module = _import(path)
+        module = import_file(f"inductor_generated_{path.stem}", path)
         preparation = Preparation(graph.device, measure)
         constants = [constant.value.detach() for constant in graph.constants]
         bind = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
@@ -222,14 +221,3 @@ class Slow:
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         interpret_nodes(self.nodes, dict(zip(self.parameters, tensors, strict=True)))
-
-
-def _import(path: Path) -> ModuleType:
-    """The module of a generated file; Triton wants to find its source."""
-    name = f"inductor_generated_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -115,6 +115,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Compile what it calls by itself, or raise config.max_steps."),
     ("value_too_large", "a value is too large to be made while compiling",
      "Nothing is wrong: plain Python makes it. Make it outside to get one graph."),
+    ("text_of_tensor", "the text of a tensor is needed, which has its values",
+     "Print or format it outside of the compiled function; x.shape and x.dtype are known inside."),
 )
 
 REASONS = {

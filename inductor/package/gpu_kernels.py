@@ -7,7 +7,6 @@ No GPU is needed.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ import torch
 
 from dynamo.aot.records import Unsupported
 from inductor.ir.graph import ViewRef
+from inductor.runtime.modules import import_file
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 
 WARP = 32
@@ -123,12 +123,7 @@ def _module(text: str, folder: Path) -> Any:
     name = f"packaged_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     path = folder / f"{name}.py"
     path.write_text(text)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_file(name, path)
 
 
 def _compiled(one: Function, module: Any, capability: int) -> Binary:

@@ -8,8 +8,6 @@ for just those; later ones hand addresses to the driver (`csrc/gpu.cpp`).
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -37,6 +35,7 @@ from inductor.codegen.attention.spec import (
 )
 from inductor.runtime._launch import Allocation, KernelCall
 from inductor.runtime.attention_reference import reference_attention, reference_backward
+from inductor.runtime.modules import import_file
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_binary import (
@@ -353,11 +352,5 @@ def load_text(text: str) -> ModuleType:
     store = open_store(config.cache_dir)
     key = make_key("attention", {"source": text})
     path, _ = store.file_of(key, ".py", text.encode())
-    name = f"inductor_attention_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    found.loader.exec_module(module)
-    return module
+    return import_file(f"inductor_attention_{path.stem}", path)
 

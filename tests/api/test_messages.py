@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                 "no backend 'indcutor'; known are .*inductor"),
     "mode": (lambda: dynamo.compile(plus, mode="fast"), ValueError, "modes are .*max-autotune"),
     "option": (lambda: dynamo.compile(plus, options={"max_autotun": True}), ValueError,
-               "no option 'max_autotun'; there are .*max_autotune"),
+               "no option 'max_autotun'; did you mean 'max_autotune'"),
     "option's type": (lambda: dynamo.compile(plus, options={"max_autotune": "yes"}), TypeError,
                       "max_autotune takes bool, not 'yes'"),
     "setting": (lambda: setattr(dynamo.config, "recompile_limt", 3), AttributeError,
@@ -107,6 +107,30 @@ def test_errors_show_the_programs_frames(verbose: bool) -> None:
         compiled(x)
     internal = [row.path.name for row in seen.traceback if "symbolic" in str(row.path.parent)]
     assert bool(internal) is verbose, internal
+    assert verbose or [row.path.name for row in seen.traceback[1:]] == ["convert.py"]  # which raises it
+
+
+@pytest.mark.parametrize("name", ["print", "str", "f-string"])
+def test_the_text_of_a_tensor_in_one_graph(name: str) -> None:
+    make = {"print": print, "str": str, "f-string": lambda x: f"{x}"}[name]
+
+    def f(x: torch.Tensor) -> Any:
+        y = x * 2
+        return make(y), y + 1
+
+    with pytest.raises(dynamo.exc.Unsupported) as seen:
+        dynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(4))
+    assert "the text of a tensor is needed" in str(seen.value)
+    assert "Print or format it outside" in str(seen.value)
+    assert "item()" not in str(seen.value)
+
+
+def test_an_option_that_is_meant_is_named() -> None:
+    with pytest.raises(ValueError, match="no option 'max_autotun'; did you mean 'max_autotune'?") as seen:
+        dynamo.compile(torch.sin, options={"max_autotun": True})
+    for name in ("verify", "background", "background_calls"):
+        dynamo.compile(torch.sin, options={name: False if name != "background_calls" else 0})
+        assert name in str(seen.value)
 
 
 class Narrow(torch.nn.Module):

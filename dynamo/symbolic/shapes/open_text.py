@@ -75,7 +75,7 @@ class UnreadText(OpenText):
 
     @property
     def value(self) -> str:
-        raise RestartTrace(self.made_at, Break("item", self.tensor))
+        raise RestartTrace(self.made_at, Break("text_of_tensor", self.tensor))
 
     def describe(self) -> str:
         return f"the text of {self.tensor}"

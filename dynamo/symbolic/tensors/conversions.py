@@ -39,7 +39,7 @@ def number(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
 
 @first_rule([str, repr, format], TensorVar)
 def text(tx: Frame, var: Var, *rest: Var) -> Var:
-    raise Break("item", repr(var))
+    raise Break("text_of_tensor", repr(var))
 
 
 @first_rule([format], TensorVar)

@@ -323,7 +323,7 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     return wrap_result(tx, node, result, op.tensors)
 
 
-OF_VALUES = frozenset(("item", "dynamic_output_shape"))
+OF_VALUES = frozenset(("item", "dynamic_output_shape", "text_of_tensor"))
 
 
 def written_down(tx: Frame, function: Any, result: Any) -> Var:

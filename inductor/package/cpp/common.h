@@ -1,4 +1,5 @@
-// What the runtimes of packages for a CPU and for a GPU share: errors, types, weights, checks of inputs.
+// What the runtimes of packages for a CPU and for a GPU share: errors, types, weights, checks of inputs. Each library
+// includes it once.
 #pragma once
 
 #include <fcntl.h>
@@ -229,5 +230,30 @@ std::string check_memory(const Tables& tables, const DynamoTensor* inputs) {
   return "";
 }
 
+// The variant that runs these inputs. Errors: null, and `wrong` tells what is not as it has to be.
+const Tables* checked(const DynamoTensor* inputs, size_t count, std::string& wrong) {
+  if (count != static_cast<size_t>(package.argument_count)) {
+    wrong = std::string(package.name) + " takes " + std::to_string(package.argument_count) + " inputs, not " +
+            std::to_string(count);
+    return nullptr;
+  }
+  const Tables* tables = variant_for(inputs, wrong);
+  if (tables != nullptr) wrong = check_memory(*tables, inputs);
+  return wrong.empty() ? tables : nullptr;
+}
+
 }  // namespace
 }  // namespace packaged
+
+// -- what both export alike -------------------------------------------------------------------------------------------
+
+EXPORT uint64_t dynamo_package_checksum(const void* bytes, size_t count) {
+  return packaged::checksum(static_cast<const char*>(bytes), count);
+}
+
+EXPORT void dynamo_package_counts(size_t* inputs, size_t* outputs) {
+  *inputs = static_cast<size_t>(packaged::package.argument_count);
+  *outputs = static_cast<size_t>(packaged::package.result_count);
+}
+
+EXPORT const char* dynamo_package_input_name(size_t index) { return packaged::package.variants[0].arguments[index].name; }

@@ -439,14 +439,9 @@ struct Running {
 
 int run(void* handle, const DynamoTensor* inputs, size_t count, DynamoTensor* outputs, bool host, void* stream,
         char* error, size_t room) {
-  if (count != static_cast<size_t>(package.argument_count)) {
-    return fail(error, room, std::string(package.name) + " takes " + std::to_string(package.argument_count) +
-                                 " inputs, not " + std::to_string(count), kInputs);
-  }
   std::string wrong;
-  const Tables* tables = variant_for(inputs, wrong);
-  if (tables != nullptr) wrong = check_memory(*tables, inputs);
-  if (!wrong.empty()) return fail(error, room, wrong, kInputs);
+  const Tables* tables = checked(inputs, count, wrong);
+  if (tables == nullptr) return fail(error, room, wrong, kInputs);
   Model& model = *static_cast<Model*>(handle);
   try {
     Inside inside(*model.device);
@@ -465,17 +460,6 @@ int run(void* handle, const DynamoTensor* inputs, size_t count, DynamoTensor* ou
 }  // namespace packaged
 
 using namespace packaged;
-
-EXPORT uint64_t dynamo_package_checksum(const void* bytes, size_t count) {
-  return checksum(static_cast<const char*>(bytes), count);
-}
-
-EXPORT void dynamo_package_counts(size_t* inputs, size_t* outputs) {
-  *inputs = static_cast<size_t>(package.argument_count);
-  *outputs = static_cast<size_t>(package.result_count);
-}
-
-EXPORT const char* dynamo_package_input_name(size_t index) { return package.variants[0].arguments[index].name; }
 
 EXPORT void* dynamo_package_open(const char* folder, char* error, size_t room) {
   auto model = std::make_unique<Model>();

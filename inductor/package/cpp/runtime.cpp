@@ -245,17 +245,6 @@ struct Running {
 
 using namespace packaged;
 
-EXPORT uint64_t dynamo_package_checksum(const void* bytes, size_t count) {
-  return checksum(static_cast<const char*>(bytes), count);
-}
-
-EXPORT void dynamo_package_counts(size_t* inputs, size_t* outputs) {
-  *inputs = static_cast<size_t>(package.argument_count);
-  *outputs = static_cast<size_t>(package.result_count);
-}
-
-EXPORT const char* dynamo_package_input_name(size_t index) { return package.variants[0].arguments[index].name; }
-
 EXPORT void* dynamo_package_open(const char* folder, char* error, size_t room) {
   std::string wrong = check_processor();
   auto model = std::make_unique<Model>();
@@ -270,14 +259,9 @@ EXPORT void dynamo_package_close(void* model) { delete static_cast<Model*>(model
 
 EXPORT int dynamo_package_run(void* handle, const DynamoTensor* inputs, size_t count, DynamoTensor* outputs,
                               char* error, size_t room) {
-  if (count != static_cast<size_t>(package.argument_count)) {
-    return fail(error, room, std::string(package.name) + " takes " + std::to_string(package.argument_count) +
-                                 " inputs, not " + std::to_string(count), kInputs);
-  }
   std::string wrong;
-  const Tables* tables = variant_for(inputs, wrong);
-  if (tables != nullptr) wrong = check_memory(*tables, inputs);
-  if (!wrong.empty()) return fail(error, room, wrong, kInputs);
+  const Tables* tables = checked(inputs, count, wrong);
+  if (tables == nullptr) return fail(error, room, wrong, kInputs);
   Running running(*static_cast<Model*>(handle), *tables);
   if (!running.place(inputs)) return fail(error, room, "there is no memory for a call");
   wrong = running.run();
