@@ -19,6 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynamo.base.errors import GuardFailed, LoadError
+from dynamo.package_files import unzipped
 
 FORMAT = 1
 ROOM = 2000  # bytes of the text of an error
@@ -42,13 +43,21 @@ class _Tensor(ctypes.Structure):
 
 
 def load_package(path: str | Path) -> LoadedPackage:
-    """What `dynamo.package` has written, as a function. The folder holds native code that will run:
-    load only what you trust.
+    """What `dynamo.package` has written, as a function: a folder, or the zip of one, which is
+    unpacked for the time of loading. It holds native code that will run: load only what you trust.
 
-    Errors: LoadError where the folder is not a whole package for this machine; a call: GuardFailed
+    Errors: LoadError where the path is not a whole package for this machine; a call: GuardFailed
     where arguments are others than it was made for, and RuntimeError or IndexError as in eager.
     """
-    return LoadedPackage(Path(path))
+    if not Path(path).is_file():
+        return LoadedPackage(Path(path))
+    with unzipped(Path(path)) as folder:
+        try:
+            loaded = LoadedPackage(folder)
+        except LoadError as error:
+            raise LoadError(str(error).replace(str(folder), str(path))) from None
+    loaded.folder = Path(path)
+    return loaded
 
 
 class LoadedPackage:

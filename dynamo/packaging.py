@@ -15,6 +15,7 @@ import importlib
 import inspect
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo.api import run
 from dynamo.base.errors import Unsupported
+from dynamo.package_files import ENDING, check_place, zip_folder
 from dynamo.whole_graph import PLAIN, Whole, name_of, tensors_of, trace_whole
 
 ARGUMENT, WEIGHT, GRAPH, VALUE = "argument", "weight", "graph", "plain"
@@ -37,7 +39,8 @@ def package(
     threads: int | None = None, target: str | None = None,
 ) -> Path:
     """Compiles `f(*args, **kwargs)`, a module or function, into a folder that C++ programs and
-    `dynamo.load_package` run without tracing, Python or libtorch. Returns the folder.
+    `dynamo.load_package` run without tracing, Python or libtorch. Returns the folder. A path that
+    ends with ".zip" makes one file of it, for `load_package`.
 
     Sizes, dtypes and strides of tensors, and all other arguments, are then fixed. No gradients.
     more: further pairs of arguments and keyword arguments, with tensors of other sizes: the package
@@ -53,10 +56,18 @@ def package(
         >>> folder = package(model, (torch.ones(2, 8),), "folder")
     """
     folder = Path(path)
+    if folder.suffix == ENDING:
+        check_place(folder)
+        with tempfile.TemporaryDirectory(prefix="dynamo_package_") as name:
+            inner = Path(name) / folder.stem
+            package(f, args, inner, kwargs, more=more, options=options, processor=processor,
+                    threads=threads, target=target)
+            zip_folder(inner, folder)
+        return folder
     before = torch.get_num_threads()
     f = run(f)
     if folder.is_file():
-        raise FileExistsError(f"{target} is a file, and a package is a folder")
+        raise FileExistsError(f"{folder} is a file, and a package is a folder, or a file {ENDING}")
     try:
         if threads is not None:
             torch.set_num_threads(threads)

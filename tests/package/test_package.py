@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+import tempfile
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -439,3 +442,51 @@ def test_it_is_packaged_again_in_place(tmp_path: Path) -> None:
         dynamo.package(lambda x, number=number: x + number, (torch.randn(4),), tmp_path / "f")
         assert dynamo.load_package(tmp_path / "f")(torch.zeros(4)).tolist() == [number] * 4
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_one_file(tmp_path: Path) -> None:
+    """It is packaged again in place, moved, loaded, and leaves nothing behind."""
+    model, (first, second) = torch.nn.Linear(64, 32), torch.randn(2, 5, 64)
+    path = tmp_path / "deep" / "model.zip"
+    for _ in range(2):
+        assert dynamo.package(model, (first,), path) == path
+    assert [one.name for one in path.parent.iterdir()] == ["model.zip"]
+    moved = path.rename(tmp_path / "other name")
+    before = set(Path(tempfile.gettempdir()).iterdir())
+    loaded = dynamo.load_package(moved)
+    made = set(Path(tempfile.gettempdir()).iterdir()) - before
+    assert not [one for one in made if one.name.startswith("dynamo_package_")]
+    moved.unlink()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(second), model(second))
+    assert "other name" in repr(loaded)
+
+
+@pytest.mark.parametrize("damage", ["half", "text", "folders", "changed"])
+def test_files_that_are_no_package(damage: str, tmp_path: Path) -> None:
+    path = dynamo.package(torch.nn.Linear(4, 4), (torch.ones(2, 4),), tmp_path / "model.zip")
+    content = path.read_bytes()
+    if damage == "half":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "text":
+        path.write_text("something else")
+    elif damage == "changed":
+        with zipfile.ZipFile(path, "a") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a second file of that name
+            file.writestr("libmodel.so", b"other code")
+    else:
+        with zipfile.ZipFile(path, "a") as file:
+            file.writestr("../above", "text")
+    with pytest.raises(LoadError) as seen:
+        dynamo.load_package(path)
+    assert str(path) in str(seen.value)
+    assert not (tmp_path.parent / "above").exists()
+
+
+def test_a_file_of_something_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "model.zip"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="model.zip is there"):
+        dynamo.package(torch.sin, (torch.ones(2),), path)
+    with pytest.raises(FileExistsError, match="notes is a file"):
+        dynamo.package(torch.sin, (torch.ones(2),), path.rename(tmp_path / "notes"))
