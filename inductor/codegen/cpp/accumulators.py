@@ -3,8 +3,9 @@
 An accumulator is a few C++ variables; `cell` is "" for scalars and "[k]" for an element of a tile.
 Sums of floats are added up in chunks whose sums go into a double, so that the error stays near that
 of a pairwise sum. `max` and `min` of floats keep a flag beside them that a NaN was seen where
-OpenMP combines them; else a NaN stays in the variable itself: a flag of a selected value is split
-by g++ into the cases of the selection, and its loop is not vectorised then.
+OpenMP combines them; else the greatest magnitude, as an integer: a flag of a selected value is
+split by g++ into the cases of the selection, and its loop is not vectorised then. A NaN that stayed
+in the variable itself would make each step wait for three instructions, not one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Accumulator:
 
     update: takes in a value. merge: takes in what another thread found, where `#name#` is that
     thread's variable. chunked: of floats, to be flushed into `total` every now and then. sticky:
-    (value, max or min) where a NaN stays, see `without_flag`.
+    (value, max or min) of floats, see `without_flag`.
     """
 
     position: int
@@ -60,21 +61,30 @@ class Accumulator:
         )
 
     def without_flag(self) -> Accumulator:
-        """The accumulator with NaN in the variable itself, for lanes that are put together here."""
+        """The accumulator with a magnitude for the flag, for lanes that are put together here."""
         if self.sticky is None:
             return self
         value, kind = self.sticky
-        name, sign = self.variables[0].name, ">" if kind == "max" else "<"
-        variable = replace(self.variables[0], combine=f"nan{kind}")
+        best = self.variables[0]
+        name, greatest, sign = best.name, f"n{self.position}", ">" if kind == "max" else "<"
+        integer, bits, infinity = _BITS[self.dtype]
+        seen = Variable(greatest, integer, "0", "max")
+        magnitude = f"__builtin_bit_cast({integer}, {value}) & {bits}"
 
-        def take(text: str) -> str:
-            better = f"({text} {sign} {name}{CELL}) | ({text} != {text})"
-            return f"{name}{CELL} = {better} ? {text} : {name}{CELL};"
+        def take(variable: str, sign: str, text: str) -> str:
+            return f"{variable}{CELL} = {text} {sign} {variable}{CELL} ? {text} : {variable}{CELL};"
 
+        update = (
+            take(name, sign, value),
+            f"const {integer} {greatest}_m = {magnitude};",
+            take(greatest, ">", f"{greatest}_m"),
+        )
+        merge = (take(name, sign, f"#{name}#"), take(greatest, ">", f"#{greatest}#"))
+        nan = literal(float("nan"), self.dtype)
+        result = f"({greatest}{CELL} > {infinity} ? {nan} : {name}{CELL})"
         return replace(
-            self, variables=(variable,), update=(take(value),), merge=(take(f"#{name}#"),),
-            result=f"{name}{CELL}",
-        )  # fmt: skip
+            self, variables=(best, seen), update=update, merge=merge, result=result
+        )
 
     def vectorizes(self) -> bool:
         """Whether OpenMP can combine the accumulators of the lanes."""
@@ -82,6 +92,11 @@ class Accumulator:
 
 
 CELL = "@"
+# an integer type, the mask of magnitudes in it, and infinity: NaN are above it
+_BITS = {
+    torch.float32: ("i32", "0x7fffffff", "0x7f800000"),
+    torch.float64: ("i64", "0x7fffffffffffffffL", "0x7ff0000000000000L"),
+}
 
 
 def make_accumulator(position: int, op: Op, values: tuple[str, ...], source: Op) -> Accumulator:

@@ -279,8 +279,6 @@ K_LANES(or, a | b)
 K_LANES(and, a & b)
 K_LANES(max, a > b ? a : b)
 K_LANES(min, a < b ? a : b)
-K_LANES(nanmax, (a > b) | (a != a) ? a : b)
-K_LANES(nanmin, (a < b) | (a != a) ? a : b)
 """
 
 _SQRT = (
@@ -356,10 +354,11 @@ static void k_fail(Runtime* rt, i64 value, i64 bound, i64 fault) {
 }
 """,
     **dict.fromkeys(
-        ("k_lanes_sum", "k_lanes_prod", "k_lanes_or", "k_lanes_and", "k_lanes_max", "k_lanes_min",
-         "k_lanes_nanmax", "k_lanes_nanmin"),
+        ("k_lanes_sum", "k_lanes_prod", "k_lanes_or", "k_lanes_and", "k_lanes_max", "k_lanes_min"),
         _LANES,
     ),
+    # float32 of two registers
+    "K_PAIR": "#ifdef __AVX512F__\n#define K_PAIR 32\n#else\n#define K_PAIR 16\n#endif\n",
     "k_worst": """\
 K_INLINE i64 k_worst(i64 worst, bool wrong, i64 value) {
   value = value == K_NO_ERROR ? value + 1 : value;

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Context, Decimal
 
+from inductor.codegen.cpp.prelude_tables import PIECES_OF, table_form
+
 _DIGITS = Context(prec=40)
 _LOG2 = _DIGITS.ln(Decimal(2))
 
@@ -218,6 +220,7 @@ _TEXTS: dict[tuple[str, str], str] = {
     },
     ("exp", "f64"): _EXP_F64,
     ("sqrt", "f64"): _SQRT_F64,
+    **{(name, "f32"): table_form(name) for name in PIECES_OF},
 }
 
 

@@ -85,6 +85,7 @@ class ReductionPrinter:
         self.share = ("0", str(plan.inner[0].extent)) if plan.inner else ("0", "0")
         self.flushed: dict[int, Accumulator] = {}
         self.lanes = 0
+        self.width = ""  # the lanes in the text
         self.tiled: dict[int, str] = {}
         self.declared: set[int] = set()
         self.cell = f"[{plan.tile.name} - {plan.tile.name}b]" if plan.tile else ""
@@ -164,6 +165,9 @@ class ReductionPrinter:
         found = [self._make(n) for n in one.reductions]
         self.flushed = {a.position: a for a in found if a.chunked and not self._fits(count)}
         self.lanes = self._count_lanes(found)
+        # An extreme has two variables: with more lanes they would not stay in registers.
+        narrow = self.lanes > LANES and any(a.sticky for a in found)
+        self.width = "K_PAIR" if narrow else str(self.lanes)
         found = [a.without_flag() if self.lanes else a for a in found]
         return [a.with_total() if a.position in self.flushed else a for a in found]
 
@@ -197,8 +201,8 @@ class ReductionPrinter:
                 self._for_lanes(f"{variable.name}{CELL} = {variable.start};")
             elif lanes and self.lanes:
                 name = f"{variable.name}_l"
-                self.writer.line(f"alignas(64) {variable.type} {name}[{self.lanes}];")
-                head = f"for (i64 k = 0; k < {self.lanes}; ++k)"
+                self.writer.line(f"alignas(64) {variable.type} {name}[{self.width}];")
+                head = f"for (i64 k = 0; k < {self.width}; ++k)"
                 self.writer.line(f"{head} {name}[k] = {variable.start};")
             else:
                 self.writer.line(f"{variable.type} {variable.name} = {variable.start};")
@@ -301,12 +305,12 @@ class ReductionPrinter:
     @contextmanager
     def _lane_loop(self, loop: Loop, one: Pass, bounds: str) -> Iterator[None]:
         name = loop.name
-        with self.writer.block(f"for (i64 {name}l = {bounds}; {name}l += {self.lanes}) {{"):
+        with self.writer.block(f"for (i64 {name}l = {bounds}; {name}l += {self.width}) {{"):
             with self.scope.nested():
                 halves = half_loads(self.scope, name, one.members)
                 self._widen(loop, halves)
                 self.writer.line("#pragma omp simd")
-                with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
+                with self.writer.block(f"for (i64 k = 0; k < {self.width}; ++k) {{"):
                     self.writer.line(f"const i64 {name} = {name}l + k;")
                     with self.scope.nested(name):
                         self.scope.known.update({n: f"h{n}[k]" for n in halves})
@@ -319,8 +323,8 @@ class ReductionPrinter:
             op = self.nest.ops[position]
             assert op.index is not None
             place = self.scope.memory(op.buffer, op.index.substitute({loop.name: first}))
-            self.writer.line(f"alignas(64) f32 h{position}[{self.lanes}];")
-            self.writer.line(f"k_widen_strip(&{place}, h{position}, {self.lanes});")
+            self.writer.line(f"alignas(64) f32 h{position}[{self.width}];")
+            self.writer.line(f"k_widen_strip(&{place}, h{position}, {self.width});")
 
     @contextmanager
     def _rest_loop(self, name: str, begin: str, end: str) -> Iterator[None]:
