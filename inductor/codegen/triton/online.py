@@ -115,11 +115,3 @@ def tiles_of(stage: Stage) -> int:
     phases = Phases(stage)
     stores = any(op.name == "store" and phases.inside[n] for n, op in enumerate(stage.ops))
     return 1 if stores or stage.serial != 1 else 4
-
-
-def tiles_behind(stages: Sequence[Stage], stage: Stage) -> int:
-    """The same of a stage that stores what it makes of rows that such a loop has read before."""
-    if stage not in stages or stage.reduction or stage.serial != 1:
-        return 1
-    before = stages[: stages.index(stage)]
-    return max((tiles_of(each) for each in before if each.columns == stage.columns), default=1)

@@ -16,12 +16,11 @@ from inductor.codegen.triton.aligned import Unaligned, unaligned_rows
 from inductor.codegen.triton.eviction import (
     EVICT_FIRST,
     EVICT_LAST,
-    STREAMED,
     read_again,
     read_for_the_last_time,
 )
 from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
-from inductor.codegen.triton.online import is_same, tiles_behind, tiles_of
+from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
@@ -157,9 +156,6 @@ class StagePrinter:
         if tiles_of(self.stage) != 1:
             self._print_tiles(inside, bounds)
             return
-        count = 1 if launch.persistent else tiles_behind(launch.stages, self.stage)
-        if count != 1:
-            columns = self.columns = replace(columns, block=f"({count} * {columns.block})")
         with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
             self._print_tile_of_columns("base")
             self._print_step(inside)
@@ -333,7 +329,7 @@ class StagePrinter:
             mask = self._mask(axes)
             more = f", {mask}" if mask else ""
             if self.read_last and "r" in axes:
-                more += f", {STREAMED}"
+                more += f", {EVICT_FIRST}"
             self.writer.line(f"tl.store({pointer}, {value.name}{more})")
             return
         if op.dtype not in ATOMIC_ADD:

@@ -18,7 +18,7 @@ from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Blocks, Kernel, Product, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
-DESCRIBED = (  # where `config.descriptors` allows it
+DESCRIBED = (  # all of them where `config.descriptors` is set
     Blocks(128, 256, 64, 8, 4, descriptors=True),
     Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True),
     Blocks(128, 128, 64, 4, 3, persistent=True, resident=2, descriptors=True),
@@ -111,8 +111,8 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
         boxed = _boxed(first) if can_describe(template) else ()
     else:
         found = PAIR if _width(template) > 1 else LARGE
-        if config.descriptors and _width(template) == 1 and can_describe(template):
-            found += DESCRIBED
+        if _width(template) == 1 and can_describe(template):
+            found += DESCRIBED if config.descriptors else (FULL_DEVICE,)
     widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
     deepest = max(LEAST, power_of_two(_terms(first)))
     clipped = (

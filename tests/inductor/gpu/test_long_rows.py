@@ -19,7 +19,7 @@ from inductor.codegen.triton.configs import (
     EXPONENTIALS_UNALIGNED,
     UNALIGNED_BLOCK,
 )
-from inductor.codegen.triton.eviction import EVICT_FIRST
+from inductor.codegen.triton.eviction import EVICT_FIRST, EVICT_LAST
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.ir.body import LoopBody
 
@@ -55,8 +55,11 @@ def test_blocks_of_rows_that_are_stored(columns, dtype, expected) -> None:
 def test_last_pass_leaves_the_cache_to_others(columns, in_last) -> None:
     text = printed(1200, columns).sources[0].text
     first, last = text.split("tl.reduce", 1)
-    assert EVICT_FIRST not in first
-    assert last.count(EVICT_FIRST) == in_last  # a load and a store, and those of the ends of rows
+    assert EVICT_FIRST not in first and EVICT_LAST in first and EVICT_LAST not in last
+    # a load and a store, and those of the ends of rows
+    assert last.count(EVICT_FIRST) == in_last
+    text = printed(2400, columns, HALF).sources[0].text
+    assert EVICT_LAST not in text and EVICT_FIRST in text
 
 
 def test_values_of_unaligned_rows_are_read_once() -> None:
@@ -72,8 +75,9 @@ def test_values_of_unaligned_rows_are_read_once() -> None:
 
 
 def test_small_tensors_stay_in_the_cache() -> None:
-    assert EVICT_FIRST not in printed(12, 20001).sources[0].text
-    assert EVICT_FIRST not in printed(20000, 1000).sources[0].text  # held on the chip
+    for rows, columns in ((12, 20001), (20000, 1000)):  # few rows; rows that are held on the chip
+        text = printed(rows, columns).sources[0].text
+        assert EVICT_FIRST not in text and EVICT_LAST not in text
 
 
 @pytest.mark.parametrize("rows, expected", [(600, EXPONENTIALS), (6000, EXPONENTIALS_OF_MANY)])

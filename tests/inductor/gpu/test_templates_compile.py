@@ -11,7 +11,12 @@ from triton_reference import load_module
 
 from inductor.codegen.triton.print_kernel import MODULE_HEAD
 from inductor.codegen.triton.template import print_template
-from inductor.codegen.triton.template_configs import candidate_blocks, estimates, likely_blocks
+from inductor.codegen.triton.template_configs import (
+    FULL_DEVICE,
+    candidate_blocks,
+    estimates,
+    likely_blocks,
+)
 from inductor.config import config
 from inductor.ir.body import LoopBody, Ops, loop_variables
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
@@ -207,8 +212,20 @@ def test_products_that_wait_for_memory_are_likely(m, n, k, tmp_path) -> None:
     assert built.metadata.shared <= 113 << 10  # two run side by side
 
 
+@pytest.mark.parametrize("m, n, k", [(4096, 3072, 768), (12608, 3072, 768), (16384, 2048, 512)])
+def test_products_that_fill_the_device_are_likely(m, n, k, tmp_path) -> None:
+    """Several tiles for each multiprocessor, and something behind them."""
+    template, layouts = linear(m, n, k, 1)
+    likely = likely_blocks(template, layouts)
+    assert likely is not None and likely.blocks == FULL_DEVICE
+    built = compiled(likely, layouts, tmp_path)
+    assert "wgmma" in built.asm["ptx"] and "cp.async.bulk.tensor" in built.asm["ptx"]
+    odd, of_odd = linear(m, n, k + 1, 1)  # whose rows do not begin at multiples of 16 bytes
+    assert likely_blocks(odd, of_odd) is None
+
+
 @pytest.mark.parametrize("m, n, k", [
-    (4096, 3072, 768), (12608, 3072, 768), (12544, 1536, 384), (3136, 2048, 512), (1024, 256, 64), (128, 16, 32), (200704, 256, 63), (4096, 768, 3072),
+    (4096, 3072, 3072), (1576, 3072, 768), (2048, 3072, 768), (3136, 2048, 512), (1024, 256, 64), (128, 16, 32), (200704, 256, 63), (4096, 768, 3072),
 ])
 def test_other_products_stay_with_the_library(m, n, k) -> None:
     template, layouts = linear(m, n, k, 1)

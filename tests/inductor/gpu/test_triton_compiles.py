@@ -103,6 +103,14 @@ def test_what_the_math_library_returns_has_a_dtype_like_any_other(program, dtype
         assert "div.full" not in text and "sqrt.approx" not in text
 
 
+@pytest.mark.parametrize(("channels", "size", "launches"), [(144, 56, 2), (144, 28, 1), (288, 56, 1)])
+def test_sums_over_images_fill_the_device(channels, size, launches) -> None:
+    x = torch.empty(128, channels, size, size, dtype=torch.float16).to(memory_format=torch.channels_last)
+    lowered = lower_graph(capture(lambda x: x.mean((2, 3)), [x], mode="fake"))
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    assert len(print_kernel(kernel, lowered.graph.layouts()).sources) == launches
+
+
 @pytest.mark.parametrize(("dtype", "relaxed"), [(torch.float16, True), (torch.float32, False)])
 def test_parts_of_sums_are_as_exact_as_their_result(dtype, relaxed) -> None:
     x = torch.randn(64, 32, 56, 56, dtype=dtype).to(memory_format=torch.channels_last)
