@@ -270,6 +270,7 @@ class Recorder:
         if what is None:
             return Value(facts, real)
         value, address = Value(facts, real, borrowed=True), BASE.data_ptr(what)
+        value.ordinary = what if may_be_weight(what) else None
         if address:
             self.trace.addresses.setdefault((address, facts), value)
         self.trace.adopted[id(what)] = what, value, address

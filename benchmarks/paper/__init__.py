@@ -17,6 +17,9 @@ blocks of calls that take turns in one process; `spread` is the upper quartile o
 the first. `--hold COMMAND` names a command that keeps others from the machine for as long as it
 runs (it must copy its input to its output, as `cat` does).
 
+Engines of others (ONNX Runtime, OpenVINO) have a process of their own for each model, beside eager
+there: where one crashes, its cell says so and the row stands.
+
 `--slots N` runs N models at once, each alone on two cores of its own with all its ways in turns;
 `--timed K` lets K of them be timed at a time while the others compile. On 16 cores:
 

@@ -55,12 +55,13 @@ class Apart:
         _wait(self._is_over, time.perf_counter() + self.run.seconds + ENDS)
         self.child.stop(LATE)
         code = self.child.process.returncode
-        row = next((row for row in self.child.rows() if self.way in row), {})
-        if self.way in row:
+        rows = self.child.rows()
+        row = next((row for row in rows if self.way in row), None)
+        if row is not None:
             return row[self.way]
         if code < 0 and not self.child.why:
             return f"crashed ({signal.Signals(-code).name})"
-        return self.child.why or "failed"
+        return rows[-1].get("skipped", "failed") if rows else "failed"
 
     def _is_over(self) -> bool:
         return self.child.process.poll() is not None

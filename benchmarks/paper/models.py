@@ -182,9 +182,10 @@ def _masked_attention(
 
 
 def _glu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Operators without a lowering: glu, roll, logsumexp, smooth_l1_loss."""
-    gated = F.glu(a.roll(1, -1) + b, -1)
-    return F.smooth_l1_loss(gated, b[:, : gated.shape[1]], reduction="none") - gated.logsumexp(1, True)
+    """Operators without a lowering: glu, logsumexp, smooth_l1_loss."""
+    gated = F.glu(a + b, -1)
+    loss = F.smooth_l1_loss(gated, b[:, : gated.shape[1]], reduction="none")
+    return loss - gated.logsumexp(1, True)
 
 
 def _added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.paper import batches, capture, lazily, slots, speed, without
+from benchmarks.paper import batches, capture, lazily, overhead, slots, speed, without
 from benchmarks.paper.__main__ import arguments, measure, name_of, runs_of
+from benchmarks.paper.apart import LATE, Apart
 from benchmarks.paper.batches import BESIDE, batch, collect, fitting
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import Case, build, every, kinds_of, timed
@@ -84,6 +85,16 @@ def test_notes_are_geometric_means_and_count_failures() -> None:
     rows = [{"model": "hf:a", "kind": "inference", "all": 2.0, "patterns": 2.01}]
     assert "(+0.01); it is for attention that is written out" in without.notes(rows)[1]
     assert without.REASONS.keys() == without.SETTINGS.keys() - {"fusion, inlining"}
+
+
+def test_rows_that_cost_more_than_they_may_are_told() -> None:
+    rows = [{"model": name, "kind": "inference", "dynamo": value, "spread": 1.3}
+            for name, value in (("hf:a", 0.9), ("hf:b", 1.2), ("hf:MambaForCausalLM", 1.1))]  # fmt: skip
+    notes = overhead.notes(rows)
+    assert notes[1].startswith("inference, dynamo: 1 of 3 are within 1.01; beyond it")
+    assert "hf:b 1.20 (1.30)" in notes[1] and "hf:a" not in notes[1]
+    assert len(notes) == 3 and "associative scan" in notes[2]
+    assert overhead.notes(rows[:1]) == ["inference, dynamo: 0.900 of eager's time (geometric mean of 1)"]
 
 
 def test_a_table_is_written_with_the_machine(tmp_path: Path) -> None:
@@ -158,6 +169,25 @@ def test_rows_before_an_end_are_kept(program: Callable[[str], None]) -> None:
         program(f"told(x=1); {end}")
         ((one, two),) = batch("table3", [run], 30.0)
         assert one == {"model": "m", "x": 1} and two["skipped"].startswith(why)
+
+
+def test_an_engine_that_crashes_is_one_cell(program: Callable[[str], None]) -> None:
+    run = Run("m", "real", seconds=0.0, limit=60.0, kind="inference")
+    wait = "while not os.path.exists(run['folder'] + '/go'): time.sleep(0.01)\n"
+    for text, cell in (
+        ("assert run['apart'] and run['ways'] == ['onnxrt']; ready(); " + "\n" + wait
+         + "told(onnxrt=1.5)", 1.5),
+        ("os.kill(os.getpid(), 11)", "crashed (SIGSEGV)"), ("sys.exit('no engine')", "no engine"),
+    ):  # fmt: skip
+        program(text)
+        with Apart("table3", run, "onnxrt") as engine:
+            engine.prepared()
+            assert engine.cell() == cell
+    program("time.sleep(600)")
+    with Apart("table3", Run("m", "real", seconds=0.0, limit=1.0), "onnxrt") as engine:
+        engine.prepared()
+        assert engine.cell() == LATE
+    assert engine.child.process.poll() is not None
 
 
 def test_no_batch_is_begun_in_less_than_half_the_time_of_the_last(
