@@ -26,6 +26,8 @@ enum { WINOGRAD_WEIGHT = 3 << 20, MORE_CELLS = 16 * ROWS };
 // a cell by a panel, so many times as long as to transform its pixels.
 enum { TURNED_WEIGHT = 6, TURNED_PIXELS = 6 };
 enum { POINTS = 16, TAPS = 9, STEPS_FOLLOWED = 4 };
+// Terms of a sum that are added one after the other; rounding grows with their number.
+enum { TERMS = 128 };
 static const i64 NO_OFFSET[1] = {0};
 
 // The pixels of an image are `cells` of 2x2, side by side and below one another.
@@ -145,11 +147,22 @@ struct Winograd {
     i64 parts = up(count, ROWS), done = 0;
     const Tiles& tiles = columns_of(panel) == COLUMNS ? WIDE : NARROW;
     const f32* b = turned + point * slice;
-    Walk walk = {1, channels, pitch * 4, NO_OFFSET, false};
+    i64 columns = columns_of(panel), pieces = channels > TERMS * 3 / 2 ? up(channels, TERMS) : 1;
     for (i64 part = 0; part < parts; ++part) {
-      i64 next = count * (part + 1) / parts;
-      tiles.single[next - done](walk, (const char*)(from + point * plane + done * pitch), 0, b, 0,
-                                to + point * room + done * COLUMNS, COLUMNS, 0);
+      i64 next = count * (part + 1) / parts, rows = next - done;
+      const f32* a = from + point * plane + done * pitch;
+      f32* result = to + point * room + done * COLUMNS;
+      for (i64 piece = 0, begin = 0; piece < pieces; ++piece) {
+        i64 end = channels * (piece + 1) / pieces;
+        Walk walk = {1, end - begin, pitch * 4, NO_OFFSET, false};
+        Vector sums[ROWS * COLUMNS / LANES];
+        tiles.single[rows](walk, (const char*)(a + begin), 0, b + begin * columns, 0,
+                           piece ? (f32*)sums : result, COLUMNS, 0);
+        for (i64 row = 0; piece && row < rows; ++row)
+          for (i64 v = 0; v < columns / LANES; ++v)
+            *(Vector*)(result + row * COLUMNS + v * LANES) += sums[row * COLUMNS / LANES + v];
+        begin = end;
+      }
       done = next;
     }
   }
