@@ -168,6 +168,7 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
             base = out._base if not record.detach else None
             expected = grad and base is not None and base.requires_grad
             if record.no_grad:
+                _is_leaf(out)
                 continue
             if out.requires_grad != expected or (expected and _is_leaf(out)):
                 raise Unsupported("an output is a view made in another grad mode")

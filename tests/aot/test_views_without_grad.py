@@ -47,6 +47,7 @@ def facts(result: tuple[torch.Tensor, ...]) -> list[object]:
 @pytest.mark.parametrize("program", [of_an_input, in_a_block, of_a_result, live_at_a_break])
 def test_equals_eager(program: Program, grad: bool) -> None:
     w, x = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    dynamo.reset()  # what other tests left uncompiled is not counted
     compiled = dynamo.compile(program)
     with torch.set_grad_enabled(grad):
         for _ in range(2):
@@ -56,3 +57,14 @@ def test_equals_eager(program: Program, grad: bool) -> None:
             shares = [t.untyped_storage()._cdata == w.untyped_storage()._cdata for t in want]
             assert [t.untyped_storage()._cdata == w.untyped_storage()._cdata for t in got] == shares
     assert_compiled()
+
+
+def test_a_view_whose_base_was_written_is_eagers_error() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            view = x.view(-1)[1:].neg_()
+        return view.sigmoid()
+
+    for program in (f, dynamo.compile(f)):
+        with pytest.raises(RuntimeError, match="no_grad mode"):
+            program(torch.randn(2, 3, requires_grad=True) * 2)

@@ -78,7 +78,7 @@ def same(f: Callable[..., Any], compiled: Callable[..., Any], *more: Any, size: 
     assert found.requires_grad == wanted.requires_grad
     found.square().sum().backward()
     wanted.square().sum().backward()
-    torch.testing.assert_close(x.grad, y.grad)
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-5, atol=1e-4)  # sums that cancel
     with torch.no_grad():
         torch.testing.assert_close(compiled(x, *more), f(y, *more))
     plain = compiled(x.detach(), *more)
