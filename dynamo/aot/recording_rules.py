@@ -185,9 +185,8 @@ def _copied_number(
 def _single_mask(indices: Any) -> int | None:
     """Where the only index is, if that is a mask."""
     at = [place for place, index in enumerate(indices) if index is not None]
-    if len(at) == 1 and is_fake(indices[at[0]]) and indices[at[0]].dtype is torch.bool:
-        return at[0]
-    return None
+    mask = indices[at[0]] if len(at) == 1 else None
+    return at[0] if is_fake(mask) and mask.dtype is torch.bool and mask.dim() > 0 else None
 
 
 def _put(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -203,8 +202,10 @@ def _put(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _at_mask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What is read at a mask has a known size where the count is known: so has the gradient of the
-    values of such a write."""
+    """The gradient of values that were written at a mask reads at the mask: as many as there were.
+    (What the program itself reads there has a size of its own.)"""
+    if recorder.in_program:
+        return NotImplemented
     source, indices = args
     at = _single_mask(indices)
     count = None if at is None else recorder.true_counts.get(recorder.node_of(indices[at]))

@@ -73,3 +73,13 @@ def test_one_value_for_many() -> None:
     mask = torch.tensor([[True, False, True], [True, True, False]])
     compiled = dynamo.compile(rows)
     torch.testing.assert_close(gradients(compiled, mask, 1), gradients(rows, mask, 1))
+
+
+def test_a_mask_without_dimensions() -> None:
+    compiled = dynamo.compile(rows)
+    made = [torch.randn(*size, requires_grad=True) for size in ((3, 4), (0, 3, 4))]
+    for program in (rows, compiled):
+        result = program(made[0], torch.tensor(False), made[1])
+        (found,) = torch.autograd.grad(result.sum(), made[1])
+        torch.testing.assert_close(result, made[0].exp())
+        assert found.shape == made[1].shape

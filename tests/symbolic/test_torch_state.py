@@ -259,3 +259,22 @@ for set_seed in (torch.manual_seed, kept):
 def test_torch_s_own_compiler_may_be_used_in_the_same_process(order: str) -> None:
     done = run_python("-c", ORDERS, order)
     assert done.returncode == 0, done.stderr
+
+
+def test_questions_about_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants where all GPUs are of one kind; else the current one decides, in each call."""
+
+    def ask(x: torch.Tensor) -> torch.Tensor:
+        try:
+            able = torch.cuda.get_device_capability() >= (8, 0)
+        except (AssertionError, RuntimeError):
+            able = False
+        return x + 1 if able else x - 1
+
+    x = torch.ones(3)
+    for names, breaks in ((["A", "A"], False), (["A", "B"], True)):
+        dynamo.reset()
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+        assert torch.equal(dynamo.compile(ask)(x), ask(x))
+        assert bool(dynamo.counters["graph_break"]) is breaks

@@ -18,6 +18,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.functions import BuiltinVar, MethodVar
@@ -254,12 +255,29 @@ def fold_torch_state() -> None:
                         torch._C._is_autocast_available, torch.get_autocast_dtype,
                         torch.is_autocast_cache_enabled, torch.cuda.is_available,
                         torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
-                        torch.backends.cuda.is_built, torch.cuda.get_device_capability,
-                        torch.cuda.get_device_name, torch.cuda.is_bf16_supported]
+                        torch.backends.cuda.is_built]
     table.foldable(names)
 
 
 fold_torch_state()
+
+
+def fold_about_gpus(function: Any) -> None:
+    """What a function tells of a GPU is a constant where all GPUs are of one kind: the current one
+    may be another in the next call. Other machines have others."""
+
+    @rule([function])
+    def ask(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+        kinds = {torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())}
+        if len(kinds) > 1:
+            return None
+        tx.trace.state(Unguarded).refuse(f"it keeps what torch.cuda.{function.__name__} gave")
+        return table.fold(tx, function, [*args], kwargs)
+
+
+for about_gpus in (torch.cuda.get_device_capability, torch.cuda.get_device_name,
+                   torch.cuda.is_bf16_supported):  # fmt: skip
+    fold_about_gpus(about_gpus)
 
 
 @rule([torch.Tensor._is_view])
