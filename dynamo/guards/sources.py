@@ -460,9 +460,14 @@ LARGEST_TABLE = 64  # numbers
 WIDEST_TABLE = 4  # numbers in a row
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu or tensor.is_cuda
+
+
 def is_table(tensor: torch.Tensor) -> bool:
-    """True for a tensor on the CPU with a few rows of two to four integers."""
-    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.dim() != 2:
+    """True for a tensor with a few rows of two to four integers. On a GPU its guard waits for the
+    device, as the program does where it reads the numbers."""
+    if type(tensor) is not torch.Tensor or not has_memory(tensor) or tensor.dim() != 2:
         return False
     return tensor.dtype in (torch.int32, torch.int64) and (
         0 < tensor.numel() <= LARGEST_TABLE and 2 <= tensor.shape[1] <= WIDEST_TABLE)
@@ -470,7 +475,7 @@ def is_table(tensor: torch.Tensor) -> bool:
 
 def table_values(tensor: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     """The rows of a table. Errors: TypeError for what can't be one; the rest is guarded before."""
-    if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.dim() != 2:
+    if type(tensor) is not torch.Tensor or not has_memory(tensor) or tensor.dim() != 2:
         raise TypeError("no table")
     return tuple(map(tuple, tensor.tolist()))
 

@@ -116,6 +116,7 @@ def _read(world: World, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     known = [world.constant_of(arg) if type(arg) is Fake else arg for arg in args]
     if any(value is None for value in known):
         raise DataDependent(func)
+    world.constants.read += args[:1]
     return func(*known, **kwargs)
 
 

@@ -254,3 +254,25 @@ def test_graphs_and_kernels_lie_in_named_ranges() -> None:
             assert graph.device_time_total > 0
         with torch.autograd.profiler.emit_nvtx():
             assert_near(compiled(x, w), scaled(x, w), scaled(x.double(), w.double()), 16.0)
+
+
+def test_a_table_of_sizes_on_the_device() -> None:
+    """Encoders of images read their grids on the device: known, as on a CPU, until they change."""
+
+    def vision(x: torch.Tensor, grid: torch.Tensor) -> Any:
+        frames = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+        ends = F.pad(frames.cumsum(0), (1, 0))
+        at = torch.arange(frames.sum(), device=x.device)
+        parts = [part.softmax(0) for part in torch.split(x, (ends[1:] - ends[:-1]).tolist())]
+        return torch.cat(parts) + at[:, None] % 4, ends
+
+    compiled = dynamo.compile(vision)
+    for rows in ([[1, 2, 4], [1, 4, 4]], [[1, 2, 4], [1, 4, 4]], [[2, 2, 4], [1, 4, 4]]):
+        grid = torch.tensor(rows, device=DEVICE)
+        x = data(int(grid.prod(-1).sum()), 5)
+        dynamo.counters.clear()
+        with torch.no_grad():
+            for ours, eager in zip(compiled(x, grid), vision(x, grid), strict=True):
+                assert_near(ours, eager, eager)
+        assert bool(dynamo.counters["graph_break"]) == (rows[0][0] == 2)
+        assert not left_uncompiled()

@@ -49,6 +49,25 @@ def test_one_graph_until_a_table_changes(backend: str) -> None:
     assert found[2] > 0
 
 
+def test_a_number_taken_by_an_operation_is_one_in_the_graph() -> None:
+    """`arange(sizes.sum())` reads the sum itself: in a graph it would be an `item()`."""
+
+    def count(x: torch.Tensor, grid: torch.Tensor) -> Any:
+        area = grid[:, 1] * grid[:, 2]
+        rows = torch.repeat_interleave(grid[:, 1], area)
+        first = torch.arange(area.sum(), device=x.device) % rows
+        return first, x.add(x, alpha=area[0]), torch.full((2,), area[1]), area[0] - area.int()[1]
+
+    compiled = dynamo.compile(count, backend="inductor")
+    for values in (FIRST, FIRST, SECOND):
+        grid, x = torch.tensor(values), torch.randn(3)
+        dynamo.counters.clear()
+        for ours, eager in zip(compiled(x, grid), count(x, grid), strict=True):
+            torch.testing.assert_close(ours, eager)
+        assert not dynamo.counters["not_compiled"]
+        assert (breaks() > 0) == (values is SECOND)
+
+
 def test_a_changed_table_is_compiled_for_once() -> None:
     def read(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         (a, b), *_ = table.tolist()

@@ -93,6 +93,7 @@ class TensorState:
         world, symbols = self.trace.world, self.trace.symbols
         world.constants.varies = symbols.gave_hint or is_in_graph(function)
         world.constants.settled = False
+        world.constants.read.clear()
         result = world.run(function, *args, **kwargs)
         symbols.keep_assumptions()
         return result

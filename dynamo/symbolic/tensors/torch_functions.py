@@ -306,8 +306,8 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     break_where_write_fails(tx, function, [var.fake for var in changed])
     if given is None and not changed and is_plain_result(result) and function not in ASSERTIONS:
         return trace.constant(result)
-    proxies = tuple(as_argument(function, arg) for arg in op.args)
-    keywords = {name: as_argument(function, arg) for name, arg in op.kwargs.items()}
+    proxies = tuple(as_argument(function, as_read(tx, arg)) for arg in op.args)
+    keywords = {name: as_argument(function, as_read(tx, arg)) for name, arg in op.kwargs.items()}
     node = trace.graph.operation(op.kind, op.target, proxies, keywords, result)
     node.meta["checks"] = op.may_raise
     note_failing(tx, node, function, trace.world.noticed)
@@ -336,6 +336,16 @@ def written_down(tx: Frame, function: Any, result: Any) -> Var:
     kind = {"dtype": known.dtype, "device": known.device}
     node = tx.trace.graph.operation("call_function", torch.tensor, (known.tolist(),), kind, result)
     return wrap_result(tx, node, result, [])
+
+
+def as_read(tx: Frame, arg: Var) -> Var:
+    """The number for a tensor of which an operation has taken it, as `arange(x.sum())` does: in a
+    graph it would be an `item()`, which later parts can't follow."""
+    read = tx.trace.world.constants.read
+    if not (read and isinstance(arg, TensorVar) and any(arg.fake is fake for fake in read)):
+        return arg
+    known = tx.trace.world.constant_of(arg.fake)
+    return arg if known is None else ConstVar(known.item())
 
 
 def text_of(function: Any) -> str:
