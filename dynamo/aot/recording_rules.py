@@ -186,7 +186,9 @@ def _single_mask(indices: Any) -> int | None:
     """Where the only index is, if that is a mask."""
     at = [place for place, index in enumerate(indices) if index is not None]
     mask = indices[at[0]] if len(at) == 1 else None
-    return at[0] if is_fake(mask) and mask.dtype is torch.bool and mask.dim() > 0 else None
+    if mask is None or not is_fake(mask):
+        return None
+    return at[0] if mask.dtype is torch.bool and mask.dim() > 0 else None
 
 
 def _put(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
