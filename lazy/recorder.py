@@ -19,7 +19,7 @@ from lazy.report import REPORT, End, users_line
 from lazy.tensor import Hooks, LazyTensor, wrap
 from lazy.trace import Trace
 from lazy.values import BASE, EXPOSED, LazyError, Value, expose, facts_of, is_private
-from lazy.weights import may_be_weight, with_weights
+from lazy.weights import may_be_weight
 
 LONGEST = 10_000
 # Looks after which the program may read or write the memory without our knowing.
@@ -195,7 +195,7 @@ class Recorder:
         how = HIT if wanted else UNWANTED
         place = users_line()
         try:
-            if variant is not None and not self._rerun(end, variant, found, values):
+            if variant is not None and not self._rerun(end, variant, found[2], values):
                 self.resume()
                 return False
         except Exception as error:
@@ -209,24 +209,19 @@ class Recorder:
         return True
 
     def _rerun(
-        self, end: replay.Ended, variant: Any, found: Any, values: dict[int, Value]
+        self, end: replay.Ended, variant: Any, numbers: list[float], values: dict[int, Value]
     ) -> bool:
         """Runs the graph. False where it failed and has written nothing."""
-        _, _, reals, owners, numbers = found
-        borrowed = {
-            place for place, owner in zip(end.places, owners, strict=True)
-            if (owner.borrowed if isinstance(owner, Value) else owner is not False)
-        }  # fmt: skip
+        borrowed = {number for number in values if _is_borrowed(end.roots[number])}
 
         def keep(number: int, tensor: torch.Tensor) -> None:
             value = values.get(number)
             if value is not None:
                 _settle(value, tensor)
-                value.borrowed = end.roots[number] in borrowed
+                value.borrowed = number in borrowed
 
         with in_dtype(end.dtype):
-            reals = with_weights(reals, owners, variant.weights)
-            return rerun(variant, reals, numbers, keep, end.writes)
+            return rerun(variant, _C.inputs(variant.weights), numbers, keep, end.writes)
 
     def _hand_out(
         self, end: replay.Ended, live: dict[int, list[LazyTensor]], values: dict[int, Value],
@@ -298,6 +293,14 @@ def _settle(value: Value, tensor: torch.Tensor | None) -> None:
         placed = memory.as_strided(facts.size, facts.stride, facts.offset)
         tensor = placed.copy_(tensor)
     value.real = tensor
+
+
+def _is_borrowed(root: int) -> bool:
+    """Whether that input of the followed trace is an ordinary tensor's memory; -1: no input."""
+    if root < 0:
+        return False
+    owner = _C.owner(root)
+    return owner.borrowed if isinstance(owner, Value) else owner is not False
 
 
 def _lost(value: Value) -> Exception:
@@ -402,5 +405,5 @@ def _hand_over() -> None:
 Hooks.dispatch = _dispatch
 Hooks.real = _real
 Hooks.settle = _hand_over
-_C.setup(LazyTensor, EXPOSED, wrap, draws.known)
+_C.setup(LazyTensor, torch.nn.Parameter, EXPOSED, wrap, draws.known)
 at_reset(lambda: ACTIVE[0].cut("dynamo.reset()"))

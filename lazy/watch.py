@@ -27,6 +27,8 @@ class Watch:
         self.settle, self.real_of = settle, real_of
         self.users = 0
         self.before: dict[str, Any] = {}
+        self.looks: dict[str, Any] = {}  # by name: what stands for the method `__wrapped__`
+        self.data = self._data()
 
     def enter(self) -> None:
         """One more mode."""
@@ -37,7 +39,7 @@ class Watch:
             method = getattr(torch.Tensor, name)
             self.before[name] = vars(torch.Tensor).get(name)
             setattr(torch.Tensor, name, self._watched(name, method))
-        torch.Tensor.data = self._data()  # type: ignore[assignment, method-assign]
+        torch.Tensor.data = self.data  # type: ignore[assignment, method-assign]
 
     def leave(self) -> None:
         """One mode less."""
@@ -61,10 +63,15 @@ class Watch:
         return property(plain.__get__, write)
 
     def _watched(self, name: str, method: Any) -> Any:
+        known = self.looks.get(name)
+        if known is not None and known.__wrapped__ is method:
+            return known
+
         @functools.wraps(method)
         def look(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.settle(name, tensor)
             with _disable_current_modes():  # what they make of an ordinary tensor is ordinary
                 return method(tensor, *args, **kwargs)
 
+        self.looks[name] = look
         return look

@@ -23,6 +23,7 @@ COMPILERS = ("g++", "clang++", "c++")
 BASE_FLAGS = (
     "-std=c++17",
     "-O3",
+    "-fno-tree-loop-distribute-patterns",
     "-fPIC",
     "-fno-math-errno",
     "-fno-trapping-math",

@@ -2,12 +2,13 @@
 
 In: a stage, e.g. of a concatenation or a padding: `where(i0 < 32, masked load, masked load)`. Out:
 stages over parts of the loop in which such conditions are constant and gone: nothing is masked
-there, so that the loops are plain vector code.
+there, so that the loops are plain vector code. Loops of reductions are cut where they are printed
+(`codegen/cpp/reduction.py`): their parts share the accumulators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -39,24 +40,38 @@ def split_stage(stage: LoopBody) -> list[LoopBody]:
     if not stage.ranges:
         return [stage]
     name, size = f"i{len(stage.ranges) - 1}", stage.ranges[-1]
-    inside = {c for c in _cuts(stage, name) if surely_less(0, c) and surely_less(c, size)}
+    pieces = find_pieces(stage.ops, name, size)
+    return [_part(stage, name, *piece) for piece in pieces] if len(pieces) > 1 else [stage]
+
+
+def find_pieces(ops: Sequence[Op], name: str, size: int) -> list[tuple[int, int]]:
+    """(start, end) of the parts of a loop in which comparisons of its variable are constant; the
+    whole loop where it has none, or too many."""
+    inside = {c for c in _cuts(ops, name) if surely_less(0, c) and surely_less(c, size)}
     cuts = sorted(inside, key=hint_of)
-    if not cuts or len(cuts) >= MOST_PIECES:
-        return [stage]
     edges = [0, *cuts, size]
-    if not all(surely_less(start, end) for start, end in zip(edges, edges[1:], strict=False)):
-        return [stage]
-    return [
-        _part(stage, name, start, end) for start, end in zip(edges, edges[1:], strict=False)
-    ]
+    pieces = list(zip(edges, edges[1:], strict=False))
+    if len(pieces) > MOST_PIECES or not all(surely_less(*piece) for piece in pieces):
+        return [(0, size)]
+    return pieces
 
 
-def _cuts(stage: LoopBody, name: str) -> Iterator[int]:
+def find_truths(ops: Sequence[Op], name: str, start: int, end: int) -> dict[int, bool]:
+    """Comparisons that are constant where the variable is in that part, by position."""
+    moved: Index = variable(name, end - start) + start
+    there = [op if op.index is None else replace(op, index=op.index.substitute({name: moved}))
+             for op in ops]  # fmt: skip
+    found = {position: _comparison(op, there) for position, op in enumerate(there)
+             if op.name in ("ge", "lt", "gt", "le")}  # fmt: skip
+    return {position: truth for position, truth in found.items() if truth is not None}
+
+
+def _cuts(ops: Sequence[Op], name: str) -> Iterator[int]:
     """Values of the variable at which a comparison of it with a number changes."""
-    for op in stage.ops:
+    for op in ops:
         if op.name not in ("ge", "lt", "gt", "le", "eq", "ne"):
             continue
-        left, right = (stage.ops[arg] for arg in op.args)
+        left, right = (ops[arg] for arg in op.args)
         if left.name != "index_expr" or right.name != "constant" or left.index is None:
             continue
         terms = left.index.terms

@@ -16,9 +16,11 @@ Script* script_of(PyObject* capsule) {
 }
 
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *lazy, *exposed, *wrap, *known;
-  if (!PyArg_ParseTuple(args, "OO!OO", &lazy, &PyDict_Type, &exposed, &wrap, &known)) return nullptr;
-  for (PyObject* kept : {lazy, exposed, wrap, known}) Py_INCREF(kept);
+  PyObject *lazy, *parameter, *exposed, *wrap, *known;
+  if (!PyArg_ParseTuple(args, "OOO!OO", &lazy, &parameter, &PyDict_Type, &exposed, &wrap, &known))
+    return nullptr;
+  for (PyObject* kept : {lazy, parameter, exposed, wrap, known}) Py_INCREF(kept);
+  state.parameter = parameter;
   state.lazy = reinterpret_cast<PyTypeObject*>(lazy);
   state.exposed = exposed;
   state.wrap = wrap;
@@ -164,24 +166,60 @@ PyObject* data(PyObject*, PyObject* tensor) {
   END_HANDLE_TH_ERRORS
 }
 
-// None where what to run is not known; else (end, live, real inputs, owners, numbers). An owner is a
-// `Value`, the ordinary tensor itself, or False for what was drawn.
+// None where what to run is not known; else (end, live, numbers). Its inputs are there until the next
+// trace begins.
 PyObject* look(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
   Run& run = state.run;
   run.on = false;
   if (!run.at || !run.at->end.object || run.sharing() != run.at->sharing) Py_RETURN_NONE;
-  Object inputs = Object::steal(PyList_New(0)), owners = Object::steal(PyList_New(0));
-  for (const auto& input : run.inputs) {
-    Object owner = input.known.object ? input.known
-        : input.drawn ? Object(Py_False) : Object::steal(THPVariable_Wrap(input.tensor));
-    PyList_Append(owners.object, owner.object);
-    Object real = input.real.object ? input.real
-        : Object::steal(THPVariable_Wrap(input.drawn ? input.tensor : data_of(input.tensor)));
-    PyList_Append(inputs.object, real.object);
+  return Py_BuildValue("OOO", run.at->end.object, live_of(run).object, numbers_of(run).object);
+  END_HANDLE_TH_ERRORS
+}
+
+// Whose memory the input of that value is: a `Value`, an ordinary tensor, or False for what was drawn.
+PyObject* owner(PyObject*, PyObject* value) {
+  HANDLE_TH_ERRORS
+  const Run& run = state.run;
+  const long number = PyLong_AsLong(value);
+  if (PyErr_Occurred()) return nullptr;
+  TORCH_CHECK_INDEX(number >= 0 && number < static_cast<long>(run.input_of.size()) &&
+                    run.input_of[number] >= 0, "no input has the number ", number);
+  const Input& input = run.inputs[run.input_of[number]];
+  if (input.known.object) return Py_NewRef(input.known.object);
+  if (input.drawn) Py_RETURN_FALSE;
+  return THPVariable_Wrap(input.tensor);
+  END_HANDLE_TH_ERRORS
+}
+
+bool is_ordinary(const Object& tensor) {
+  return Py_TYPE(tensor.object) == reinterpret_cast<PyTypeObject*>(THPVariableClass) ||
+         Py_TYPE(tensor.object) == reinterpret_cast<PyTypeObject*>(state.parameter);
+}
+
+// The inputs as a graph takes them: ordinary tensors themselves at the places of weights, elsewhere
+// aliases of them.
+PyObject* inputs(PyObject*, PyObject* weights) {
+  HANDLE_TH_ERRORS
+  const Run& run = state.run;
+  std::vector<bool> is_weight(run.inputs.size(), false);
+  Object places = Object::steal(PySequence_Tuple(weights));
+  std::vector<int> numbers;
+  if (!places.object || !read_numbers(places.object, numbers)) return nullptr;
+  for (const int number : numbers) is_weight.at(number) = true;
+  Object list = Object::steal(PyList_New(static_cast<Py_ssize_t>(run.inputs.size())));
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    const Input& input = run.inputs[i];
+    Object real = input.real;
+    if (!real.object && (input.drawn || is_weight[i])) {
+      real = Object::steal(THPVariable_Wrap(input.tensor));
+      if (real.object && !input.drawn && !is_ordinary(real)) real = Object();
+    }
+    if (!real.object) real = Object::steal(THPVariable_Wrap(data_of(input.tensor)));
+    if (!real.object) return nullptr;
+    PyList_SET_ITEM(list.object, static_cast<Py_ssize_t>(i), std::exchange(real.object, nullptr));
   }
-  return Py_BuildValue("OOOOO", run.at->end.object, live_of(run).object, inputs.object,
-                       owners.object, numbers_of(run).object);
+  return std::exchange(list.object, nullptr);
   END_HANDLE_TH_ERRORS
 }
 
@@ -245,6 +283,8 @@ PyMethodDef methods[] = {
     {"note", note, METH_VARARGS, "What a recorded call has done."},
     {"data", data, METH_O, "`x.data`, which no mode sees."},
     {"look", look, METH_NOARGS, "What a followed trace needs to run."},
+    {"owner", owner, METH_O, "Whose memory an input of the followed trace is."},
+    {"inputs", inputs, METH_O, "The inputs of the followed trace, weights as they are."},
     {"leave", leave, METH_NOARGS, "What was followed, for Python to record."},
     {"attach", attach, METH_VARARGS, "What runs where a trace ends here."},
     {nullptr, nullptr, 0, nullptr},

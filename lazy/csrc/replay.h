@@ -178,6 +178,7 @@ struct State {
   Note note;
   PyObject* mode = nullptr;       // the dispatch mode whose calls are followed
   PyTypeObject* lazy = nullptr;   // the class of lazy tensors
+  PyObject* parameter = nullptr;  // torch.nn.Parameter
   PyObject* exposed = nullptr;    // dict: storages that others see, by address
   PyObject* wrap = nullptr;       // Value -> lazy tensor
   PyObject* known = nullptr;      // tensor -> lazy tensor that has it as its value

@@ -21,6 +21,7 @@ from inductor.codegen.cpp.strips import half_loads
 from inductor.codegen.cpp.types import value_type
 from inductor.ir.extent import Extent, divides, hint_of, surely_less, up_to_multiple
 from inductor.ir.index import variable as index_variable
+from inductor.scheduler.split import find_pieces, find_truths
 
 ROW_CHUNK = 1024
 COLUMN_CHUNK = 256
@@ -86,6 +87,7 @@ class ReductionPrinter:
         self.flushed: dict[int, Accumulator] = {}
         self.lanes = 0
         self.width = ""  # the lanes in the text
+        self.truths: dict[int, str] = {}  # comparisons that are constant in the open loop
         self.tiled: dict[int, str] = {}
         self.declared: set[int] = set()
         self.cell = f"[{plan.tile.name} - {plan.tile.name}b]" if plan.tile else ""
@@ -287,12 +289,30 @@ class ReductionPrinter:
         self, loop: Loop, rest: list[Loop], one: Pass, found: list[Accumulator],
         bounds: tuple[str, str],
     ) -> Iterator[AbstractContextManager[None]]:
-        """The loop, to be filled; two where what is left over by the lanes has one of its own."""
+        """The loop, to be filled; one for each part of it in which comparisons are constant."""
         if rest or not self.lanes:
             yield self._loop(loop, rest, found, bounds)
             return
+        pieces = find_pieces(self.nest.ops, loop.name, loop.extent)
+        if len(pieces) == 1:
+            yield from self._lane_loops(loop, one, bounds)
+            return
+        name, (begin, end) = f"{loop.name}p", bounds
+        for start, stop in pieces:
+            with self.writer.block("{"):
+                self.writer.line(f"const i64 {name} = ({begin}) < {start} ? {start} : {begin};")
+                self.writer.line(f"const i64 {name}e = ({end}) < {stop} ? {end} : {stop};")
+                truths = find_truths(self.nest.ops, loop.name, start, stop)
+                self.truths = {n: str(truth).lower() for n, truth in truths.items()}
+                yield from self._lane_loops(loop, one, (name, f"{name}e"), part=True)
+                self.truths = {}
+
+    def _lane_loops(
+        self, loop: Loop, one: Pass, bounds: tuple[str, str], part: bool = False
+    ) -> Iterator[AbstractContextManager[None]]:
+        """The loop; two where what is left over by the lanes has one of its own."""
         name, (begin, end) = loop.name, bounds
-        if divides(self.lanes, loop.extent):
+        if not part and divides(self.lanes, loop.extent):
             yield self._lane_loop(loop, one, f"{begin}; {name}l < {end}")
             return
         whole = f"{name}w"
@@ -314,6 +334,7 @@ class ReductionPrinter:
                     self.writer.line(f"const i64 {name} = {name}l + k;")
                     with self.scope.nested(name):
                         self.scope.known.update({n: f"h{n}[k]" for n in halves})
+                        self.scope.known.update(self.truths)
                         yield
 
     def _widen(self, loop: Loop, halves: Sequence[int]) -> None:
@@ -335,6 +356,7 @@ class ReductionPrinter:
                 self.writer.line(f"const i64 {name} = {begin} + k;")
                 self.writer.line(f"const bool in = {name} < {end};")
                 with self.scope.nested(name):
+                    self.scope.known.update(self.truths)
                     self.scope.guard = "in"
                     yield
                     self.scope.guard = ""
