@@ -611,7 +611,8 @@ def _lower_and_schedule(
 ) -> tuple[Lowered, Schedule]:
     with timed("inductor.lowering"):
         lowered = lower_graph(
-            module, hints, inline=does("inlining"), in_memory_order=does("layout"))
+            module, hints, inline=does("inlining"), in_memory_order=does("layout"),
+            convolves=does("templates"))
     threads = torch.get_num_threads()
     if config.library_kernels != "default":
         with timed("inductor.library_kernels"):

@@ -234,6 +234,16 @@ class Ops:
             self._mask = outer
         return self.call("where", mask, value, self.constant(other, value.dtype))
 
+    def read_within(self, mask: Value | None, load: Callable[[], Value]) -> Value:
+        """`load()`, an element of a buffer and nothing else; where mask is false 0, unread."""
+        outer = self._mask
+        if mask is not None:
+            self._mask = mask if outer is None else self.call("bitwise_and", outer, mask)
+        try:
+            return load()
+        finally:
+            self._mask = outer
+
     def keep(self, seed: Value, offset: Value, position: Value, draw: Draw) -> Value:
         """Whether dropout keeps an element; position: where it lies in the tensor's memory."""
         return self._append("keep", (seed, offset, position), torch.bool, imm=draw)

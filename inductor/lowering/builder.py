@@ -65,12 +65,15 @@ class Builder:
     """See the top of the file. `origins` is set by the driver for each fx node. recipes: how the
     elements of stored tensors are computed, and what that reads. in_memory_order: loops run over
     the dimensions as the result lies in memory, not as they are written. stores: tensors may be put
-    into memory; else all are computed where they are used."""
+    into memory; else all are computed where they are used. convolves: depthwise convolutions on a
+    GPU may be loops."""
 
     def __init__(
-        self, device: torch.device, in_memory_order: bool = True, stores: bool = True
+        self, device: torch.device, in_memory_order: bool = True, stores: bool = True,
+        convolves: bool = True,
     ) -> None:
         self.device = device
+        self.convolves = convolves
         self.stores = stores
         self.in_memory_order = in_memory_order
         self.nodes: list[Node] = []

@@ -33,6 +33,7 @@ from inductor.ir.graph import (
 )
 from inductor.lowering import activations as activations
 from inductor.lowering import creation as creation
+from inductor.lowering import depthwise as depthwise
 from inductor.lowering import dropout as dropout
 from inductor.lowering import indexing as indexing
 from inductor.lowering import pointwise as pointwise
@@ -82,25 +83,25 @@ MOST_AGAIN = 64  # operations, for an element that several kernels of a GPU comp
 
 def lower_graph(
     module: torch.fx.GraphModule, hints: Sequence[int] | None = None, inline: bool = True,
-    in_memory_order: bool = True,
+    in_memory_order: bool = True, convolves: bool = True,
 ) -> Lowered:
     """Lower every node of `module`; the tensors that it returns are the outputs of the result.
 
     hints: values of the symbols, if the sizes of the graph are some; default: those of its capture.
-    inline: results of operators may be computed where they are read. in_memory_order: see
-    `Builder`.
+    inline: results of operators may be computed where they are read. in_memory_order,
+    convolves: see `Builder`.
     """
-    return _Run(module, hints, inline, in_memory_order).lower()
+    return _Run(module, hints, inline, in_memory_order, convolves).lower()
 
 
 class _Run:
     def __init__(
         self, module: torch.fx.GraphModule, hints: Sequence[int] | None, inline: bool,
-        in_memory_order: bool,
+        in_memory_order: bool, convolves: bool,
     ) -> None:
         self.module = module
         self.inline = inline
-        self.builder = Builder(_device_of(module), in_memory_order)
+        self.builder = Builder(_device_of(module), in_memory_order, convolves=convolves)
         self.values: dict[torch.fx.Node, Any] = {}
         self.numbers: dict[torch.fx.Node, torch.Tensor] = {}  # constants that kernels compute with
         self.inputs: list[InputBuffer | None] = []
@@ -426,8 +427,8 @@ def _origins(node: torch.fx.Node) -> Origins:
 def values_of(module: torch.fx.GraphModule) -> tuple[list[Tensor], dict[int, str]] | None:
     """What a module returns, as tensors that are computed where they are used, and the names of its
     inputs by position; None where something would have to be stored or called."""
-    run = _Values(module, None, True, True)
-    run.builder = Builder(run.builder.device, stores=False)
+    run = _Values(module, None, True, True, False)
+    run.builder = Builder(run.builder.device, stores=False, convolves=False)
     run.lower_values()
     if run.builder.nodes or run.builder.constants or run.is_open:
         return None

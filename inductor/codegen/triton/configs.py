@@ -15,8 +15,8 @@ from inductor.codegen.triton.aligned import has_unaligned_rows
 from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
-from inductor.codegen.triton.tiling import LONG_ROW, rows_alike
-from inductor.ir.extent import Extent, hint_of
+from inductor.codegen.triton.tiling import LONG_ROW, reads_windows, rows_alike
+from inductor.ir.extent import Extent, hint_of, up_to_multiple
 
 WARP = 32
 LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
@@ -24,6 +24,9 @@ LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
 PAIRED = 1024  # columns of which two rows go together
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
+WINDOW_TILES = ((2048, 4), (4096, 8), (1024, 4), (4096, 4))  # elements, warps
+SMALL_WINDOW_TILES = ((512, 2), (1024, 4), (256, 1))
+WINDOW_COLUMNS, MOST_PADDED = (64, 32, 16), 1.07  # channels of a tile; lanes for each of them
 SHARED_TILES = ((4096, 4), (2048, 4), (8192, 8), (4096, 8))  # elements, warps
 MOST_ROWS_OF_TILE = 256
 LONG_TILES = ((1, 1024, 4), (1, 2048, 8), (1, 2048, 4), (2, 1024, 8))  # where rows are long
@@ -136,7 +139,21 @@ def _flat_configs(rows: int) -> tuple[Config, ...]:
     return _unique([Config(min(block, rows), 1, warps) for block, warps in found])
 
 
+def _window_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
+    """Tiles of few channels, as many pixels as fit, and enough of them to fill the device."""
+    padded = {width: up_to_multiple(columns, width) * width for width in WINDOW_COLUMNS}
+    least = min(padded.values())
+    width = next(each for each, lanes in padded.items() if lanes <= MOST_PADDED * least)
+    tiles = WINDOW_TILES if launch.rows * columns > MANY_IN_TILES else SMALL_WINDOW_TILES
+    return _unique([
+        Config(max(1, min(elements // width, likely_rows(launch))), width, warps)
+        for elements, warps in tiles
+    ])
+
+
 def _tile_choices(launch: Launch, columns: int) -> Choices:
+    if any(reads_windows(stage.ops, "r") for stage in launch.stages):
+        return _one_class(_window_configs(launch, columns))
     if not _crosses_rows(launch) and hint_of(columns) < LONG_ROW:
         return _one_class(_shared_configs(launch, columns))
     if not _crosses_rows(launch):

@@ -16,7 +16,7 @@ from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.online import join_maxima
 from inductor.codegen.triton.recompute import hand_on_row_values, nothing, recompute_locals
 from inductor.codegen.triton.split import ROWS_OF_A_PROGRAM, reads_along_rows, split_columns
-from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows
+from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows, choose_window
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.index import Index, IndexLike, constant, variable
@@ -147,6 +147,9 @@ def _reduces(stage: LoopBody) -> bool:
 
 def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
     if _is_flat(kernel):
+        window = choose_window(kernel)
+        if window is not None:
+            return _tiled_launch(kernel, *window), []
         tile = choose_tile(kernel)
         if tile is not None:
             return _tiled_launch(kernel, *tile), []
@@ -204,8 +207,9 @@ def _flat_stage(kernel: Kernel, stage: LoopBody) -> Stage:
     return Stage(_substitute(stage.ops, values), 1, 1, False)
 
 
-def _tiled_launch(kernel: Kernel, column: int, row: int) -> Launch:
-    """One loop as columns, all others as rows, the loop number `row` last."""
+def _tiled_launch(kernel: Kernel, column: int, row: int, depth: int = 1) -> Launch:
+    """One loop as columns, all others as rows, the loop number `row` last. depth: so many
+    iterations of the loop before it, which they divide, lie side by side within each of its own."""
     ranges = kernel.stages[0].ranges
     names = [f"o{n}" for n in range(len(kernel.outer))] + [f"i{n}" for n in range(len(ranges))]
     extents = (*kernel.outer, *ranges)
@@ -213,7 +217,13 @@ def _tiled_launch(kernel: Kernel, column: int, row: int) -> Launch:
     shape = [extents[n] for n in order]
     rows = variable("x", product(shape))
     values: dict[str, IndexLike] = {names[column]: variable("r", extents[column])}
-    for n, index in zip(order, positions(shape, rows), strict=True):
+    if depth != 1:
+        shape[-2:] = [shape[-2] // depth, shape[-1], depth]
+    found = positions(shape, rows)
+    if depth != 1:
+        *found, line, pixel, within = found
+        found += [line * depth + within, pixel]
+    for n, index in zip(order, found, strict=True):
         values[names[n]] = index
     stages = tuple(
         Stage(_substitute(stage.ops, values), 1, extents[column], False) for stage in kernel.stages

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from inductor.codegen.triton.numbers import EVEN, reaches
 from inductor.ir.body import Op
@@ -26,6 +26,8 @@ SLOW = frozenset({"exp", "tanh", "erf", "sigmoid", "log", "truediv", "rsqrt", "s
 EVEN_HALVES = 8  # elements of half precision that are moved at a time
 FEWEST_SHARED, MOST_SHARED = 16, 1024  # columns of rows with common values
 FEWEST_ELEMENTS = 1 << 20  # of all such rows
+FEWEST_PLACES = 4  # of a window
+DEPTHS = (4, 7, 5, 6, 8, 3, 2)  # lines of a patch, the best first
 
 
 def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
@@ -65,6 +67,38 @@ def _long_rows(ops: list[Op], column: str, extents: Mapping[str, int]) -> tuple[
     if type(length) is Extent or length % EVEN != 0:
         return None
     return _rows_with_values(ops, column, extents)
+
+
+def choose_window(kernel: Kernel) -> tuple[int, int, int] | None:
+    """Of a kernel that reads windows of pixels channel by channel, as `choose_tile`: the columns
+    are the channels, whose weights are read once for each tile. The third number is how many lines
+    of pixels a tile has side by side: neighbouring windows have most of their pixels in common.
+    """
+    if len(kernel.stages) != 1 or kernel.locals:
+        return None
+    extents = _loops_of(kernel)
+    names, sizes = list(extents), list(extents.values())
+    if len(sizes) < 2 or any(type(size) is not int for size in sizes):
+        return None
+    stores = [op for op in kernel.stages[0].ops if op.name == "store"]
+    if sizes[-1] < FEWEST_SHARED or any(_along(op, extents) != names[-1] for op in stores):
+        return None
+    if not reads_windows(kernel.stages[0].ops, names[-1]):
+        return None
+    lines = sizes[-3] if len(sizes) > 2 else 1
+    depth = next((each for each in DEPTHS if lines % each == 0), 1)
+    return len(names) - 1, len(names) - 2, depth
+
+
+def reads_windows(ops: Sequence[Op], column: str) -> bool:
+    """Whether a buffer is read along the loop `column` at several places for each iteration."""
+    found = {
+        (op.buffer, op.index) for op in ops
+        if op.name == "load" and op.index is not None and op.index.stride_of(column) == 1
+        and len(op.index.variables()) > 1
+    }  # fmt: skip
+    places = Counter(buffer for buffer, _ in found)
+    return any(count >= FEWEST_PLACES for count in places.values())
 
 
 def choose_unaligned_rows(kernel: Kernel) -> tuple[int, int] | None:

@@ -1,0 +1,281 @@
+"""Lowerings of depthwise convolutions on a GPU: windows unrolled into the loop over the outputs.
+
+Each channel has a window of its own, so there is no product for matrix units: a convolution and the
+gradient of its input are sums of a few elements, which wait for memory and take what follows them
+along. A library has no kernel for some of them, and then launches one for each channel. The
+gradient of the weight is a sum over images and pixels for each place of the window.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+
+from inductor.ir.body import Ops, Value
+from inductor.ir.extent import hint_of, surely_less
+from inductor.ir.graph import Layout
+from inductor.ir.index import Index, constant, flatten, floordiv, mod
+from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.builder import contiguous, layout_of
+from inductor.lowering.registry import Call, lowering
+from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
+
+aten = torch.ops.aten
+MOST_PLACES = 49
+MOST_SUMS = 9  # that a loop has in registers
+MANY_READS = 1 << 24  # of elements: beside them a kernel that lays the weight out anew is little
+FIRST = constant(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Of a depthwise convolution: sizes along the spatial dimensions. multiple: results of each
+    channel."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    multiple: int
+
+    def places(self) -> Iterator[tuple[Index, ...]]:
+        """All places of the window."""
+        for place in product(*map(range, self.size)):
+            yield tuple(constant(at) for at in place)
+
+    def source(self, pixel: Sequence[Index], place: Sequence[Index]) -> tuple[Index, ...]:
+        """The pixel that a result reads at a place of its window; it may lie outside."""
+        return tuple(
+            p * step + at * gap - pad for p, step, at, gap, pad in
+            zip(pixel, self.stride, place, self.dilation, self.padding, strict=True)
+        )  # fmt: skip
+
+
+@lowering(aten.convolution.default)
+def convolution(
+    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int,
+) -> Any:
+    """A depthwise convolution; others are the library's."""
+    window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
+    if window is None:
+        return NotImplemented
+    x.realize()
+    weights = _Weights(call, weight, call.result)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        image, channel, *pixel = indices
+        borders = _Borders(ops, x.size[2:])
+        total = None if bias is None else bias.load(ops, (channel,))
+        for place in window.places():
+            at = window.source(pixel, place)
+            where = (image, floordiv(channel, window.multiple), *at)
+            found = ops.read_within(borders.around(at), functools.partial(x.load, ops, where))
+            total = _plus(ops, total, found, weights.load(ops, channel, place))
+        assert total is not None
+        return total
+
+    inputs = [x, weights.tensor] if bias is None else [x, weights.tensor, bias]
+    return _stored(call, call.result, inputs, window, compute)
+
+
+@lowering(aten.convolution_backward.default)
+def convolution_backward(
+    call: Call, grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
+) -> Any:
+    """The gradients of a depthwise convolution's input and weight; others are the library's."""
+    window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
+    if window is None:
+        return NotImplemented
+    grad.realize()
+    x.realize()
+    of_input = _grad_of_input(call, grad, weight, window) if wanted[0] else None
+    of_weight = _grad_of_weight(call, grad, x, window) if wanted[1] else None
+    axes = [0, *range(2, len(grad.size))]
+    of_bias = None
+    if wanted[2]:
+        of_bias = call.builder.reduce(layout_of(call.result[2]), grad, axes, "sum")
+    return of_input, of_weight, of_bias
+
+
+def _window_of(
+    call: Call, x: Tensor, weight: Tensor, form: tuple[Sequence[int], ...], transposed: bool,
+    groups: int,
+) -> Window | None:
+    """None where the convolution is not one of these; `call.reason` says why."""
+    rank = len(x.size) - 2
+    numbers = (*weight.size, *(number for numbers in form for number in numbers))
+    if _is_left_to_libraries(call):
+        call.reason = "libraries have kernels"
+    elif transposed or rank not in (1, 2) or dtype_kind(x.dtype) != "f":
+        call.reason = "no convolution of lines or images"
+    elif x.dtype is not weight.dtype or not 1 < groups == x.size[1]:
+        call.reason = "channels are added"
+    elif any(type(number) is not int for number in numbers) or 0 in (*x.size, *weight.size):
+        call.reason = "a window that is known at a call, or nothing"
+    elif math.prod(weight.size[2:]) > MOST_PLACES:
+        call.reason = "a large window"
+    else:
+        stride, padding, dilation = (
+            tuple(value) * rank if len(value) == 1 else tuple(value) for value in form)
+        multiple = weight.size[0] // groups
+        return Window(weight.size[2:], stride, padding, dilation, multiple)
+    return None
+
+
+def _is_left_to_libraries(call: Call) -> bool:
+    return call.builder.device.type == "cpu" or not call.builder.convolves
+
+
+class _Borders:
+    """Tests whether pixels lie inside of an image. extents: its spatial sizes."""
+
+    def __init__(self, ops: Ops, extents: Sequence[int]) -> None:
+        self.ops = ops
+        self.extents = extents
+
+    def around(self, pixel: Sequence[Index], *more: Value | None) -> Value | None:
+        """None where the pixel does so always, and no more tests are given."""
+        ops, tests = self.ops, [test for test in more if test is not None]
+        for index, extent in zip(pixel, self.extents, strict=True):
+            if not surely_less(-1, index.low):
+                tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
+            if not surely_less(index.high, extent):
+                tests.append(ops.lt(ops.index_expr(index), ops.index_expr(extent)))
+        return functools.reduce(ops.bitwise_and, tests) if tests else None
+
+
+class _Weights:
+    """A weight as a kernel reads it: where that has many elements side by side in memory for each
+    pixel, channels last like these.
+
+    result: the fake of what is computed.
+    """
+
+    def __init__(self, call: Call, weight: Tensor, result: Any) -> None:
+        layout = layout_of(result)
+        reads = hint_of(layout.numel()) * math.prod(weight.size[2:])
+        self.is_turned = layout.stride[1] == 1 and reads > MANY_READS
+        self.tensor = weight
+        if self.is_turned:
+            size = (*weight.size[2:], weight.size[0])
+            turned: Compute = lambda ops, i: weight.load(ops, (i[-1], FIRST, *i[:-1]))  # noqa: E731
+            form = contiguous(size, weight.dtype, weight.layout.device)
+            self.tensor = call.builder.computed(form, [weight], 1, turned)
+        self.tensor.realize()
+
+    def load(self, ops: Ops, channel: Index, place: tuple[Index, ...]) -> Value:
+        if self.is_turned:
+            return self.tensor.load(ops, (*place, channel))
+        return self.tensor.load(ops, (channel, FIRST, *place))
+
+
+def _grad_of_input(call: Call, grad: Tensor, weight: Tensor, window: Window) -> Tensor:
+    """Each pixel gathers from the results that read it, at each place of their windows."""
+    weights = _Weights(call, weight, call.result[0])
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        image, channel, *pixel = indices
+        borders = _Borders(ops, grad.size[2:])
+        total = None
+        for place in window.places():
+            there = [
+                p - at * gap + pad for p, at, gap, pad in
+                zip(pixel, place, window.dilation, window.padding, strict=True)
+            ]  # fmt: skip
+            pairs = list(zip(there, window.stride, strict=True))
+            at = tuple(floordiv(index, step) for index, step in pairs)
+            inside = borders.around(at, *(_divides(ops, index, step) for index, step in pairs))
+            for number in range(window.multiple):
+                of = channel * window.multiple + number
+                load = functools.partial(grad.load, ops, (image, of, *at))
+                found = ops.read_within(inside, load)
+                total = _plus(ops, total, found, weights.load(ops, of, place))
+        assert total is not None
+        return total
+
+    return _stored(call, call.result[0], [grad, weights.tensor], window, compute)
+
+
+def _divides(ops: Ops, index: Index, step: int) -> Value | None:
+    if step == 1:
+        return None
+    return ops.eq(ops.index_expr(mod(index, step)), ops.index_expr(0))
+
+
+def _grad_of_weight(call: Call, grad: Tensor, x: Tensor, window: Window) -> Tensor:
+    """For each place of the window a sum over images and pixels: places that stand side by side
+    have their sums in one loop over the gradient, others are rows of a kernel as channels are."""
+    layout, held = layout_of(call.result[1]), compute_dtype(x.dtype)
+    rank = len(window.size)
+    unrolled = next((n for n in range(rank) if math.prod(window.size[n:]) <= MOST_SUMS), rank)
+    outer, inner = window.size[:unrolled], window.size[unrolled:]
+    channels = layout.size[0]
+    rows = contiguous((*outer, channels), held, layout.device)
+    axes = [unrolled, *range(unrolled + 2, unrolled + 2 + rank)]
+    sums = [
+        call.builder.reduce(rows, _products(grad, x, window, outer, place), axes, "sum")
+        for place in product(*map(range, inner))
+    ]
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        channel, _, *place = indices
+        at = (*place[:unrolled], channel)
+        number = ops.index_expr(flatten(tuple(place[unrolled:]), _steps(inner)))
+        found = sums[0].load(ops, at)
+        for n, each in enumerate(sums[1:], 1):
+            is_here = ops.eq(number, ops.constant(n, torch.int64))
+            found = ops.where(is_here, each.load(ops, at), found)
+        return found
+
+    return call.builder.computed(layout, sums, len(sums), compute)
+
+
+def _steps(extents: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(extents[n + 1 :]) for n in range(len(extents)))
+
+
+def _products(
+    grad: Tensor, x: Tensor, window: Window, outer: tuple[int, ...], place: tuple[int, ...]
+) -> Tensor:
+    """Each element of the gradient times the pixel that its result read at a place of the window,
+    of which the first numbers are dimensions in front."""
+    stride = (*[0] * len(outer), *grad.layout.stride)
+    held = compute_dtype(x.dtype)
+    layout = Layout(grad.layout.device, held, (*outer, *grad.size), stride)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        first, where = indices[: len(outer)], indices[len(outer) :]
+        image, channel, *pixel = where
+        at = window.source(pixel, (*first, *map(constant, place)))
+        inside = _Borders(ops, x.size[2:]).around(at)
+        load = functools.partial(
+            x.load, ops, (image, floordiv(channel, window.multiple), *at))
+        return ops.mul(grad.load(ops, where), ops.read_within(inside, load))
+
+    reads = grad.reads | x.reads
+    return Tensor(layout, grad.owner, compute=compute, cost=4, reads=reads)
+
+
+def _plus(ops: Ops, total: Value | None, one: Value, other: Value) -> Value:
+    more = ops.mul(one, other)
+    return more if total is None else ops.add(total, more)
+
+
+def _stored(
+    call: Call, result: Any, inputs: list[Tensor], window: Window, compute: Compute,
+) -> Tensor:
+    """In memory, unless the only kernel that reads it is that which computes it."""
+    cost = 8 * math.prod(window.size) * window.multiple
+    found = call.builder.computed(layout_of(result), inputs, cost, compute)
+    found.realize()
+    return found

@@ -1,0 +1,78 @@
+"""Depthwise convolutions through lowering, Triton printer and wrapper, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from interpreted_programs import interpreted, texts, trained
+from interpreter_repairs import repair
+
+import dynamo
+from inductor.codegen.triton import configs, split
+from inductor.lowering import depthwise
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch) -> None:
+    repair(monkeypatch)
+    dynamo.reset()
+    texts.clear()
+    monkeypatch.setattr(depthwise, "_is_left_to_libraries", lambda call: False)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("channels, lines, size, stride", [
+    (16, 8, 3, 1), (24, 14, 5, 1), (40, 11, 3, 2), (72, 7, 3, 1), (12, 9, 3, 1)])
+def test_images(channels, lines, size, stride, dtype, turned, monkeypatch) -> None:
+    """Tiles of lines and channels, channels last; the last case has too few channels."""
+    monkeypatch.setattr(depthwise, "MANY_READS", 0 if turned else 1 << 60)
+    monkeypatch.setattr(configs, "SMALL_WINDOW_TILES", ((256, 1),))
+
+    def program(x, weight, scale):
+        return F.relu(F.conv2d(x, weight, None, stride, size // 2, 1, channels) * scale[:, None, None])
+
+    x = torch.randn(2, channels, lines, 10).to(dtype).to(memory_format=torch.channels_last)
+    given = x, torch.randn(channels, 1, size, size).to(dtype), torch.rand(channels).to(dtype)
+    found = dynamo.compile(program, backend=interpreted)(*given)
+    expected = program(*given)
+    close = 1e-4 if dtype is torch.float32 else 1e-2
+    torch.testing.assert_close(found, expected, rtol=close, atol=close)
+    assert found.stride() == expected.stride()
+    assert turned or ("tl.program_id(1)" in texts[-1]) == (channels > 12)
+    assert texts[-1].count("@triton.jit") == (2 if turned else 1)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("size", [3, 5])
+def test_training(size, cut, monkeypatch) -> None:
+    if cut:
+        monkeypatch.setattr(split, "FEWEST_COLUMNS", (40, 40))
+        monkeypatch.setattr(split, "COLUMNS_OF_A_PROGRAM", (16, 16))
+        monkeypatch.setattr(split, "CHUNK_STEP", (16, 16))
+
+    def program(x, weight, bias):
+        return F.silu(F.conv2d(x, weight, bias, 2, size // 2, 1, 16)).sum()
+
+    x = torch.randn(2, 16, 9, 12).to(memory_format=torch.channels_last)
+    grads = []
+    for function in (program, dynamo.compile(program, backend=trained)):
+        given = [t.clone().requires_grad_() for t in (x, torch.randn(16, 1, size, size), torch.randn(16))]
+        torch.manual_seed(0)
+        with torch.no_grad():
+            given[1].normal_()
+            given[2].normal_()
+        function(*given).backward()
+        grads.append([one.grad for one in given])
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-4)
+    assert not any("convolution_backward(" in text for text in texts)
+
+
+def test_lines(monkeypatch) -> None:
+    def program(x, weight):
+        return F.silu(F.conv1d(x, weight, None, 1, 3, 1, 6)[..., :20])
+
+    given = torch.randn(3, 6, 20), torch.randn(6, 1, 4)
+    found = dynamo.compile(program, backend=interpreted)(*given)
+    torch.testing.assert_close(found, program(*given), rtol=1e-5, atol=1e-5)
