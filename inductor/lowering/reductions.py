@@ -18,6 +18,7 @@ from inductor.ir.index import constant, floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.activations import Arithmetic
 from inductor.lowering.builder import contiguous, layout_of
+from inductor.lowering.moments import moments, pieces_of
 from inductor.lowering.one_hot import sum_of_one_hot
 from inductor.lowering.pointwise import Kind, broadcast, load_as, promoted, unsupported
 from inductor.lowering.registry import Call, lowering
@@ -204,8 +205,7 @@ def variance_of(
 ) -> Tensor:
     """Sum of squared distances from the mean over (count - correction); two passes, as precise
     as eager's."""
-    whole = int(correction) if correction == int(correction) else correction
-    divisor = max(count_of(x, axes) - whole, 0)
+    divisor = _divisor(x, axes, correction)
 
     def element(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
         away = ops.sub(value, mean_.load(ops, broadcast(mean_, indices)))
@@ -216,6 +216,15 @@ def variance_of(
         return finish(ops, result) if finish is not None else result
 
     return call.builder.reduce(layout, x, axes, "sum", element, end)
+
+
+def _divisor(x: Tensor, axes: Sequence[int], correction: float) -> float:
+    whole = int(correction) if correction == int(correction) else correction
+    return max(count_of(x, axes) - whole, 0)
+
+
+def _same(indices: Indices) -> Indices:
+    return indices
 
 
 def _correction(args: tuple[Any, ...], kwargs: dict[str, Any], default: float = 1.0) -> float:
@@ -256,6 +265,12 @@ def var_mean(call: Call, x: Tensor, dims: Any = None, **kwargs: Any) -> Any:
     if x.view is None and x.cost > 2:
         x.realize()
     axes = axes_of(x, dims)
+    pieces = pieces_of(call, x, axes)
+    if pieces is not None:
+        found = moments(call, x, pieces, _divisor(x, axes, _correction((), kwargs)))
+        layouts = map(layout_of, reversed(call.result))
+        both = [each.as_view(form, _same) for each, form in zip(found, layouts, strict=True)]
+        return both[1], both[0]
     average = mean_of(call, x, axes)
     variance = variance_of(
         call, x, average, axes, _correction((), kwargs), layout_of(call.result[0])
