@@ -25,7 +25,7 @@ TILE = 4096  # elements of a persistent tile of several rows
 PAIRED = 1024  # columns of which two rows go together
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
 WINDOW_TILES = ((2048, 4), (4096, 8), (1024, 4), (4096, 4))  # elements, warps
-SMALL_WINDOW_TILES = ((512, 2), (1024, 4), (256, 1))
+SMALL_WINDOW_TILES = ((512, 4), (1024, 4))
 WINDOW_COLUMNS, MOST_PADDED = (64, 32, 16), 1.07  # channels of a tile; lanes for each of them
 SHARED_TILES = ((4096, 4), (2048, 4), (8192, 8), (4096, 8))  # elements, warps
 MOST_ROWS_OF_TILE = 256
@@ -144,11 +144,21 @@ def _window_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     padded = {width: up_to_multiple(columns, width) * width for width in WINDOW_COLUMNS}
     least = min(padded.values())
     width = next(each for each, lanes in padded.items() if lanes <= MOST_PADDED * least)
-    tiles = WINDOW_TILES if launch.rows * columns > MANY_IN_TILES else SMALL_WINDOW_TILES
+    many = hint_of(launch.rows) * columns > MANY_IN_TILES
+    tiles = WINDOW_TILES if many else SMALL_WINDOW_TILES
     return _unique([
         Config(max(1, min(elements // width, likely_rows(launch))), width, warps)
         for elements, warps in tiles
     ])
+
+
+def _window_rows(columns: int, rows: int) -> Config:
+    """Whole rows of channels, several of which share the weights of a window. These are loaded as
+    the threads want them if they are fewer than the threads, or 8 for each; else they would go
+    through shared memory, one place of the window after the other."""
+    if columns >= WARP * EVEN_ROWS:
+        return Config(min(2, rows), columns, min(columns // (WARP * EVEN_ROWS), 16))
+    return Config(max(1, min(TILE // columns, rows)), columns, 8)
 
 
 def _tile_choices(launch: Launch, columns: int) -> Choices:
@@ -206,6 +216,8 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     else:
         wanted = max(1, min(64, 1024 // columns, rows // 256))
     found = []
+    if any(reads_windows(stage.ops, "r") for stage in launch.stages):
+        found.append(_window_rows(columns, rows))
     if columns == PAIRED and rows >= LIKELY_ROWS // 2 and not along_rows:
         found.append(Config(2, columns, 4))
     for block in (wanted, wanted * 2, max(wanted // 2, 1), 1):

@@ -78,7 +78,7 @@ def choose_window(kernel: Kernel) -> tuple[int, int, int] | None:
         return None
     extents = _loops_of(kernel)
     names, sizes = list(extents), list(extents.values())
-    if len(sizes) < 2 or any(type(size) is not int for size in sizes):
+    if len(sizes) < 2 or type(sizes[-1]) is not int:
         return None
     stores = [op for op in kernel.stages[0].ops if op.name == "store"]
     if sizes[-1] < FEWEST_SHARED or any(_along(op, extents) != names[-1] for op in stores):
@@ -86,7 +86,7 @@ def choose_window(kernel: Kernel) -> tuple[int, int, int] | None:
     if not reads_windows(kernel.stages[0].ops, names[-1]):
         return None
     lines = sizes[-3] if len(sizes) > 2 else 1
-    depth = next((each for each in DEPTHS if lines % each == 0), 1)
+    depth = next((n for n in DEPTHS if type(lines) is int and lines % n == 0), 1)
     return len(names) - 1, len(names) - 2, depth
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.nn.functional as F
 from interpreter_repairs import repair
 
@@ -16,6 +17,7 @@ from inductor.codegen.bind import where_it_holds
 from inductor.codegen.triton import configs, numbers, plan, print_kernel
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant
+from inductor.lowering import depthwise
 from inductor.lowering.run import lower_graph
 from inductor.runtime import triton_launch
 from inductor.scheduler.run import schedule_graph
@@ -155,3 +157,18 @@ def test_what_triton_cannot_do_is_refused(monkeypatch) -> None:
 def test_dropped_and_flipped() -> None:
     check(lambda x: F.pad(x.flip(1), (0, 3)).cumsum(1)[:, ::2] * 2, lambda n: [randn(n, n + 2)], (5, 33),
           compile_module=compile_module)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_convolutions(stride, turned, monkeypatch) -> None:
+    """Of images whose number and width a call brings."""
+    monkeypatch.setattr(depthwise, "_is_left_to_libraries", lambda call: False)
+    monkeypatch.setattr(depthwise, "MANY_READS", 0 if turned else 1 << 60)
+
+    def program(x, weight):
+        y = x.to(memory_format=torch.channels_last)
+        return F.relu(F.conv2d(y, weight, None, stride, 1, 1, 16))
+
+    check(program, lambda n: [randn(n, 16, 5, n + 3), randn(16, 1, 3, 3)], (2, 5, 9), 4, compile_module=compile_module)
+    assert "aten.convolution" not in texts[0] and "tl.program_id(1)" in texts[0]
