@@ -57,7 +57,7 @@ class Window:
         )  # fmt: skip
 
 
-@lowering(aten.convolution.default)
+@lowering(aten.convolution.default, of_library=True)
 def convolution(
     call: Call, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,
@@ -86,7 +86,7 @@ def convolution(
     return _stored(call, call.result, inputs, window, compute)
 
 
-@lowering(aten.convolution_backward.default)
+@lowering(aten.convolution_backward.default, of_library=True)
 def convolution_backward(
     call: Call, grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,

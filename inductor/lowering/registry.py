@@ -43,14 +43,17 @@ class Call:
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[OpOverload, Lowering] = {}
+LIBRARY_LOWERINGS: dict[OpOverload, Lowering] = {}
+"""Of operators that are a library's, but for some arguments: passes take them for calls of it."""
 
 
-def lowering(*targets: OpOverload) -> Callable[[Lowering], Lowering]:
-    """Enter a function into the table for these operators."""
+def lowering(*targets: OpOverload, of_library: bool = False) -> Callable[[Lowering], Lowering]:
+    """Enter a function into the table for these operators, or into that of libraries' ones."""
+    table = LIBRARY_LOWERINGS if of_library else LOWERINGS
 
     def enter(function: Lowering) -> Lowering:
         for target in targets:
-            LOWERINGS[target] = function
+            table[target] = function
         return function
 
     return enter

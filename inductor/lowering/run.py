@@ -42,7 +42,7 @@ from inductor.lowering import reductions as reductions
 from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views
 from inductor.lowering.builder import Builder, converting, layout_of
-from inductor.lowering.registry import LOWERINGS, Call
+from inductor.lowering.registry import LIBRARY_LOWERINGS, LOWERINGS, Call
 from inductor.lowering.sizes import Symbols, has_symbols, is_tensor
 from inductor.lowering.tensor import Tensor
 
@@ -180,7 +180,7 @@ class _Run:
         self.builder.origins = _origins(node)
         result = self._described(node)
         call = Call(self.builder, target, result, len(node.users), is_part=PART in node.meta)
-        function = LOWERINGS.get(target)
+        function = LOWERINGS.get(target) or LIBRARY_LOWERINGS.get(target)
         if target._schema.is_mutable and target.namespace not in ("aten", "prims"):
             self._write_arguments(node, call, args, kwargs)
             return
