@@ -16,6 +16,7 @@ from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
 from inductor.codegen.triton.tiling import LONG_ROW, reads_windows, rows_alike
+from inductor.codegen.triton.unroll import count_of_rows
 from inductor.ir.extent import Extent, hint_of, up_to_multiple
 
 WARP = 32
@@ -24,7 +25,8 @@ LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
 PAIRED = 1024  # columns of which two rows go together
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
-WINDOW_TILES = ((2048, 4), (4096, 8), (1024, 4), (4096, 4))  # elements, warps
+WINDOW_TILES = ((1024, 4), (2048, 8), (2048, 4))  # elements, of which each is several; warps
+LONE_WINDOW_TILES = ((2048, 4), (1024, 4))
 SMALL_WINDOW_TILES = ((512, 4), (1024, 4))
 WINDOW_COLUMNS, MOST_PADDED = (64, 32, 16), 1.07  # channels of a tile; lanes for each of them
 SHARED_TILES = ((4096, 4), (2048, 4), (8192, 8), (4096, 8))  # elements, warps
@@ -144,8 +146,9 @@ def _window_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     padded = {width: up_to_multiple(columns, width) * width for width in WINDOW_COLUMNS}
     least = min(padded.values())
     width = next(each for each, lanes in padded.items() if lanes <= MOST_PADDED * least)
+    alike = max(count_of_rows(stage.ops) for stage in launch.stages)
     many = hint_of(launch.rows) * columns > MANY_IN_TILES
-    tiles = WINDOW_TILES if many else SMALL_WINDOW_TILES
+    tiles = WINDOW_TILES if alike > 1 else LONE_WINDOW_TILES if many else SMALL_WINDOW_TILES
     return _unique([
         Config(max(1, min(elements // width, likely_rows(launch))), width, warps)
         for elements, warps in tiles

@@ -17,6 +17,7 @@ from inductor.codegen.triton.online import join_maxima
 from inductor.codegen.triton.recompute import hand_on_row_values, nothing, recompute_locals
 from inductor.codegen.triton.split import ROWS_OF_A_PROGRAM, reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows, choose_window
+from inductor.codegen.triton.unroll import rows_side_by_side, unrolled
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.index import Index, IndexLike, constant, variable
@@ -28,6 +29,7 @@ PERSISTENT_WITH_LOCALS = 8192  # the same where something is kept in registers t
 PERSISTENT_ALONG_ROWS = 64  # the same where neighbours in memory are neighbouring rows
 ENOUGH_ROWS = 128
 LARGE_KERNEL = 1 << 16
+MANY_IN_WINDOWS = 1 << 20  # elements, of which a thread computes several
 
 
 def plan_kernel(kernel: Kernel) -> Plan:
@@ -149,7 +151,7 @@ def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
     if _is_flat(kernel):
         window = choose_window(kernel)
         if window is not None:
-            return _tiled_launch(kernel, *window), []
+            return _window_launch(kernel, *window), []
         tile = choose_tile(kernel)
         if tile is not None:
             return _tiled_launch(kernel, *tile), []
@@ -207,9 +209,30 @@ def _flat_stage(kernel: Kernel, stage: LoopBody) -> Stage:
     return Stage(_substitute(stage.ops, values), 1, 1, False)
 
 
-def _tiled_launch(kernel: Kernel, column: int, row: int, depth: int = 1) -> Launch:
-    """One loop as columns, all others as rows, the loop number `row` last. depth: so many
-    iterations of the loop before it, which they divide, lie side by side within each of its own."""
+def _window_launch(kernel: Kernel, column: int, row: int, depth: int) -> Launch:
+    """As below. depth: so many iterations of the loop before `row`, which they divide, lie side by
+    side within each of its own, of which a few are one row where there are many."""
+    (stage,) = kernel.stages
+    extents = (*kernel.outer, *stage.ranges)
+    names = [f"o{n}" for n in range(len(kernel.outer))]
+    names += [f"i{n}" for n in range(len(stage.ranges))]
+    count = 1
+    if type(extents[row]) is int and hint_of(product(extents)) > MANY_IN_WINDOWS:
+        count = rows_side_by_side(stage.ops, extents[row])
+    before = [extents[n] for n in range(row)]
+    lines = before.pop() if before else 1
+    shape = (*before, lines // depth, extents[row] // count, depth)
+    *found, line, pixel, within = positions(shape, variable("x", product(shape)))
+    fixed = dict(zip(names, [*found, line * depth + within], strict=False))
+    fixed[names[column]] = variable("r", extents[column])
+    rows = [{**fixed, names[row]: pixel * count + n} for n in range(count)]
+    ops = unrolled(stage.ops, rows)
+    stages = (Stage(ops, 1, extents[column], False),)
+    return Launch(kernel.name, product(shape), stages, tiled=True)
+
+
+def _tiled_launch(kernel: Kernel, column: int, row: int) -> Launch:
+    """One loop as columns, all others as rows, the loop number `row` last."""
     ranges = kernel.stages[0].ranges
     names = [f"o{n}" for n in range(len(kernel.outer))] + [f"i{n}" for n in range(len(ranges))]
     extents = (*kernel.outer, *ranges)
@@ -217,13 +240,7 @@ def _tiled_launch(kernel: Kernel, column: int, row: int, depth: int = 1) -> Laun
     shape = [extents[n] for n in order]
     rows = variable("x", product(shape))
     values: dict[str, IndexLike] = {names[column]: variable("r", extents[column])}
-    if depth != 1:
-        shape[-2:] = [shape[-2] // depth, shape[-1], depth]
-    found = positions(shape, rows)
-    if depth != 1:
-        *found, line, pixel, within = found
-        found += [line * depth + within, pixel]
-    for n, index in zip(order, found, strict=True):
+    for n, index in zip(order, positions(shape, rows), strict=True):
         values[names[n]] = index
     stages = tuple(
         Stage(_substitute(stage.ops, values), 1, extents[column], False) for stage in kernel.stages

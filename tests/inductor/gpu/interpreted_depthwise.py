@@ -9,7 +9,7 @@ from interpreted_programs import interpreted, texts, trained
 from interpreter_repairs import repair
 
 import dynamo
-from inductor.codegen.triton import configs, split
+from inductor.codegen.triton import configs, plan, split
 from inductor.lowering import depthwise
 
 
@@ -21,19 +21,22 @@ def as_on_a_gpu(monkeypatch) -> None:
     monkeypatch.setattr(depthwise, "_is_left_to_libraries", lambda call: False)
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("turned, many", [(False, False), (True, True)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("channels, lines, size, stride", [
-    (16, 8, 3, 1), (24, 14, 5, 1), (40, 11, 3, 2), (72, 7, 3, 1), (12, 9, 3, 1)])
-def test_images(channels, lines, size, stride, dtype, turned, monkeypatch) -> None:
-    """Tiles of lines and channels, channels last; the last case has too few channels."""
+@pytest.mark.parametrize("channels, lines, width, size, stride", [
+    (16, 8, 12, 3, 1), (24, 14, 7, 5, 1), (40, 11, 10, 3, 2), (72, 7, 11, 3, 1), (16, 6, 8, 7, 1), (12, 9, 9, 3, 1)])
+def test_images(channels, lines, width, size, stride, dtype, turned, many, monkeypatch) -> None:
+    """Tiles of lines and channels, channels last; the last case has too few channels. turned: the
+    weight is laid out anew. many: a thread has several pixels of a line."""
     monkeypatch.setattr(depthwise, "MANY_READS", 0 if turned else 1 << 60)
+    monkeypatch.setattr(plan, "MANY_IN_WINDOWS", 0 if many else 1 << 60)
     monkeypatch.setattr(configs, "SMALL_WINDOW_TILES", ((256, 1),))
+    monkeypatch.setattr(configs, "WINDOW_TILES", ((128, 1),))
 
     def program(x, weight, scale):
         return F.relu(F.conv2d(x, weight, None, stride, size // 2, 1, channels) * scale[:, None, None])
 
-    x = torch.randn(2, channels, lines, 10).to(dtype).to(memory_format=torch.channels_last)
+    x = torch.randn(2, channels, lines, width).to(dtype).to(memory_format=torch.channels_last)
     given = x, torch.randn(channels, 1, size, size).to(dtype), torch.rand(channels).to(dtype)
     found = dynamo.compile(program, backend=interpreted)(*given)
     expected = program(*given)
@@ -42,6 +45,8 @@ def test_images(channels, lines, size, stride, dtype, turned, monkeypatch) -> No
     assert found.stride() == expected.stride()
     assert turned or ("tl.program_id(1)" in texts[-1]) == (channels > 12)
     assert texts[-1].count("@triton.jit") == (2 if turned else 1)
+    several = many and channels > 12 and (width + stride - 1) // stride != 11
+    assert (texts[-1].split("@triton.jit")[-1].count("tl.store(") > 1) == several
 
 
 @pytest.mark.parametrize("cut", [False, True])

@@ -95,6 +95,23 @@ def test_what_follows_is_in_the_same_kernel() -> None:
     assert len(list(schedule_graph(made.graph, 8).kernels())) == 1
 
 
+@pytest.mark.parametrize("dtype, last, ours", [
+    (torch.float32, True, 3), (torch.float16, True, 1), (torch.float16, False, 2)])
+def test_large_ones_of_half_precision(dtype: Any, last: bool, ours: int) -> None:
+    """Of forward and two gradients, those that are the library's where it is faster."""
+    def program(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+        rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
+        y = aten.convolution(x, weight, None, *rest)
+        grads = aten.convolution_backward(grad, x, weight, None, *rest, [True, True, False])
+        return y, grads[0], grads[1]
+
+    x = torch.empty(16, 32, 56, 56, dtype=dtype, device="meta")
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+    nodes = lowered(program, [x, x, torch.empty(32, 1, 3, 3, dtype=dtype, device="meta")]).graph.nodes
+    assert sum(isinstance(node, ExternKernel) for node in nodes) == 3 - ours
+
+
 @pytest.mark.parametrize("groups, size, convolves", [(2, 3, True), (1, 3, True), (8, 9, True), (8, 3, False)])
 def test_others_are_the_librarys(groups: int, size: int, convolves: bool, monkeypatch: Any) -> None:
     def program(x: Tensor, weight: Tensor) -> Tensor:
