@@ -203,9 +203,9 @@ class Builder:
         """Reduce `source` over `axes`; the layout is that of the result, reduced axes of size 1
         or left out. element: makes operands of the reduction from a loaded value; finish: makes
         the result from what was reduced."""
-        kept = [a for a in range(len(source.size)) if a not in axes]
-        if source.cost > MOST_COST or not kept and self._ends_rows(source):
+        if source.cost > MOST_COST:
             source.realize()
+        kept = [a for a in range(len(source.size)) if a not in axes]
         order = self._loop_order(layout, kept, len(source.size))
         ranges = tuple(source.size[a] for a in order)
         inner = sorted(axes, key=lambda a: (-hint_of(source.layout.stride[a]), a))
@@ -236,14 +236,6 @@ class Builder:
         self.reduced.add(name)
         self.nodes.append(ComputedBuffer(name, own, loops, "reduction", origins))
         return self.stored(layout, name)
-
-    def _ends_rows(self, source: Tensor) -> bool:
-        """On a GPU: whether what is reduced to one number is made of reductions of as many rows,
-        whose kernel can compute it: the last one has few programs, which would wait for memory."""
-        if self.device.type == "cpu" or source.view is not None:
-            return False
-        count = source.layout.numel()
-        return any(self.layouts[name].numel() == count for name in self.reduced & source.reads)
 
     def stored(self, layout: Layout, name: str) -> Tensor:
         """The tensor that lies in buffer `name`."""

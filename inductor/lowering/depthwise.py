@@ -20,7 +20,7 @@ import torch
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import hint_of, surely_less
 from inductor.ir.graph import Layout
-from inductor.ir.index import Index, IndexLike, constant, flatten, floordiv, mod
+from inductor.ir.index import Index, constant, flatten, floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import contiguous, layout_of
 from inductor.lowering.registry import Call, lowering
@@ -31,7 +31,8 @@ MOST_PLACES = 49
 MOST_SUMS = 9  # that a loop has in registers
 MANY_READS = 1 << 24  # of elements: beside them a kernel that lays the weight out anew is little
 FEW_READS = 1 << 22  # of elements, by a kernel that takes about as long as its launch
-FORWARD_IN_HALF = False  # where there are more
+MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
+FASTER = "a library's is faster"
 FIRST = constant(0)
 
 
@@ -69,8 +70,8 @@ def convolution(
     window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
     if window is None:
         return NotImplemented
-    if _is_large(call.result, window) and x.dtype in HALVES and not FORWARD_IN_HALF:
-        return call.refuse("faster in the library")
+    if not _is_ours("result", layout_of(call.result), window):
+        return call.refuse(FASTER)
     x.realize()
     weights = _Weights(call, weight, call.result)
 
@@ -100,22 +101,29 @@ def convolution_backward(
     window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
     if window is None:
         return NotImplemented
+    ours = [
+        want and _is_ours(part, grad.layout, window)
+        for part, want in zip(("input", "weight"), wanted, strict=False)
+    ]
+    if not any(ours):
+        return call.refuse(FASTER)
     grad.realize()
     x.realize()
-    of_input = _grad_of_input(call, grad, weight, window) if wanted[0] else None
-    of_weight = None
-    if wanted[1] and grad.layout.stride[1] == 1 and x.dtype in HALVES and _is_large(grad, window):
-        rest = (None, stride, padding, dilation, transposed, output_padding, groups)
-        fakes = (None, call.result[1], None)
-        args = (grad, x, weight, *rest, (False, True, False))
-        _, of_weight, _ = call.builder.extern(call.target, args, {}, fakes, "faster in the library")
-    elif wanted[1]:
-        of_weight = _grad_of_weight(call, grad, x, window)
-    axes = [0, *range(2, len(grad.size))]
-    of_bias = None
+    found: list[Tensor | None] = [None, None, None]
+    rest = [want and not own for want, own in zip(wanted, ours, strict=False)]
+    if any(rest):
+        fakes = [fake if want else None for fake, want in zip(call.result, rest, strict=False)]
+        form = (None, stride, padding, dilation, transposed, output_padding, groups)
+        args = (grad, x, weight, *form, (*rest, False))
+        found[:2] = call.builder.extern(call.target, args, {}, fakes, FASTER)
+    if ours[0]:
+        found[0] = _grad_of_input(call, grad, weight, window)
+    if ours[1]:
+        found[1] = _grad_of_weight(call, grad, x, window)
     if wanted[2]:
-        of_bias = call.builder.reduce(layout_of(call.result[2]), grad, axes, "sum")
-    return of_input, of_weight, of_bias
+        axes = [0, *range(2, len(grad.size))]
+        found[2] = call.builder.reduce(layout_of(call.result[2]), grad, axes, "sum")
+    return tuple(found)
 
 
 def _window_of(
@@ -143,10 +151,21 @@ def _window_of(
     return None
 
 
-def _is_large(result: Any, window: Window) -> bool:
-    """Whether a library's kernels, where it has them, are faster by more than a launch."""
-    extents = result.size if isinstance(result, Tensor) else result.shape
-    return hint_of(math.prod(extents)) * math.prod(window.size) > FEW_READS
+def _is_ours(part: str, layout: Layout, window: Window) -> bool:
+    """Whether the result, or the gradient of the input or of the weight, is computed by loops.
+
+    layout: of the result. Small ones always, as a library may need a kernel for each channel. Large
+    ones where that was faster on an H200 (docs/gpu_models.md).
+    """
+    places = math.prod(window.size)
+    if hint_of(layout.numel()) * places <= FEW_READS:
+        return True
+    is_last = layout.stride[1] == 1
+    if len(window.size) != 2:
+        return False
+    if layout.dtype in HALVES:
+        return part == "input" or part == "weight" and not is_last
+    return places <= MEASURED and (part == "result" or not is_last or places > FEW_PLACES)
 
 
 def _is_left_to_libraries(call: Call) -> bool:
@@ -165,9 +184,9 @@ class _Borders:
         ops, tests = self.ops, [test for test in more if test is not None]
         for index, extent in zip(pixel, self.extents, strict=True):
             if not surely_less(-1, index.low):
-                tests.append(ops.ge(_number(ops, index), _number(ops, 0)))
+                tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
             if not surely_less(index.high, extent):
-                tests.append(ops.lt(_number(ops, index), _number(ops, extent)))
+                tests.append(ops.lt(ops.index_expr(index), ops.index_expr(extent)))
         return functools.reduce(ops.bitwise_and, tests) if tests else None
 
 
@@ -226,12 +245,7 @@ def _grad_of_input(call: Call, grad: Tensor, weight: Tensor, window: Window) -> 
 def _divides(ops: Ops, index: Index, step: int) -> Value | None:
     if step == 1:
         return None
-    return ops.eq(_number(ops, mod(index, step)), _number(ops, 0))
-
-
-def _number(ops: Ops, index: IndexLike) -> Value:
-    """In the width in which positions of pixels are compared faster than in eager's."""
-    return ops.index_expr(index, torch.int32)
+    return ops.eq(ops.index_expr(mod(index, step)), ops.index_expr(0))
 
 
 def _grad_of_weight(call: Call, grad: Tensor, x: Tensor, window: Window) -> Tensor:

@@ -11,7 +11,6 @@ Vertical fusion first (along values, in program order), then horizontal (nodes t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,8 +27,6 @@ MOST_BUFFERS = 48
 SHORTEST_ROW = 8
 FEW_ROWS = 8
 LONG_ROW = 4096
-FEWEST_PLACES = 9  # of a window
-MANY_PIXELS = 1 << 20  # of which windows are read by threads that share what they load
 
 
 @dataclass(slots=True)
@@ -58,12 +55,6 @@ class Facts:
         self.flat: Index = outer * self.width + inner
         self.dense = _stores_in_order(node, outer)
         self.column = bool(body.reduction_ranges) and is_column(body)
-
-
-def reads_windows(node: ComputedBuffer) -> bool:
-    """Whether a buffer is read at many places for each element."""
-    loads = Counter(name for name, _ in {(op.buffer, op.index) for op in node.body.loads()})
-    return max(loads.values(), default=0) >= FEWEST_PLACES
 
 
 def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
@@ -181,8 +172,6 @@ class _Fuser:
         if first.rows is not None and second.rows is not None and first.rows != second.rows:
             return f"{first.rows} and {second.rows} rows"
         rows = self._rows_of(first, second)
-        if rows is not None and self._has_windows(first.members + second.members):
-            return "windows of many pixels, of which a program shares some"
         if rows is not None:
             why = self._row_refusal(first, second, rows)
             if why:
@@ -196,14 +185,6 @@ class _Fuser:
         if why:
             return why
         return "something between them" if self._between(first, second) else ""
-
-    def _has_windows(self, members: list[int]) -> bool:
-        """On a GPU: whether a node reads many elements around each of its own, of large images."""
-        return self.on_gpu and any(
-            self.facts[member].rows is None and hint_of(self.facts[member].iterations) > MANY_PIXELS
-            and reads_windows(self.facts[member].node)
-            for member in members
-        )
 
     def _is_too_large(self, members: list[int], is_chain: bool) -> bool:
         """is_chain: each iteration stands alone, and hands a value on in a register."""

@@ -218,7 +218,7 @@ def _window_launch(kernel: Kernel, column: int, row: int, depth: int) -> Launch:
     names += [f"i{n}" for n in range(len(stage.ranges))]
     count = 1
     if type(extents[row]) is int and hint_of(product(extents)) > MANY_IN_WINDOWS:
-        count = rows_side_by_side(stage.ops, extents[row])
+        count = rows_side_by_side(stage.ops, names[column], names[row], extents[row])
     before = [extents[n] for n in range(row)]
     lines = before.pop() if before else 1
     shape = (*before, lines // depth, extents[row] // count, depth)

@@ -26,7 +26,7 @@ SLOW = frozenset({"exp", "tanh", "erf", "sigmoid", "log", "truediv", "rsqrt", "s
 EVEN_HALVES = 8  # elements of half precision that are moved at a time
 FEWEST_SHARED, MOST_SHARED = 16, 1024  # columns of rows with common values
 FEWEST_ELEMENTS = 1 << 20  # of all such rows
-FEWEST_PLACES = 4  # of a window
+FEWEST_PLACES = 9  # of a window
 DEPTHS = (4, 7, 5, 6, 8, 3, 2)  # lines of a patch, the best first
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from inductor.codegen.triton.tiling import FEWEST_PLACES
 from inductor.ir.body import IndirectVar, Op
 from inductor.ir.index import IndexLike
 
@@ -18,8 +19,15 @@ COUNTS = (4, 7, 5, 6, 3, 2)  # of rows, the best first
 MANY_LOADS, FEW = 60, 4  # of windows and weights, of which a thread holds no more than so many rows
 
 
-def rows_side_by_side(ops: Sequence[Op], row: int) -> int:
-    """How many rows can be one, of so many in a line of pixels; 1: none."""
+def rows_side_by_side(ops: Sequence[Op], column: str, row: str, length: int) -> int:
+    """How many rows can be one, of so many in a line of pixels; 1: none. column, row: variables. A
+    window without weights, which all pixels have in common, gains little."""
+    weights = sum(
+        op.index.depends_on(column) and not op.index.depends_on(row)
+        for op in ops if op.name == "load" and op.index is not None
+    )  # fmt: skip
+    if weights < FEWEST_PLACES:
+        return 1
     stored = {op.buffer for op in ops if op.name == "store"}
     for op in ops:
         if op.name in ("keep", "reduction") or isinstance(op.imm, IndirectVar):
@@ -28,7 +36,7 @@ def rows_side_by_side(ops: Sequence[Op], row: int) -> int:
             return 1
     loads = sum(op.name == "load" for op in ops)
     counts = [count for count in COUNTS if loads < MANY_LOADS or count <= FEW]
-    return next((count for count in counts if row % count == 0), 1)
+    return next((count for count in counts if length % count == 0), 1)
 
 
 def unrolled(ops: Sequence[Op], rows: Sequence[Mapping[str, IndexLike]]) -> tuple[Op, ...]:

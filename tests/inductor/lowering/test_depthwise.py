@@ -96,8 +96,8 @@ def test_what_follows_is_in_the_same_kernel() -> None:
 
 
 @pytest.mark.parametrize("dtype, last, ours", [
-    (torch.float32, True, 3), (torch.float16, True, 1), (torch.float16, False, 2)])
-def test_large_ones_of_half_precision(dtype: Any, last: bool, ours: int) -> None:
+    (torch.float32, True, 1), (torch.float32, False, 3), (torch.float16, True, 1), (torch.bfloat16, False, 2)])
+def test_large_ones(dtype: Any, last: bool, ours: int) -> None:
     """Of forward and two gradients, those that are the library's where it is faster."""
     def program(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
         rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
@@ -109,7 +109,12 @@ def test_large_ones_of_half_precision(dtype: Any, last: bool, ours: int) -> None
     if last:
         x = x.to(memory_format=torch.channels_last)
     nodes = lowered(program, [x, x, torch.empty(32, 1, 3, 3, dtype=dtype, device="meta")]).graph.nodes
-    assert sum(isinstance(node, ExternKernel) for node in nodes) == 3 - ours
+    calls = [node.target for node in nodes if isinstance(node, ExternKernel)]
+    assert (aten.convolution.default in calls) == (dtype is not torch.float32)
+    if dtype is torch.float32 and last:  # both gradients by one call
+        assert calls == [aten.convolution_backward.default]
+    else:
+        assert len(calls) == 3 - ours
 
 
 @pytest.mark.parametrize("groups, size, convolves", [(2, 3, True), (1, 3, True), (8, 9, True), (8, 3, False)])
