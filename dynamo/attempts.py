@@ -19,6 +19,7 @@ from dynamo.base.errors import (
     InternalError,
     RestartTrace,
 )
+from dynamo.base.gpu_state import settle_choices
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.loading import collection_paused
 from dynamo.codegen.break_frames import differentiated, exit_roots
@@ -47,7 +48,7 @@ from dynamo.symbolic.python.generators import GeneratorVar
 from dynamo.symbolic.shapes.open_text import UnreadText
 from dynamo.symbolic.shapes.sizes import open_axes
 from dynamo.symbolic.shapes.unknown import UnknownNumber
-from dynamo.symbolic.tensors.contexts import GraphContextVar, settle_choices
+from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.gradients import watch_asked
 from dynamo.symbolic.tensors.inference import outside_inference_mode
 from dynamo.symbolic.tensors.memory import (

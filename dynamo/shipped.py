@@ -23,6 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynamo.base.errors import GuardFailed, LoadError
+from dynamo.base.gpu_state import settle_choices
 from dynamo.guards.build import GROUPS, build_program
 from dynamo.guards.explain import failure
 from dynamo.guards.kinds import const_equal, short
@@ -78,15 +79,19 @@ def load_compiled(path: str | Path, module: torch.nn.Module | None = None) -> Lo
 
     module: whose parameters and buffers it reads, where the file holds none. The file holds native
     code that will run: load only what you trust. Errors: LoadError where the file is damaged, or
-    was made for another torch, Python, processor or module; a call: GuardFailed.
+    was made for another torch, Python, processor, GPU or module; a call: GuardFailed.
     """
     members, facts = _read(Path(path))
     inductor = importlib.import_module("inductor.shipped")
-    now = inductor.facts_now()
+    devices = [name for name in facts if name.startswith("cuda")]
+    now = inductor.facts_now(devices)
     for name, wanted in facts.items():
         if now.get(name) != wanted:
             raise LoadError(f"{path}: it was made for {name} {wanted}, here is {now.get(name)}.\n"
                             "  What to do: make it again here, with aot_compile.")
+    if devices:
+        torch.cuda.init()
+        settle_choices()
     program: Program = pickle.loads(members["program"])
     files = {name.removeprefix("files/"): content for name, content in members.items()
              if name.startswith("files/")}  # fmt: skip

@@ -5,8 +5,9 @@
     fast = dynamo.load_compiled("model.compiled", model)    # in another process: nothing is traced
 
 The file holds the compiled graph with its libraries, the guards on arguments and module as checks,
-and what must be alike where it runs: torch, Python, this package, the processor. What was traced
-beside (code, globals, closures) is in it as it was. It holds native code: load only what you trust.
+and what must be alike where it runs: torch, Python, this package, the processor or GPU. What was
+traced beside (code, globals, closures) is in it as it was. It holds native code: load only what you
+trust.
 """
 
 from __future__ import annotations
@@ -122,8 +123,10 @@ def aot_compile(
         raise Unsupported(f"{name_of(f)}\n  This can't be put into a file: {error}.") from None
     read = {name for kind, name in (*inputs, *outputs) if kind == "owned"}
     tensors = {name: tensor for name, tensor in tensors_of(f) if name in read}
-    return CompiledProgram(program, shipment, tensors, places.constants,
-                           importlib.import_module("inductor.shipped").facts_now())
+    facts = importlib.import_module("inductor.shipped").facts_now(shipment.devices)
+    if shipment.devices:
+        del facts["processor"]  # nothing is compiled for it
+    return CompiledProgram(program, shipment, tensors, places.constants, facts)
 
 
 def _numbered(spec: pytree.TreeSpec) -> Any:

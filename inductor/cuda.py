@@ -7,11 +7,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dynamo.aot.recipes import not_kept
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.config import config
@@ -25,17 +26,18 @@ from inductor.codegen.triton.template import print_template
 from inductor.gpu_blocks import tune_blocks
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
-from inductor.recorded import keep_on_gpu, tell_cache
+from inductor.recorded import GpuRecord, keep_on_gpu, tell_cache
+from inductor.runtime.cuda_graphs import Graphing
+from inductor.runtime.gpu_module import GpuModule, binaries_of, finished, with_recipe
 from inductor.runtime.launched import title_of
 from inductor.runtime.modules import import_file
 from inductor.runtime.store import make_key, open_store
-from inductor.runtime.triton_launch import Preparation, named, on_device
+from inductor.runtime.triton_launch import Preparation
 from inductor.scheduler.schedule import Kernel, Schedule, TemplateKernel
 from inductor.scheduler.verify import is_scattered
 from inductor.tuning import Tuner
 
 WORKERS = 8
-Graphed = Callable[[Callable[..., Any], Sequence[torch.Tensor]], Callable[..., Any]]
 
 
 def available() -> str:
@@ -58,11 +60,13 @@ class KernelErrors(Exception):
 @dataclass(frozen=True, slots=True)
 class Generated:
     """text: of a Python module. slow: kernels that run as ATen operators in it (`Slow`).
-    functions: the kernel that each of Triton's functions is of, by name."""
+    functions: the kernel that each of Triton's functions is of, by name. record: what profilers are
+    told."""
 
     text: str
     slow: tuple[str, ...]
-    functions: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, str]
+    record: GpuRecord
 
 
 def generate(
@@ -99,13 +103,13 @@ def generate(
     logs.log("schedule").emit(lambda: str(schedule))
     functions = {source.name: name for name, k in kernels.items() for source in k.all_sources()}
     own = {template.name: name for name, template in templates.items()}
-    keep_on_gpu(graph, schedule, {**functions, **own}, text)
-    return Generated(text, tuple(slow), functions)
+    record = keep_on_gpu(graph, schedule, {**functions, **own}, text)
+    return Generated(text, tuple(slow), functions, record)
 
 
 def build(
     graph: LoopGraph, schedule: Schedule, tuner: Tuner | None,
-    graphing: Callable[[Sequence[str]], Graphed | None],
+    graphing: Callable[[Sequence[str]], Graphing | None],
 ) -> Callable[..., Any]:
     """The callable of a schedule of static sizes. A kernel with which Triton fails runs as ATen
     operators, alone. tuner: see `generate`; graphing: makes `graphed` of `load` of the names of
@@ -114,8 +118,11 @@ def build(
     while True:
         made = generate(graph, schedule, (), tuner, broken)
         try:
-            call: Callable[..., Any] = load(made.text, graph, False, graphing(made.slow))()
-            return call
+            record = None if made.slow else made.record
+            call: Callable[..., Any] = load(
+                made.text, graph, False, graphing(made.slow), record)()
+            return call if record is not None else not_kept(
+                call, f"{made.slow[0]} runs as ATen operators")
         except KernelErrors as errors:
             found = {made.functions.get(name, name): e for name, e in errors.errors.items()}
             if not found.keys() <= {kernel.name for kernel in schedule.kernels()} - broken:
@@ -171,12 +178,14 @@ def _meets(kernel: Kernel) -> bool:
 
 
 def load(
-    text: str, graph: LoopGraph, measure: bool, graphed: Graphed | None = None
+    text: str, graph: LoopGraph, measure: bool, graphed: Graphing | None = None,
+    kept: GpuRecord | None = None,
 ) -> Callable[..., Callable[..., Any]]:
     """Import the module and compile its kernels. The result takes the values of the symbols (if
     there are any) and gives the callable for them: flat tensors in, a tuple out.
 
-    graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph.
+    graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph. kept:
+    for a module of known sizes that another process may take over, what profilers are told of it.
     """
     store = open_store(config.cache_dir)
     key = make_key("triton", {"source": text})
@@ -192,16 +201,15 @@ def load(
         errors = preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
     if errors:
         raise KernelErrors(errors)
-    several = graph.device.type == "cuda" and torch.cuda.device_count() > 1
     title = title_of(logs.compile_now())
 
     def bound(*sizes: int) -> Callable[..., Any]:
-        call = bind(*sizes)
-        if graphed is not None:
-            call = graphed(call, constants)  # inside of `on_device`: it replays on its own device
-        if several:
-            call = on_device(call, graph.device.index or 0)
-        return named(call, title)
+        call = finished(bind(*sizes), graph.device, constants, graphed, title)
+        if kept is None:
+            return call
+        return with_recipe(call, GpuModule(
+            text, graph.device, tuple(constants), binaries_of(preparation), graphed, kept.steps,
+            kept.functions))
 
     return bound
 

@@ -40,13 +40,18 @@ from inductor.freezing import FrozenCall
 from inductor.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
 from inductor.recorded import tell_cache
 from inductor.runtime import _launch
+from inductor.runtime.binaries import NotLoaded
 from inductor.runtime.convolutions import Convolver
+from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.folder import keep_small
+from inductor.runtime.gpu_module import GpuModule
 from inductor.runtime.launched import (
+    LINES,
     Stale,
     Watched,
     convolver_of,
     launch_again,
+    lines_of_step,
     product_of,
     watched,
     with_numbers,
@@ -76,9 +81,12 @@ def keeper_of(
         return None
     store = cpu.cache_store()
     toolchain = find_toolchain(store)
-    if isinstance(toolchain, str):
+    if not isinstance(toolchain, str):
+        compiler = f"{toolchain.version} {toolchain.compile_flags} {toolchain.libraries}"
+    elif any(isinstance(value, torch.Tensor) and value.is_cuda for value in examples):
+        compiler = ""
+    else:
         return None
-    compiler = f"{toolchain.version} {toolchain.compile_flags} {toolchain.libraries}"
     try:
         with timed("inductor.key"):
             key = make_key("graph", parts_of_graph(gm, examples, compiler, store))
@@ -148,7 +156,7 @@ class Keeper:
         try:
             with timed("inductor.kept"):
                 made, fallbacks = read_record(content, self.given, self.store)
-        except (Damaged, Stale, OSError) as error:  # damaged, or of a library that has changed
+        except (Damaged, Stale, NotLoaded, OSError) as error:  # or of a library that has changed
             reason = f"{type(error).__name__}: {error}"
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
@@ -266,6 +274,8 @@ class _Writer(pickle.Pickler):
 
 
 def _check_name(value: Any) -> None:
+    if hasattr(value, "not_kept"):
+        raise Unkept(value.not_kept)
     module = getattr(value, "__module__", None) or "torch"
     if module.partition(".")[0] not in TRUSTED | {"functools", "types", "collections", "copyreg"}:
         raise Unkept(f"it refers to {module}.{value.__qualname__}")
@@ -274,20 +284,23 @@ def _check_name(value: Any) -> None:
 
 
 def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
-    plain = value.layout is torch.strided and value.device.type == "cpu"
+    plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
     if not plain or value.requires_grad or value.is_conj() or value.is_neg():
         raise Unkept(f"it holds a tensor ({value.dtype}, {value.device})")
     if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
         raise Unkept(f"it holds a constant of {value.nbytes} bytes")
-    content = value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return _tensor_of, (content, value.dtype, tuple(value.shape))
+    content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return _tensor_of, (content, value.dtype, tuple(value.shape), value.device)
 
 
-def _tensor_of(content: bytes, dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
+def _tensor_of(
+    content: bytes, dtype: torch.dtype, size: tuple[int, ...], device: torch.device
+) -> torch.Tensor:
     with torch.inference_mode(False):
         if not content:
-            return torch.empty(size, dtype=dtype)
-        return torch.frombuffer(bytearray(content), dtype=dtype).reshape(size).clone()
+            return torch.empty(size, dtype=dtype, device=device)
+        made = torch.frombuffer(bytearray(content), dtype=dtype).reshape(size)
+        return made.clone() if device.type == "cpu" else made.to(device)
 
 
 def _reduce_operator(writer: _Writer, value: Any) -> Any:
@@ -315,6 +328,24 @@ def _reduce_frozen(writer: _Writer, value: FrozenCall) -> Any:
     return FrozenCall, given
 
 
+def _reduce_gpu_module(writer: _Writer, value: GpuModule) -> Any:
+    traces = writer.args[0]["traces"]
+    steps = with_numbers({"steps": value.steps}, traces)["steps"]
+    return _gpu_module, (value.text, value.device, value.constants, value.binaries, value.graphing,
+                         steps, dict(value.functions), traces)  # fmt: skip
+
+
+def _gpu_module(*parts: Any) -> GpuModule:
+    *rest, steps, functions, traces = parts
+    rows = [(*row[:LINES], lines_of_step({"traces": traces}, row), *row[LINES + 1:])
+            for row in steps]  # fmt: skip
+    return GpuModule(*(*rest, rows, functions))
+
+
+def _reduce_graphing(writer: _Writer, value: Graphing) -> Any:
+    return Graphing, (value.recorder, value.values, value.written, value.again)
+
+
 def _reduce_mapping(writer: _Writer, value: Any) -> Any:
     return dict, (dict(value),)
 
@@ -324,6 +355,8 @@ REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     torch._ops.OpOverload: _reduce_operator,
     KeptGraph: _reduce_graph,
     FrozenCall: _reduce_frozen,
+    GpuModule: _reduce_gpu_module,
+    Graphing: _reduce_graphing,
     types.MappingProxyType: _reduce_mapping,
 }
 

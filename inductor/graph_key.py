@@ -29,6 +29,7 @@ from dynamo.aot.decompositions import FROM_TORCH, overload
 from dynamo.aot.fakes import is_symbolic_number
 from dynamo.base.config import config as dynamo_config
 from inductor.config import config
+from inductor.runtime.gpu_facts import parts_of_gpus, settings_of_libraries
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa
 
@@ -65,16 +66,38 @@ def parts_of_graph(
     Errors: NoKey.
     """
     _check_registrations()
+    text = _text_of_graph(gm)
     return {
-        "graph": _text_of_graph(gm),
+        "graph": text,
         "inputs": _text_of_inputs(examples),
         **changing_parts(),
+        **_parts_of_gpus(text, examples),
         "processor": describe_isa(),
         "compiler": compiler,
         "torch": f"{torch.__version__} {torch.version.git_version}",
         "python": platform.python_version(),
         "dynamo-jit": own_source(store),
     }
+
+
+def _parts_of_gpus(graph: str, examples: Sequence[Any]) -> dict[str, str]:
+    """What a compile for a GPU asks for. A graph that is about to use the first one starts it."""
+    if "cuda" in graph and torch.cuda.is_available():
+        torch.cuda.init()
+    found = parts_of_gpus()
+    if found:
+        found["libraries"] = settings_of_libraries()
+        found["order"] = _order(examples)
+    return found
+
+
+def _order(examples: Sequence[Any]) -> str:
+    """Which matrices on a GPU lie directly behind another one: their products may be joined."""
+    matrices = [(at, x) for at, x in enumerate(examples)
+                if isinstance(x, torch.Tensor) and x.is_cuda and x.layout is torch.strided
+                and x.dim() == 2 and x.is_floating_point() and x.is_contiguous()]  # fmt: skip
+    ends = {x.data_ptr() + x.nbytes: at for at, x in reversed(matrices)}
+    return repr([(ends[x.data_ptr()], at) for at, x in matrices if x.data_ptr() in ends])
 
 
 def _check_registrations() -> None:
@@ -191,7 +214,8 @@ def _text_of_tensor(value: torch.Tensor, storages: dict[int, int]) -> str:
     kind = type(value)
     if kind not in (torch.Tensor, torch.nn.Parameter):
         raise NoKey(f"an input is a {kind.__qualname__}")
-    if value.layout is not torch.strided or value.is_quantized or value.device.type != "cpu":
+    known = value.device.type in ("cpu", "cuda")
+    if value.layout is not torch.strided or value.is_quantized or not known:
         raise NoKey(f"an input is on {value.device}, {value.layout}")
     storage = value.untyped_storage()
     place = storages.setdefault(storage._cdata, len(storages))
@@ -203,7 +227,7 @@ def _text_of_tensor(value: torch.Tensor, storages: dict[int, int]) -> str:
              value.output_nr, bool(value._backward_hooks),
              bool(getattr(value, "_post_accumulate_grad_hooks", None)))  # fmt: skip
     return (
-        f"{kind.__name__} {value.dtype} {tuple(value.shape)} {value.stride()} "
+        f"{kind.__name__} {value.dtype} {tuple(value.shape)} {value.stride()} {value.device} "
         f"{value.storage_offset()} in {place} of {storage.nbytes()} {flags} {view}"
     )
 

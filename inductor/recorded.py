@@ -48,13 +48,15 @@ at_reset(gpu_records.clear)
 
 def keep_on_gpu(
     graph: LoopGraph, schedule: Schedule, functions: Mapping[str, str], text: str
-) -> None:
+) -> GpuRecord:
     """Keeps what profilers and reports want to know of a generated module."""
     layouts = graph.layouts()
     facts = (facts_of_step(step, layouts) for step in schedule.steps)
     steps = [without_extents(row) for row in facts if row is not None]
-    gpu_records.append(GpuRecord(steps, functions, logs.compile_now()))
+    record = GpuRecord(steps, functions, logs.compile_now())
+    gpu_records.append(record)
     keep_lowered(graph, schedule, steps, text)
+    return record
 
 
 def keep_lowered(

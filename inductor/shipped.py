@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,29 +25,41 @@ from inductor.config import settings_of
 from inductor.graph_cache import read_record
 from inductor.graph_key import own_source
 from inductor.graph_rows import read_rows
+from inductor.runtime import gpu_facts
+from inductor.runtime.kept_binaries import look_also_in
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import describe_isa
 
 FOLDER = "shipped"
+BINARIES = "binary/"
 
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """record, graph: see the top of the file. files: content by name in the folder."""
+    """record, graph: see the top of the file. files: content by name in the folder. devices: the
+    GPUs on which its tensors are."""
 
     record: bytes
     graph: bytes
     files: Mapping[str, bytes]
+    devices: tuple[str, ...] = ()
 
 
-def facts_now() -> dict[str, str]:
-    """What must be the same where a shipment runs."""
+def facts_now(devices: Iterable[str] = ()) -> dict[str, str]:
+    """What must be the same where a shipment runs. devices: the GPUs that it names."""
     return {
         "torch": f"{torch.__version__} {torch.version.git_version}",
         "python": platform.python_version(),
         "dynamo-jit": own_source(cpu.cache_store()),
         "processor": describe_isa(),
+        **{name: _kind_of(name) for name in devices},
     }
+
+
+def _kind_of(name: str) -> str:
+    number = torch.device(name).index or 0
+    there = torch.cuda.is_available() and number < torch.cuda.device_count()
+    return gpu_facts.kind_of_gpu(number) if there else "no GPU"
 
 
 class _Captured:
@@ -77,6 +89,8 @@ def unship(
     """The callable. digest: names the folder for its files. Errors: Damaged, Stale."""
     captured = _Captured(shipment.graph)
     store = Store(_folder(shipment, digest))
+    if any(name.startswith(BINARIES) for name in shipment.files):
+        look_also_in(store)
     made, _ = read_record(
         shipment.record, names_given(captured, settings_of(mode, options)), store)
     return made

@@ -8,11 +8,12 @@ captured. `shipped.py` makes the callable again.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 
 from dynamo.aot.records import Unsupported
@@ -23,12 +24,15 @@ from inductor.compile_fx import compile_whole
 from inductor.config import config, settings_of
 from inductor.graph_cache import Unkept, read_record, write_record
 from inductor.graph_key import NoKey
-from inductor.graph_rows import write_rows
+from inductor.graph_rows import plain_rows, write_rows
 from inductor.kept import needs_gradients
+from inductor.runtime.kept_binaries import noting
 from inductor.runtime.launched import watched
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import last_toolchain_file
 from inductor.shipped import Shipment, names_given
+
+OWN_KERNELS = b"dynamo_jit::attention"  # has kernels that are compiled at the first call
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def ship(
     settings = settings_of(mode, options)
     store = _Noting(cpu.cache_store().root)
     try:
-        graph = write_rows(gm)
+        graph, devices = write_rows(gm), _gpus_of(gm)
         copy = copied(gm)
         given = names_given(copy, settings)
         with config.patch(**settings), watched() as seen:
@@ -67,4 +71,22 @@ def ship(
     store.seen.add(last_toolchain_file(store))
     read_record(record, given, store)  # notes the libraries that all graphs share
     names |= {str(path.relative_to(store.root)) for path in store.seen if path.is_file()}
-    return Shipment(record, graph, {name: (store.root / name).read_bytes() for name in names})
+    files = {name: (store.root / name).read_bytes() for name in names}
+    if OWN_KERNELS in record:
+        files |= _binaries(made, inputs)
+    return Shipment(record, graph, files, devices)
+
+
+def _gpus_of(gm: fx.GraphModule) -> tuple[str, ...]:
+    """The GPUs on which tensors of the graph are."""
+    devices = {device for _, _, _, _, device, *_ in plain_rows(gm)[1]}
+    return tuple(sorted(str(device) for device in devices if device.type == "cuda"))
+
+
+def _binaries(made: Callable[..., Any], inputs: list[Any]) -> dict[str, bytes]:
+    """The files of kernels that are compiled at the first call: it is called with copies."""
+    given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    gpus = [value.device for value in given if isinstance(value, torch.Tensor) and value.is_cuda]
+    with torch.random.fork_rng({gpu.index for gpu in gpus}), noting() as found, torch.no_grad():
+        made(*given)
+    return found

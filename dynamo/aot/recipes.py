@@ -29,6 +29,12 @@ def noted(call: Any, make: Callable[..., Any], *given: Any) -> Any:
     return call
 
 
+def not_kept(call: Any, reason: str) -> Any:
+    """The function, with why no other process can make it, as a sentence."""
+    call.not_kept = reason
+    return call
+
+
 def recipe_of(call: Any) -> Recipe | None:
     """What `noted` has put there."""
     found = getattr(call, "recipe", None)

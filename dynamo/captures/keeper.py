@@ -25,6 +25,7 @@ from dynamo import hook
 from dynamo.base import counters, events, logs
 from dynamo.base.config import config
 from dynamo.base.errors import DynamoError
+from dynamo.base.gpu_state import settle_choices
 from dynamo.base.signals import is_of_signal
 from dynamo.captures import keys, records
 from dynamo.captures.anchors import Changed, Unkept
@@ -59,6 +60,7 @@ class Keeper:
         """Where traces of this frame are kept; None where they are not."""
         if not config.capture_cache:
             return None
+        settle_choices()
         try:
             parts = keys.parts_of_frame(frame, context, self.continuations, asked)
             return Place(frame, context, self.continuations, parts)
@@ -84,6 +86,7 @@ class Place:
         self.files = importlib.import_module("inductor.runtime.store")
         self.key = self.files.make_key("capture", parts)
         self.hint = keys.hint_of(frame)
+        self.knows_gpus = "gpus" in parts
         self.graph: bytes | None = None
         self.why_no_graph = ""
         self.draft: Draft | None = None
@@ -151,7 +154,7 @@ class Place:
         """Keeps the captured graph as it is now."""
         try:
             rows = importlib.import_module("inductor.graph_rows")
-            self.graph = rows.write_rows_of_cpu(module)
+            self.graph = rows.write_rows_of_known(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
 
@@ -159,6 +162,9 @@ class Place:
         """Writes what is known of a trace before its graph is compiled. inputs: of the graph."""
         try:
             assert result.met is not None
+            asked = result.met.about_gpus
+            if asked and not self.knows_gpus:
+                raise Unkept(f"it keeps what {asked} gave before the program used a GPU")
             self.draft = records.draft(
                 Traced(self.frame, *checks, tuple(inputs), result.met), self.continuations)
         except (Unkept, pickle.PicklingError) as why:

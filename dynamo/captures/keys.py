@@ -81,7 +81,7 @@ def parts_of_frame(
                           if row[0] not in ELSEWHERE]),  # fmt: skip
         "lessons": _text_of_lessons(context),
         "strict": str(is_strict()),
-        "devices": _text_of_devices(),
+        **_parts_of_gpus(),
         **versions(),
     }
 
@@ -152,16 +152,21 @@ def versions() -> dict[str, str]:
             "dynamo-jit": key.own_source(store),
             "installed": repr([_about(sysconfig.get_path(name))
                                for name in ("purelib", "platlib")]),
-            "processors": f"{torch.cuda.is_available()} {os.cpu_count()}",
+            "processors": f"{_count_of_gpus()} {os.cpu_count()}",
         })  # fmt: skip
     return _versions
 
 
-def _text_of_devices() -> str:
-    """The GPUs' names, once the program uses them."""
+def _count_of_gpus() -> int:
+    """How many GPUs there are, which starts none of them."""
+    return torch._C._cuda_getDeviceCount() if torch.cuda.is_available() else 0
+
+
+def _parts_of_gpus() -> dict[str, str]:
+    """Of all GPUs, once the program uses them."""
     if not torch.cuda.is_initialized():
-        return ""
-    return repr([torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())])
+        return {}
+    return importlib.import_module("inductor.runtime.gpu_facts").parts_of_gpus()  # type: ignore[no-any-return]
 
 
 def _about(folder: str) -> tuple[str, list[str]]:

@@ -29,6 +29,7 @@ callable of each kernel that Triton cannot do.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,16 @@ from inductor.runtime.triton_launch import (
 
 inf, nan = float("inf"), float("nan")
 '''
+MAKE = "def make(constants, prepare, slow):"
+PREPARED = re.compile(r"\bprepare\((\w+), ")
+
+
+def host_part(text: str, device: torch.device) -> str:
+    """The text of a module of one device without its kernels, of which `prepare` gets the names."""
+    made = text[text.index(f"\n\n{MAKE}") :]
+    names = "".join(f"{name} = {name!r}\n" for name in dict.fromkeys(PREPARED.findall(made)))
+    head = HEAD.format(kernel_imports="import torch\n")
+    return f"{head}\ndevice = {_print_device(device)}\n{names}{made}"
 
 
 def print_python_wrapper(
@@ -121,7 +132,7 @@ class _Writer:
         yield f"device = {_print_device(self.graph.device)}"
         for text in dict.fromkeys(source.text for source in self._sources()):
             yield f"\n\n{text}"
-        yield "\n\ndef make(constants, prepare, slow):"
+        yield f"\n\n{MAKE}"
         if self.constants:
             yield f"    {', '.join(self.constants)}, = constants"
         for prepared, name in self.launchers.items():

@@ -16,12 +16,12 @@ extents where sizes are known at a call only (`codegen/bind.py` makes numbers of
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.body import LoopBody, Op
@@ -54,6 +54,14 @@ def facts_of_step(step: Step, layouts: Layouts) -> Row | None:
     ranges = origins.ranges[0] if origins.ranges else ()
     kind = "kernel" if kernel else "library"
     return (title, ranges, kernel, kind, origins.lines, moved, operations)
+
+
+@functools.cache
+def _rules() -> dict[Any, Any]:
+    """Torch's own, imported when they are needed: with them comes Triton."""
+    from torch.utils.flop_counter import flop_registry
+
+    return flop_registry
 
 
 def _operators(targets: Iterable[str]) -> str:
@@ -171,7 +179,7 @@ def _in_call(call: ExternKernel) -> int:
         x, weight = views[:2]  # a convolution's weight has its channels first
         return 2 * math.prod(result) * (math.prod(weight[1:]) if len(x) == len(weight) > 2
                                         else x[-1])  # fmt: skip
-    rule: Any = flop_registry.get(call.target._overloadpacket)
+    rule: Any = _rules().get(call.target._overloadpacket)
     sizes = [*result, *(size for view in views for size in view)]
     if rule is None or not all(type(size) is int for size in sizes):
         return 0

@@ -22,7 +22,7 @@ from dynamo.base.config import config
 from inductor.runtime.store import KEY_LENGTH, open_store, used_files
 
 # kind / start of the digest / digest . suffix
-SUFFIXES = "so|key|json|py|graph|capture"
+SUFFIXES = "so|key|json|py|graph|capture|cubin"
 NAME = re.compile(rf"([a-z_]+)/([0-9a-f]{{2}})/\2[0-9a-f]{{{KEY_LENGTH - 2}}}\.({SUFFIXES})")
 
 

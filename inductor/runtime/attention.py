@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,8 +33,10 @@ from inductor.codegen.attention.spec import (
     queries_choices,
     spec_of,
 )
+from inductor.runtime import kept_binaries, store
 from inductor.runtime._launch import Allocation, KernelCall
 from inductor.runtime.attention_reference import reference_attention, reference_backward
+from inductor.runtime.binaries import NotLoaded, binary_of, start_of
 from inductor.runtime.modules import import_file
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.store import make_key, open_store
@@ -45,45 +47,84 @@ from inductor.runtime.triton_binary import (
     function_of,
     is_simple,
     run,
+    start,
 )
 from inductor.runtime.triton_launch import ALIGNED
 
 Key = tuple[Any, ...]
 
 
+class KernelName(NamedTuple):
+    """A Triton function of a text, which is imported when the function is to be compiled."""
+
+    text: str
+    name: str
+
+    def function(self) -> Any:
+        return getattr(load_text(self.text), self.name)
+
+
 @dataclass(slots=True)
 class AttentionLaunch:
-    """The slow way of a `KernelCall`: through Triton, until the call knows the compiled kernel."""
+    """The slow way of a `KernelCall`: by what an earlier process has kept, or through Triton, until
+    the call knows the compiled kernel. constants: some may be those of other functions; options: of
+    Triton's, and the blocks."""
 
-    function: Any
+    kernel: KernelName
     grid: tuple[int, int, int]
-    keywords: dict[str, Any]
+    constants: dict[str, Any]
+    options: dict[str, Any]
     call: KernelCall | None = None
 
     @staticmethod
     def of(
-        function: Any, grid: tuple[int, int, int], constants: dict[str, Any], blocks: Blocks,
+        kernel: KernelName, grid: tuple[int, int, int], constants: dict[str, Any], blocks: Blocks,
         tensors: int, options: dict[str, Any] | None = None,
     ) -> KernelCall:
         """What is called with a stream and so many tensors. options: more for Triton."""
-        known = {name: constants[name] for name in function.arg_names if name in constants}
-        keywords = known | {
+        known = {
             "ROWS": blocks.rows, "COLUMNS": blocks.columns, "num_warps": blocks.warps,
             "num_stages": blocks.stages, "ptx_options": OPTIONS, **(options or {}),
         }  # fmt: skip
-        install_unpacking()
-        slow = AttentionLaunch(function, grid, keywords)
+        slow = AttentionLaunch(kernel, grid, constants, known)
         slow.call = KernelCall(slow, tensors, tuple(range(tensors)))
         return slow.call
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         """Run, and tell the call how, if later ones can follow."""
-        compiled = run(self.function, self.grid, tensors, (), b"", self.keywords)
         aligned = not any(tensor.data_ptr() & ALIGNED for tensor in tensors)
+        key = None
+        if aligned and tensors[0].is_cuda:
+            key = kept_binaries.key_of(*self.kernel, self.constants | self.options, tensors)
+        if key is not None and self._starts_kept(key, tensors):
+            return
+        function = self.kernel.function()
+        known = {name: self.constants[name] for name in function.arg_names
+                 if name in self.constants}  # fmt: skip
+        install_unpacking()
+        compiled = run(function, self.grid, tensors, (), b"", known | self.options)
         if self.call is not None and tensors[0].is_cuda and aligned and is_simple(compiled):
-            threads = self.keywords["num_warps"] * WARP
+            threads = self.options["num_warps"] * WARP
             shared = compiled.metadata.shared
             self.call.ready(driver_launch(), function_of(compiled), self.grid, threads, shared)
+            binary = binary_of(compiled, threads)
+            if key is not None and binary is not None:
+                kept_binaries.keep(key, binary)
+
+    def _starts_kept(self, key: store.Key, tensors: Sequence[torch.Tensor]) -> bool:
+        """Starts the kernel that an earlier process has kept, if there is one."""
+        binary = kept_binaries.find(key)
+        if binary is None or self.call is None:
+            return False
+        try:
+            started = start_of(binary, tensors[0].device)
+        except NotLoaded as why:
+            logs.log("cache").emit(f"binary {key.digest}: it is not usable, {why}")
+            return False
+        start((started.function, self.grid, started.threads, started.shared), tensors, b"")
+        self.call.ready(
+            driver_launch(), started.function, self.grid, started.threads, started.shared)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +245,14 @@ def prepare_backward(
 ) -> Backward:
     """The kernels of a spec, not compiled yet. grad: strides of the gradient of the result."""
     keys, queries = keys or keys_choices(spec)[0], queries or queries_choices(spec)[0]
-    module, constants = load_kernels(), spec.constants(grad) | {"HAS_DB": bias_grad}
+    constants = spec.constants(grad) | {"HAS_DB": bias_grad}
     few = Blocks(64, 1, 4, 1)
-    delta = AttentionLaunch.of(module.attention_delta, spec.grid(few), constants, few, 3)
+    delta = AttentionLaunch.of(kernel("delta"), spec.grid(few), constants, few, 3)
     by_keys = AttentionLaunch.of(
-        module.attention_backward_keys, spec.grid_of_keys(keys), constants, keys, 10
+        kernel("backward_keys"), spec.grid_of_keys(keys), constants, keys, 10
     )
     by_queries = AttentionLaunch.of(
-        module.attention_backward_queries, spec.grid(queries), constants, queries, 10
+        kernel("backward_queries"), spec.grid(queries), constants, queries, 10
     )
     q_size = (spec.batch, spec.heads, spec.queries, spec.head)
     k_size = (spec.batch, spec.kv_heads, spec.keys, spec.head)
@@ -271,8 +312,7 @@ def prepare_forward(
 ) -> Forward:
     """The kernel of a spec, not compiled yet."""
     blocks = blocks or forward_choices(spec)[0]
-    function = load_kernels().attention_forward
-    call = AttentionLaunch.of(function, spec.grid(blocks), spec.constants(), blocks, 7)
+    call = AttentionLaunch.of(kernel("forward"), spec.grid(blocks), spec.constants(), blocks, 7)
     size = (spec.batch, spec.heads, spec.queries, spec.value_head)
     out = Allocation(size, spec.out, spec.dtype, device)
     sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
@@ -282,7 +322,7 @@ def prepare_forward(
 
 def prepare_few(spec: AttentionSpec, few: Few, device: torch.device) -> ForwardOfFew:
     """The kernels of few queries, not compiled yet."""
-    module, size = load_kernels(), (spec.batch, spec.heads, spec.queries, spec.value_head)
+    size = (spec.batch, spec.heads, spec.queries, spec.value_head)
     shared = spec.batch * spec.kv_heads * few.splits
     constants = spec.constants() | {
         "SPLITS": few.splits, "CHUNK": few.chunk,
@@ -290,8 +330,8 @@ def prepare_few(spec: AttentionSpec, few: Few, device: torch.device) -> ForwardO
     }  # fmt: skip
     grid, each = (shared, 1, 1), (spec.batch * spec.heads * spec.queries, 1, 1)
     one = Blocks(1, 1, 4, 1)
-    call = AttentionLaunch.of(module.attention_few, grid, constants, few.blocks, 7)
-    join = AttentionLaunch.of(module.attention_join, each, constants, one, 3)
+    call = AttentionLaunch.of(kernel("few"), grid, constants, few.blocks, 7)
+    join = AttentionLaunch.of(kernel("join"), each, constants, one, 3)
     rows = shared * spec.queries * (spec.heads // spec.kv_heads)
     part = Allocation((rows, spec.value_head), (spec.value_head, 1), torch.float32, device)
     sums = Allocation((rows,), (1,), torch.float32, device)
@@ -342,15 +382,18 @@ def _dense(size: Sequence[int]) -> tuple[int, ...]:
 
 
 @functools.cache
-def load_kernels() -> ModuleType:
-    """The module of the kernels."""
-    return load_text(kernel_text())
+def _text() -> str:
+    return kernel_text()
 
 
+def kernel(name: str) -> KernelName:
+    """One of our kernels of attention: `forward`, `delta`, .."""
+    return KernelName(_text(), f"attention_{name}")
+
+
+@functools.lru_cache(256)
 def load_text(text: str) -> ModuleType:
     """The module of a text, which lies in the cache folder: Triton reads functions from files."""
-    store = open_store(config.cache_dir)
     key = make_key("attention", {"source": text})
-    path, _ = store.file_of(key, ".py", text.encode())
+    path, _ = open_store(config.cache_dir).file_of(key, ".py", text.encode())
     return import_file(f"inductor_attention_{path.stem}", path)
-

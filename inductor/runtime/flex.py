@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,12 +20,12 @@ from inductor.codegen.flex.spec import FlexSpec, flex_spec_of
 from inductor.runtime._launch import Allocation, KernelCall
 from inductor.runtime.attention import (
     AttentionLaunch,
+    KernelName,
     Key,
     _dense,
     _stream,
     first_that_runs,
-    load_kernels,
-    load_text,
+    kernel,
 )
 
 Tensors = Sequence[torch.Tensor]
@@ -159,7 +158,7 @@ def prepare_backward(
     """The kernels, not compiled yet. grad: the gradient of the result."""
     base, device, stride = spec.base, grad.device, four_strides(grad)
     delta = AttentionLaunch.of(
-        load_kernels().attention_delta, base.grid(FEW), spec.constants(stride), FEW, 3)
+        kernel("delta"), base.grid(FEW), spec.constants(stride), FEW, 3)
     by_keys = _launch(program, "backward_keys", spec, keys, base.grid_of_keys(keys), 8, stride)
     by_queries = _launch(program, "backward_queries", spec, queries, base.grid(queries), 8, stride)
     q_size = (base.batch, base.heads, base.queries, base.head)
@@ -179,12 +178,12 @@ def _launch(
 ) -> KernelCall:
     """A kernel of a program; tensors: how many it takes besides tables and what is read."""
     has_tables = spec.tables is not None
-    function = getattr(_module(program, has_tables), f"attention_{name}")
+    function = KernelName(_text(program, has_tables), f"attention_{name}")
     options = {"debug": True} if program.checks else {}
     count = tensors + len(program.reads) + 4 * has_tables
     return AttentionLaunch.of(function, grid, spec.constants(grad), blocks, count, options)
 
 
 @functools.lru_cache(256)
-def _module(program: FlexProgram, tables: bool) -> ModuleType:
-    return load_text(kernel_text(program, tables))
+def _text(program: FlexProgram, tables: bool) -> str:
+    return kernel_text(program, tables)

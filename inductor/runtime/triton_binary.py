@@ -95,21 +95,30 @@ def run(
     if not is_simple(compiled):
         with _loading:
             return function[grid](*tensors, *numbers, **options)
-    ready = (driver_launch(), function_of(compiled), grid, compiled.metadata.num_warps * WARP,
-             compiled.metadata.shared)  # fmt: skip
+    threads = compiled.metadata.num_warps * WARP
+    start((function_of(compiled), grid, threads, compiled.metadata.shared), tensors, packed)
+    return compiled
+
+
+def start(
+    ready: tuple[int, tuple[int, int, int], int, int], tensors: Sequence[torch.Tensor],
+    packed: bytes,
+) -> None:
+    """Start a kernel once, also in a thread that has no context of CUDA's yet. ready: function,
+    grid, threads and shared bytes, as `KernelCall.ready` takes them."""
     device = tensors[0].device
 
     def with_context(*again: torch.Tensor) -> None:
         torch.zeros((), device=device)  # this thread has a context from here on
-        call = KernelCall(_refuse, len(again), (), packed)
-        call.ready(*ready)
+        call = KernelCall(no_context, len(again), (), packed)
+        call.ready(driver_launch(), *ready)
         call(current_stream(device.index or 0), *again)
 
     call = KernelCall(with_context, len(tensors), (), packed)
-    call.ready(*ready)
+    call.ready(driver_launch(), *ready)
     call(current_stream(device.index or 0), *tensors)
-    return compiled
 
 
-def _refuse(*tensors: torch.Tensor) -> None:
+def no_context(*tensors: torch.Tensor) -> None:
+    """The slow way of a call that has none. Errors: RuntimeError."""
     raise RuntimeError("CUDA has no context in this thread")

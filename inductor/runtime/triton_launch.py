@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
 from inductor.runtime._launch import OperatorCall as OperatorCall
+from inductor.runtime.binaries import Binary, Later, Started, binary_of, start_of
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.triton_binary import (
     WARP,
@@ -36,6 +38,7 @@ from inductor.runtime.triton_binary import (
     is_simple,
     load,
     run,
+    start,
 )
 from inductor.runtime.triton_binary import (
     current_stream as current_stream,
@@ -93,15 +96,6 @@ def named(call: Callable[..., Any], title: str) -> Callable[..., Any]:
     return with_list(ranged, None if of_list is None else named(of_list, title))
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """What the driver needs to start a kernel: `KernelCall.ready` without the grid."""
-
-    function: int
-    threads: int
-    shared: int
-
-
 @dataclass(slots=True)
 class Launcher:
     """One Triton function with its launch parameters; kinds: of its numbers, codes of `struct`.
@@ -110,7 +104,8 @@ class Launcher:
     the first call made. even: positions of the numbers for whose being multiples of EVEN there is
     a kernel of its own. options: of a template, which has no blocks to choose. started: set by the
     first call with such numbers, or without, that others can follow. scratch: bytes of memory that
-    come as a last tensor, for descriptors that the kernel makes of aligned tensors.
+    come as a last tensor, for descriptors that the kernel makes of aligned tensors. compiled: what
+    `warm_up` has compiled.
     """
 
     function: Any
@@ -128,6 +123,7 @@ class Launcher:
     scratch: int = 0
     chosen: int | None = None
     started: dict[bool, Started] = field(default_factory=dict)
+    compiled: Any = None
 
     def at(self, grids: tuple[Grid, ...], numbers: tuple[float, ...] = ()) -> KernelCall:
         """What is called with a stream and tensors. grids: one for each choice."""
@@ -149,7 +145,18 @@ class Launcher:
                 function_of(made)
             else:
                 load(made)
+            self.compiled = made
             return made
+
+    def binary(self) -> Binary | None:
+        """What `warm_up` has compiled, as bytes; None where there is nothing, or Triton has to
+        start it."""
+        if self.compiled is None:
+            return None
+        warps = self.keywords(self.choices[0], False)["num_warps"]
+        if self.scratch:
+            warps = self.compiled.metadata.num_warps
+        return binary_of(self.compiled, warps * WARP, self.scratch != 0)
 
     def is_even(self, numbers: Sequence[float]) -> bool:
         """Whether these go with the kernel for multiples."""
@@ -202,10 +209,18 @@ class Bound:
         if launcher.scratch and launcher.device.type == "cuda":
             self.with_descriptors(tensors)
             return
+        aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
+        started = launcher.started.get(launcher.is_even(self.numbers))
+        kept = isinstance(launcher.function, Later)
+        if aligned and kept and started is not None:  # a thread that has no context yet
+            grid = self.grids[launcher.chosen or 0]
+            packed = struct.pack(f"={launcher.kinds}", *self.numbers)
+            start((started.function, grid, started.threads, started.shared), tensors, packed)
+            self.follow()
+            return
         if launcher.chosen is None:
             launcher.chosen = self.measured(tensors) if launcher.measure else 0
         compiled = self.through_triton(tensors, launcher.chosen)
-        aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
         if launcher.device.type == "cuda" and aligned and is_simple(compiled):
             warps = launcher.keywords(launcher.choices[launcher.chosen], False)["num_warps"]
             launcher.started[launcher.is_even(self.numbers)] = Started(
@@ -316,6 +331,26 @@ class Preparation:
             errors = list(pool.map(_error_of, likely))
         found = zip(likely, errors, strict=True)
         return {name_of(one.function): error for one, error in found if error is not None}
+
+
+@dataclass(slots=True)
+class KeptPreparation:
+    """The same for a module whose kernels are there: see `gpu_module.py`. binaries: of its
+    launchers, in their order; module: gives the whole one, for Triton."""
+
+    device: torch.device
+    binaries: Iterator[Binary | None]
+    module: Callable[[], ModuleType]
+
+    def prepare(self, name: str, *facts: Any, **more: Any) -> Launcher:
+        """Errors: NotLoaded."""
+        launcher = Preparation(self.device).prepare(Later(name, self.module), *facts, **more)
+        binary = next(self.binaries)
+        if binary is not None:
+            even = launcher.likely_even and bool(launcher.even)
+            launcher.started[even] = start_of(binary, self.device)
+            launcher.chosen = 0
+        return launcher
 
 
 def _error_of(launcher: Launcher) -> Exception | None:

@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dynamo.captures.keeper import Place
 from tests.captures.processes import run, start
 from tests.processes import run_python
 
@@ -269,3 +271,11 @@ def test_a_folder_that_has_grown_is_made_small(tmp_path: Path) -> None:
     (tmp_path / "cache" / "looked_at").unlink(missing_ok=True)
     run(tmp_path, PROGRAM.replace("* 2", "* 3"), cache_megabytes=1)
     assert not large.exists()
+
+
+def test_answers_about_gpus_need_a_key_that_knows_them() -> None:
+    """What a trace asked before the program used a GPU is not part of its key."""
+    result = SimpleNamespace(met=SimpleNamespace(about_gpus="torch.cuda.get_device_name"))
+    place = SimpleNamespace(knows_gpus=False, frame=None)
+    Place.prepare(place, result, (), ())
+    assert place.why_no_draft == "it keeps what torch.cuda.get_device_name gave before the program used a GPU"

@@ -30,8 +30,8 @@ class Unguarded:
 
     reads: values by their places. codes: traced code objects, by identity. answers: (function,
     arguments, keywords, result) of calls that were made. signatures: with their functions, and
-    whether these are bound. reason: why another process can't use the
-    trace, empty where it can.
+    whether these are bound. about_gpus: a function whose answer about GPUs is a constant of the
+    trace. reason: why another process can't use the trace, empty where it can.
     """
 
     def __init__(self, trace: Any = None) -> None:
@@ -39,6 +39,7 @@ class Unguarded:
         self.codes: dict[int, CodeType] = {}
         self.answers: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
         self.signatures: list[tuple[inspect.Signature, Any, bool]] = []
+        self.about_gpus = ""
         self.reason = ""
         self._asked: set[tuple[int, int]] = set()
 
@@ -89,7 +90,7 @@ class Unguarded:
                 self.refuse(f"it holds a {kind.__qualname__} that has no place")
         return Met(tuple(named.values()), tuple(classes.values()), dict(self.reads),
                    tuple(self.codes.values()), tuple(self.answers), tuple(self.signatures),
-                   self.reason)
+                   self.about_gpus, self.reason)
 
 
 def has_same_hash(value: Any) -> bool:
@@ -114,6 +115,7 @@ class Met:
     codes: tuple[CodeType, ...]
     answers: tuple[tuple[Any, list[Any], dict[str, Any], Any], ...]
     signatures: tuple[tuple[inspect.Signature, Any, bool], ...]
+    about_gpus: str
     reason: str
 
 

@@ -264,14 +264,15 @@ fold_torch_state()
 
 def fold_about_gpus(function: Any) -> None:
     """What a function tells of a GPU is a constant where all GPUs are of one kind: the current one
-    may be another in the next call. Other machines have others."""
+    may be another in the next call. Other machines have others: a kept trace is found only where
+    the GPUs are as they were, if it was known before the trace which these are."""
 
     @rule([function])
     def ask(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
         kinds = {torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())}
         if len(kinds) > 1:
             return None
-        tx.trace.state(Unguarded).refuse(f"it keeps what torch.cuda.{function.__name__} gave")
+        tx.trace.state(Unguarded).about_gpus = f"torch.cuda.{function.__name__}"
         return table.fold(tx, function, [*args], kwargs)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.nn.attention
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
@@ -35,26 +34,6 @@ def make_attention_kernel(names: tuple[str, ...], set_priority: bool) -> Any:
     return torch.nn.attention.sdpa_kernel(backends, set_priority)
 
 
-def settle_choices() -> None:
-    """Makes the choices that torch makes once in a process, at the first such call on a GPU, before
-    guards look at them: the library of products, and on some GPUs the order of attention kernels.
-
-    What the program has set is left alone.
-    """
-    if torch.cuda.is_initialized():
-        torch._C._get_blas_preferred_backend()  # asked, torch puts what is used for the default
-        _choose_attention_kernel()
-
-
-@functools.cache
-def _choose_attention_kernel() -> None:
-    if torch._C._get_sdp_priority_order() == ORDER_AT_START:
-        with torch._C.DisableTorchFunction(), _disable_current_modes():
-            any_heads = torch.empty(1, 1, 1, 8, dtype=torch.float16, device="cuda")
-            torch._fused_sdp_choice(any_heads, any_heads, any_heads)
-
-
-ORDER_AT_START = torch._C._get_sdp_priority_order()
 MODE_NODES = frozenset({torch._C._set_grad_enabled, *SETTERS})
 MAKERS: dict[str, Callable[..., Any]] = {
     "inference_mode": torch._C._InferenceMode,
