@@ -29,7 +29,7 @@ class Apart:
         self.until = run.began + run.limit
         self.folder = tempfile.TemporaryDirectory()
         alone = replace(
-            run, ways=(way,), apart=True, folder=self.folder.name, number=0, tickets=(), hold="",
+            run, ways=(way,), apart=True, folder=self.folder.name, number=0, tickets=(),
             seconds=run.seconds / 2, limit=max(1.0, self.until - time.perf_counter()))  # fmt: skip
         self.child: Child = start(table, alone, own_group=False)
 

@@ -10,6 +10,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -110,6 +111,7 @@ def _row(
     pause = 0.05 if set(ENGINES) & steps.keys() else 0.0
     with turn(run):
         times = medians(steps, run.seconds, run.cuda, pause=pause)
+    with turn(replace(run, hold="")):  # each holds the machine itself
         cells |= {way: each.cell() for way, each in apart.items()}
     row["eager's ms"] = 1e3 * times["eager's"]
     for way in wanted:
