@@ -29,8 +29,8 @@ MOST = 1.01  # of eager's time; rows beyond it are told by name
 REASONS = {
     "hf:MambaForCausalLM": "transformers takes an associative scan where "
     "`torch.compiler.is_compiling()`, a loop in eager: another algorithm, that moves more memory; "
-    "with the loop in both (`use_associative_scan` of its mixers False) capture costs nothing: 0.990 "
-    "of eager's time on two cores of Zen 4, where the scan takes 1.26",
+    "with the loop in both (`use_associative_scan` of its mixers False) capture costs nothing: "
+    "0.990 of eager's time on two cores of Zen 4, where the scan takes 1.26",
 }
 
 
