@@ -13,9 +13,8 @@ enum { WIDE = COLUMNS, BLOCK = ROWS, HEIGHT = 8 * BLOCK, ROUND = CHAIN };
 // From MANY rows of a on, panels of the weight are made at each call: that costs less.
 enum { PLAIN_ROWS = 2 * WIDE + 1, MANY = 384, MOST_COPIED = 1 << 24 };
 
-// sums [R, WIDE] += R rows of w, ldw apart, times `depth` terms of a panel.
 template <int R>
-static __attribute__((noinline)) void add_rows(
+static __attribute__((noinline)) void add_few_rows(
     const f32* w, i64 ldw, const f32* panel, i64 depth, f32* to, bool first, Ahead& more) {
   enum { NEAR = DIRECT ? 3 : R };  // rows that are addressed from one pointer
   const f32* near[(R + NEAR - 1) / NEAR];
@@ -53,6 +52,23 @@ static __attribute__((noinline)) void add_rows(
       Vector* at = (Vector*)(to + r * WIDE + v * LANES);
       *at = first ? sum[r][v] : *at + sum[r][v];
     }
+}
+
+// sums [R, WIDE] += R rows of w, ldw apart, times `depth` terms of a panel, at most CHAIN.
+template <int R>
+static void add_rows(
+    const f32* w, i64 ldw, const f32* panel, i64 depth, f32* to, bool first, Ahead& more) {
+#if defined(__AVX512F__)
+  if constexpr (R >= LOWEST) {
+    static const f32 zeros[WIDE] = {};
+    const i64 apart = WIDE * 4;
+    Chain chain = {w, ldw * 4, panel, depth / BURST, depth % BURST, first ? zeros : to,
+                   first ? 0 : apart, to, apart, more};
+    sum_chain<R>(chain);
+    more = chain.more;
+  } else
+#endif
+    add_few_rows<R>(w, ldw, panel, depth, to, first, more);
 }
 
 template <int R>

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.assembly import ASSEMBLY_TEXT
 from inductor.codegen.cpp.few_rows import FEW_ROWS_TEXT
 from inductor.codegen.cpp.plain_product import PLAIN_TEXT
+from inductor.codegen.cpp.product_tiles import TILES_TEXT
 from inductor.codegen.cpp.registers import REGISTERS
 
 _TEXT = r"""
@@ -35,14 +37,14 @@ int omp_get_num_threads();
 long sysconf(int);
 }
 #if defined(__AVX512F__)
-enum { LANES = 16, ROWS = 14, DIRECT = 0 };
+enum { LANES = 16, ROWS = 14, DIRECT = 1, SAME_SETS = ALIAS / 2 };
 #elif defined(__AVX__)
-enum { LANES = 8, ROWS = 6, DIRECT = 1 };
+enum { LANES = 8, ROWS = 6, DIRECT = 1, SAME_SETS = ALIAS };
 #else
-enum { LANES = 4, ROWS = 6, DIRECT = 0 };
+enum { LANES = 4, ROWS = 6, DIRECT = 0, SAME_SETS = ALIAS };
 #endif
 // Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. Rows that
-// are a multiple of ALIAS numbers apart would.
+// are a multiple of ALIAS numbers apart would, and those of a high tile of SAME_SETS.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
 enum { BURST = 16, GROUP = 4, MOST_THREADS = 128 };
 // Sums of so many products are added up: a long chain of additions is less exact.
@@ -84,79 +86,9 @@ static inline __attribute__((always_inline)) void fetch(Ahead& more) {
   }
 }
 
-// A tile c [R, COLUMNS] = a [R, depth] b [depth, COLUMNS] + start, where there is one. Rows of a
-// are lda apart: STRIDE, unless they may be DIRECT.
-struct Tile {
-  i64 depth;
-  const f32 *a, *b;
-  f32* c;
-  i64 lda, ldc;
-  const f32* start;
-  i64 lds;
-};
+"""
 
-template <int R>
-static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
-  const f32 *b = t.b, *start = t.start;
-  const i64 lds = t.lds, ldc = t.ldc, lda = DIRECT ? t.lda : STRIDE;
-  enum { NEAR = DIRECT ? 3 : R };  // rows that are addressed from one pointer
-  enum { UNROLL = R + 2 > ROWS ? 4 : 1 };  // lower tiles are rare
-  f32* c = t.c;
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    __builtin_prefetch(c + r * ldc, 1);
-    __builtin_prefetch(c + r * ldc + COLUMNS - 1, 1);
-  }
-  for (i64 from = 0; from < t.depth; from += CHAIN) {
-    const i64 depth = t.depth - from < CHAIN ? t.depth - from : CHAIN;
-    const f32* a[(R + NEAR - 1) / NEAR];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r += NEAR) a[r / NEAR] = t.a + from + r * lda;
-    Vector sum[R][VECTORS] = {};
-    auto step = [&](i64 p) __attribute__((always_inline)) {
-      Vector right[VECTORS];
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) {
-        right[v] = *(const Vector*)(b + p * COLUMNS + v * LANES);
-        HOLD(right[v]);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        Vector left = a[r / NEAR][r % NEAR * lda + p] - Vector{};
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) {
-          ADD_PRODUCT(sum[r][v], left, right[v]);
-        }
-      }
-    };
-    i64 p = 0;
-    while (p + BURST <= depth) {
-      fetch(more);
-      for (const i64 end = p + BURST; p < end; p += UNROLL)
-#pragma GCC unroll 4
-        for (int i = 0; i < UNROLL; ++i) step(p + i);
-    }
-    for (; p < depth; ++p) step(p);
-    const f32* other = from ? c : start;
-    const i64 ldo = from ? ldc : lds;
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) {
-        Vector whole = sum[r][v];
-        if (other) whole += (Vector) * (const Loose*)(other + r * ldo + v * LANES);
-        *(Loose*)(c + r * ldc + v * LANES) = (Loose)whole;
-      }
-    b += depth * COLUMNS;
-  }
-}
-
-template <int R>
-static void tile_of(i64 rows, const Tile& t, const Ahead& more) {
-  if (rows == R) return tile<R>(t, more);
-  if constexpr (R > 1) tile_of<R - 1>(rows, t, more);
-}
-
+_PRODUCT = r"""
 // LANES rows of LANES numbers, `from` apart, become the columns of rows that are `apart` apart.
 static void turn(const f32* b, i64 from, f32* to, i64 apart) {
   Vector x[LANES], y[LANES];
@@ -419,7 +351,7 @@ EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* t
 EXPORT int PRODUCT(
     i64 m, i64 n, i64 k, const f32* a, i64 lda, i64 step, const f32* b, i64 row, i64 column,
     const f32* bias, f32* c, i64 threads, Epilogue* epilogue, void* context) {
-  const bool direct = DIRECT && step == 1 && lda % ALIAS;
+  const bool direct = DIRECT && step == 1 && lda % SAME_SETS;
   Product p = {m, n, k, a, b, bias, c, lda, step, row, column, row == 0, direct, epilogue, context};
   if (is_few(m, k, step, row, column))
     return few({m, n, k, a, b, bias, c, lda, column, epilogue, context}, threads);
@@ -457,7 +389,8 @@ EXPORT int PRODUCT(
 
 # Rows that are a multiple of so many numbers apart fall into the same sets of a cache.
 ALIAS = 1024
-_PARTS = (REGISTERS, _TEXT, PLAIN_TEXT, FEW_ROWS_TEXT, _ENTRIES)
+_TILES = (ASSEMBLY_TEXT, TILES_TEXT)
+_PARTS = (REGISTERS, _TEXT, *_TILES, _PRODUCT, PLAIN_TEXT, FEW_ROWS_TEXT, _ENTRIES)
 PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + "".join(_PARTS)
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
 PRODUCT_UNIT = "\n".join(

@@ -94,6 +94,29 @@ def test_sizes_and_strides(product: Product, seed: int) -> None:
         assert_right(out, x, weight, bias)
 
 
+@pytest.mark.parametrize("k", [5, 192, 211, 512, 1024])
+def test_heights_of_tiles(product: Product, k: int) -> None:
+    """Each height, with and without terms left over, with rows that fall into the same sets of the
+    cache and others, of prepared panels and of weights that are read where they lie."""
+    for m in (*range(1, 29), 66, 101):
+        x, weight, bias = torch.randn(m, k + 3)[:, :k], torch.randn(75, k).t(), torch.randn(75)
+        for side in (weight, product.panels(weight)):
+            for left in (x, x.contiguous()):
+                out = torch.full((m, 75), float("nan"))
+                product.multiply(left, side, bias, out, 2)
+                assert_right(out, left, weight, bias)
+
+
+def test_no_number_is_what_it_is_elsewhere(product: Product) -> None:
+    x, weight = torch.randn(20, 400), torch.randn(400, 64)
+    x[3, 7], x[9, 395], x[15, 200] = float("nan"), float("inf"), -float("inf")
+    out = torch.empty(20, 64)
+    product.multiply(x, product.panels(weight), None, out, 1)
+    expected = x @ weight
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert torch.equal(out.isinf(), expected.isinf())
+
+
 SETS = [("-march=x86-64",), ("-mavx",), ("-mavx2", "-mfma"), ("-mavx512f",)]
 
 
