@@ -215,7 +215,7 @@ def run():
 
 
 def test_steps_of_an_optimizer(twice: Any) -> None:
-    assert_taken(*twice("""
+    first, second, said = twice("""
 def run():
     states = []
     for compiles in (True, False):
@@ -231,7 +231,8 @@ def run():
             losses.append(loss.detach().clone())
         states.append([*losses, *[p.detach().clone() for p in module.parameters()]])
     near(*states)
-"""))
+""")
+    assert_taken(first, second | {"triton": False}, said)  # torch's optimizers import it
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
