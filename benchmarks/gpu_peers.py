@@ -22,6 +22,7 @@ import importlib.util
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -280,19 +281,19 @@ def run_batch(jobs: list[str], options: argparse.Namespace, until: float) -> lis
             except subprocess.TimeoutExpired:
                 process.kill()
             said = (Path(folder) / f"out-{number}").read_text()
-            rows.append(row_of(job, said))
+            rows.append(row_of(job, said, process.returncode in (None, -signal.SIGKILL)))
             print(line_of(rows[-1]), flush=True)
             if rows[-1].get("left"):
                 print(said[-4000:], flush=True)
     return rows
 
 
-def row_of(job: str, text: str) -> Row:
+def row_of(job: str, text: str, was_stopped: bool) -> Row:
     for line in text.splitlines():
         if line.startswith("ROW "):
             return json.loads(line[4:])  # type: ignore[no-any-return]
     name, way = job.split("|")
-    return {"name": name, "way": way, "failed": text[-600:]}
+    return {"name": name, "way": way, "failed": "out of time" if was_stopped else text[-600:]}
 
 
 def is_right(row: Row) -> bool:
