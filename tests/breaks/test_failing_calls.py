@@ -273,12 +273,12 @@ def test_one_kernel_with_which_triton_fails_runs_as_aten(monkeypatch: pytest.Mon
     loaded: list[tuple[str, ...]] = []
     monkeypatch.setattr(cuda, "load", None)
 
-    def load(text: str, graph: Any, measure: bool, graphed: Any = None) -> Any:
+    def load(text: str, graph: Any, measure: bool, *more: Any) -> Any:
         names = sorted(name for name in made[-1].functions)
         loaded.append(tuple(names))
         if len(loaded) == 1:
             raise cuda.KernelErrors({names[0]: RuntimeError("out of resource: shared memory")})
-        return lambda: text
+        return lambda: lambda *given: text
 
     made: list[Any] = []
     generate = cuda.generate
@@ -322,12 +322,12 @@ def test_templates_with_which_triton_fails_are_products_of_the_library(monkeypat
 
     texts: list[str] = []
 
-    def load(text: str, graph: Any, measure: bool, graphed: Any = None) -> Any:
+    def load(text: str, graph: Any, measure: bool, *more: Any) -> Any:
         texts.append(text)
         name = re.search(r"def (fused_mm\w+)\(in0", text)
         if name and "tl.dot" in text:
             raise cuda.KernelErrors({name[1]: RuntimeError("out of resource: shared memory")})
-        return lambda: text
+        return lambda: lambda *given: text
 
     monkeypatch.setattr(cuda, "load", load)
     monkeypatch.setattr(for_gpu, "_need_triton", lambda graph: None)
