@@ -259,7 +259,7 @@ def test_binaries_in_the_folder(two_gpus: None, tmp_path: Path, monkeypatch: pyt
                 patch.setattr(gpu_facts, "driver", lambda: "CUDA 9, 1")
                 assert kept_binaries.find(key()) is None
         finally:
-            logs.set_logs()
+            logs.set_logs("-cache")
         assert "the nearest binary differs in: driver ('CUDA" in capfd.readouterr().err
 
 
