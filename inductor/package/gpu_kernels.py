@@ -19,6 +19,7 @@ import torch
 
 from dynamo.aot.records import Unsupported
 from inductor.ir.graph import ViewRef
+from inductor.runtime.binaries import Binary
 from inductor.runtime.modules import import_file
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 
@@ -84,16 +85,6 @@ class Launch:
     function: Function
     grid: tuple[int, int, int]
     operands: tuple[Operand, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """name: of the kernel in the cubin. shared: bytes of shared memory."""
-
-    name: str
-    cubin: bytes
-    threads: int
-    shared: int
 
 
 def most_shared(capability: int) -> int:

@@ -68,6 +68,17 @@ def test_a_number_taken_by_an_operation_is_one_in_the_graph() -> None:
         assert (breaks() > 0) == (values is SECOND)
 
 
+def test_a_tensor_that_is_given_as_number_too_stays_a_tensor() -> None:
+    def twice(x: torch.Tensor, grid: torch.Tensor) -> Any:
+        some = torch.repeat_interleave(grid[:, 1], grid[:, 1] * grid[:, 2])[0]
+        return x + 1, some.add(some, alpha=some)
+
+    grid, x = torch.tensor(FIRST), torch.randn(3)
+    compiled = dynamo.compile(twice, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, grid), twice(x, grid))
+
+
 def test_a_changed_table_is_compiled_for_once() -> None:
     def read(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         (a, b), *_ = table.tolist()

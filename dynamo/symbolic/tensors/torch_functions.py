@@ -306,8 +306,10 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     break_where_write_fails(tx, function, [var.fake for var in changed])
     if given is None and not changed and is_plain_result(result) and function not in ASSERTIONS:
         return trace.constant(result)
-    proxies = tuple(as_argument(function, as_read(tx, arg)) for arg in op.args)
-    keywords = {name: as_argument(function, as_read(tx, arg)) for name, arg in op.kwargs.items()}
+    proxies = tuple(as_argument(function, as_read(tx, op, arg)) for arg in op.args)
+    keywords = {
+        name: as_argument(function, as_read(tx, op, arg)) for name, arg in op.kwargs.items()
+    }
     node = trace.graph.operation(op.kind, op.target, proxies, keywords, result)
     node.meta["checks"] = op.may_raise
     note_failing(tx, node, function, trace.world.noticed)
@@ -338,11 +340,14 @@ def written_down(tx: Frame, function: Any, result: Any) -> Var:
     return wrap_result(tx, node, result, [])
 
 
-def as_read(tx: Frame, arg: Var) -> Var:
+def as_read(tx: Frame, op: Operation, arg: Var) -> Var:
     """The number for a tensor of which an operation has taken it, as `arange(x.sum())` does: in a
-    graph it would be an `item()`, which later parts can't follow."""
+    graph it would be an `item()`, which later parts can't follow. A tensor that is given twice
+    stays: one of the places may be a tensor's."""
     read = tx.trace.world.constants.read
     if not (read and isinstance(arg, TensorVar) and any(arg.fake is fake for fake in read)):
+        return arg
+    if sum(var.fake is arg.fake for var in op.tensors) > 1:
         return arg
     known = tx.trace.world.constant_of(arg.fake)
     return arg if known is None else ConstVar(known.item())
