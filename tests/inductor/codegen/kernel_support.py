@@ -88,7 +88,11 @@ def interpret_kernel(kernel: Kernel, storages: Storages) -> None:
 
 
 def interpret_stage(body: LoopBody, storages: Storages) -> None:
-    """As `interpret_body`; stores may also stand inside of the reduction loops."""
+    """As `interpret_body`; stores may also stand inside of the reduction loops.
+
+    A store that names a variable of a reduction is inside of all of them: one that adds does so
+    for each of their elements.
+    """
     extents = body.ranges + body.reduction_ranges
     if 0 in body.ranges:
         return
@@ -106,8 +110,9 @@ def interpret_stage(body: LoopBody, storages: Storages) -> None:
 
 def _store(state: _BodyState, op) -> None:
     value, position = torch.broadcast_tensors(state.args(op)[0], state.position(op.index))
-    places = (*state.body.ranges, *(1 for _ in state.body.reduction_ranges))
-    shape = torch.broadcast_shapes(places, value.shape)
+    outer, inner = state.body.ranges, state.body.reduction_ranges
+    inside = any(size > 1 for size in value.shape[len(outer) :])
+    shape = (*outer, *(inner if inside else (1 for _ in inner)))
     value, position = value.broadcast_to(shape).reshape(-1), position.broadcast_to(shape).reshape(-1)
     storage = state.storages[op.buffer]
     assert storage.dtype is op.dtype, op

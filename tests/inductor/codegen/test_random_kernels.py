@@ -18,7 +18,7 @@ SMALL = {  # so that small kernels take the ways of large ones
     pointwise: {"TILED_ELEMENTS": 0, "TILE": 4, "BIG_TILE": 8},
     reduction: {"ROW_CHUNK": 8, "COLUMN_CHUNK": 4, "BLOCK": 8, "LANES": 4},
 }
-FOUND = [8222]  # seeds that once gave a difference
+FOUND = [8222, 380237]  # seeds that once gave a difference
 
 
 def compare(runner: Runner, seeds: list[int], threads: int) -> None:
@@ -47,7 +47,11 @@ def test_random_kernels(runner: Runner, small: bool, monkeypatch: pytest.MonkeyP
     compare(runner, seeds, threads=3 if small else 1)
 
 
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("seed", FOUND)
-def test_found_before(runner: Runner, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_small(monkeypatch)
-    compare(runner, [seed], 3)
+def test_found_before(
+    runner: Runner, seed: int, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if small:
+        make_small(monkeypatch)
+    compare(runner, [seed], threads=3 if small else 1)
