@@ -89,6 +89,7 @@ from inductor.lowering.sizes import has_symbols
 from inductor.preparation import most_bytes
 from inductor.report import report_graph, report_steps
 from inductor.runtime import _launch
+from inductor.scheduler.convolution_chains import chain_convolutions
 from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.library_kernels import choose_library_kernels
 from inductor.scheduler.run import schedule_graph
@@ -625,6 +626,7 @@ def _lower_and_schedule(
         schedule = schedule_graph(lowered.graph, threads, does("fusion"))
         if does("fusion"):
             schedule = fuse_convolutions(lowered.graph, schedule)
+            schedule = chain_convolutions(lowered.graph, schedule)
             schedule = attach_epilogues(lowered.graph, schedule)
     report_graph(lowered, schedule)
     return lowered, schedule

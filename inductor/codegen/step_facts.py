@@ -27,7 +27,13 @@ from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
 from inductor.ir.scalar_ops import SCALAR_OPS
-from inductor.scheduler.schedule import FusedConvolution, Kernel, Step, TemplateKernel
+from inductor.scheduler.schedule import (
+    ConvolutionChain,
+    FusedConvolution,
+    Kernel,
+    Step,
+    TemplateKernel,
+)
 
 Layouts = Mapping[str, Layout]
 Row = tuple[str, tuple[str, ...], str, str, tuple[str, ...], int, int]
@@ -45,7 +51,7 @@ def facts_of_step(step: Step, layouts: Layouts) -> Row | None:
     """See the top of the file. None for what is no call."""
     if isinstance(step, ExternKernel):
         title, kernel = step.target._schema.name + (" (our own)" if step.ours else ""), ""
-    elif isinstance(step, (Kernel, TemplateKernel, FusedConvolution)):
+    elif isinstance(step, (Kernel, TemplateKernel, FusedConvolution, ConvolutionChain)):
         title, kernel = f"{step.name} ({_operators(step.origins.targets)})", step.name
     else:
         return None
@@ -94,8 +100,10 @@ def _moved(step: Step, layouts: Layouts) -> int:
         return sum(_moved_by_kernel(step, layouts).values())
     if isinstance(step, ExternKernel):
         return _moved_by_call(step)
-    assert isinstance(step, (TemplateKernel, FusedConvolution))
-    return sum(_bytes(layouts[name]) for name in {*step.reads(), *step.writes()})
+    assert isinstance(step, (TemplateKernel, FusedConvolution, ConvolutionChain))
+    between = step.between() if isinstance(step, ConvolutionChain) else ()
+    touched = {*step.reads(), *step.writes()}.difference(between)
+    return sum(_bytes(layouts[name]) for name in touched)
 
 
 def _moved_by_kernel(kernel: Kernel, layouts: Layouts) -> dict[str, int]:
@@ -139,6 +147,8 @@ def _operations(step: Step, layouts: Layouts) -> int:
         return _in_call(step)
     if isinstance(step, FusedConvolution):
         return _in_call(step.call) + _operations(step.epilogue, layouts)
+    if isinstance(step, ConvolutionChain):
+        return sum(_operations(link, layouts) for link in step.links)
     assert isinstance(step, TemplateKernel)
     behind = sum(_operations(kernel, layouts) for kernel in step.epilogues())
     return behind + sum(2 * math.prod((p.batch, p.m, p.n, p.k)) for p in step.products())

@@ -15,6 +15,7 @@ from typing import Any
 from inductor.codegen.attention.spec import broadcast_steps
 from inductor.codegen.cpp.attention import attention_declaration, attention_name
 from inductor.codegen.cpp.convolution import (
+    CHAIN_NAME,
     CONVOLUTION_DECLARATIONS,
     CONVOLUTION_NAME,
     DEPTHWISE_NAME,
@@ -31,7 +32,13 @@ from inductor.ir.convolutions import geometry_of, is_own_convolution
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.runtime.cpu_attention import HALF, facts_of
 from inductor.scheduler.memory import MemoryPlan
-from inductor.scheduler.schedule import FusedConvolution, Kernel, Schedule, TemplateKernel
+from inductor.scheduler.schedule import (
+    ConvolutionChain,
+    FusedConvolution,
+    Kernel,
+    Schedule,
+    TemplateKernel,
+)
 
 HEAD = """\
 extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
@@ -109,6 +116,8 @@ class _Writer:
                 self._call_kernel(step)
             elif isinstance(step, FusedConvolution):
                 self._call_convolution(step.call, step)
+            elif isinstance(step, ConvolutionChain):
+                self._call_chain(step)
             elif isinstance(step, ExternKernel) and is_own_convolution(step):
                 self._call_convolution(step)
             elif isinstance(step, ExternKernel) and step.ours and step.target is STACKS:
@@ -266,26 +275,57 @@ class _Writer:
 
     def _call_convolution(self, call: ExternKernel, fused: FusedConvolution | None = None) -> None:
         geometry = geometry_of(call)
-        x, weight, bias = call.args[:3]
-        assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and geometry is not None
-        start = self._pointer(bias) if isinstance(bias, ViewRef) else "0"
-        target, name, at, memory = call.name, "0", "0", ""
-        if fused is not None:
-            source = self.kernels[fused.name]
-            target, name = fused.target, source.name
-            buffers = ", ".join(f"(void*)({text})" for text in self._arguments(source))
-            at = "at"
-            memory = f" void* at[] = {{{buffers}}};"
-        numbers = ", ".join(map(str, geometry.numbers()))
-        result = f"(f32*)d[{self.slot_of[target]}]"
-        arguments = (self._pointer(x), self._pointer(weight), start, result, name, at)
-        text = ", ".join(("sizes", *arguments, str(self.threads)))
-        self.lines.append(f"  {{ static const i64 sizes[] = {{{numbers}}};{memory}")
+        assert geometry is not None
+        sizes, given, memory, _ = self._convolution(call, fused)
+        self.lines.append(f"  {{ static const i64 sizes[] = {{{sizes}}};")
+        if memory:
+            self.lines.append(f"    void* at[] = {{{', '.join(memory)}}};")
+        arguments = ("sizes", *given, "at" if memory else "0", str(self.threads))
         function = WINOGRAD_NAME if call.winograd else CONVOLUTION_NAME
         if geometry.is_depthwise():
             function = DEPTHWISE_NAME
-        self.lines.append(f"    {function}({text}); }}")
+        self.lines.append(f"    {function}({', '.join(arguments)}); }}")
         self.declarations.add(CONVOLUTION_DECLARATIONS[function])
+
+    def _call_chain(self, chain: ConvolutionChain) -> None:
+        rows = []
+        self.lines.append("  {")
+        for n, link in enumerate(chain.links):
+            fused = link if isinstance(link, FusedConvolution) else None
+            call = link.call if isinstance(link, FusedConvolution) else link
+            geometry = geometry_of(call)
+            assert geometry is not None
+            sizes, given, memory, inner = self._convolution(call, fused)
+            self.lines.append(f"    static const i64 sizes{n}[] = {{{sizes}}};")
+            if memory:
+                self.lines.append(f"    void* at{n}[] = {{{', '.join(memory)}}};")
+            is_last = n + 1 == len(chain.links)
+            facts = (len(memory), 0 if is_last else inner, int(geometry.is_depthwise()))
+            row = (f"sizes{n}", *given, f"at{n}" if memory else "0", *map(str, facts))
+            rows.append(f"{{{', '.join(row)}}}")
+        self.lines.append(f"    const ConvolutionStage stages[] = {{{', '.join(rows)}}};")
+        self.lines.append(f"    {CHAIN_NAME}(stages, {len(rows)}, {self.threads}); }}")
+        self.declarations.add(CONVOLUTION_DECLARATIONS[CHAIN_NAME])
+
+    def _convolution(
+        self, call: ExternKernel, fused: FusedConvolution | None
+    ) -> tuple[str, list[str], list[str], int]:
+        """Its sizes; x, weight, bias, result and the function behind it; the pointers that this
+        gets, and which of them are the result's: bits of a number."""
+        geometry = geometry_of(call)
+        x, weight, bias = call.args[:3]
+        assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and geometry is not None
+        start = self._pointer(bias) if isinstance(bias, ViewRef) else "0"
+        target, name, inner = call.name, "0", 0
+        memory: list[str] = []
+        if fused is not None:
+            source = self.kernels[fused.name]
+            target, name = fused.target, source.name
+            memory = [f"(void*)({text})" for text in self._arguments(source)]
+            inner = sum(1 << n for n, own in enumerate(source.parameters) if own == target)
+        result = f"(f32*)d[{self.slot_of[target]}]"
+        given = [self._pointer(x), self._pointer(weight), start, result, name]
+        return ", ".join(map(str, geometry.numbers())), given, memory, inner
 
     def _pointer(self, view: ViewRef, kind: str = "f32") -> str:
         return f"({kind}*)d[{self.slot_of[view.buffer]}] + ({view.offset})"

@@ -16,6 +16,9 @@ Pair = tuple[int, int]
 # Channels of a vector and of a panel, on the processor where these are widest.
 WIDEST_VECTOR, WIDEST_PANEL = 16, 32
 
+# Convolutions that may be computed together, and pointers that what follows each of them gets.
+MOST_LINKS, MOST_POINTERS = 8, 32
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:

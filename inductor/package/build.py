@@ -19,6 +19,7 @@ from pathlib import Path
 
 from inductor.codegen.cpp.attention import attention_name, attention_unit
 from inductor.codegen.cpp.convolution import (
+    CHAIN_NAME,
     CONVOLUTION_NAME,
     CONVOLUTION_UNITS,
     DEPTHWISE_NAME,
@@ -39,7 +40,7 @@ OWN: tuple[tuple[tuple[str, ...], Units], ...] = (
     ((HALF_NAME,), (HALF_UNIT,)),
     ((attention_name(False),), (attention_unit(False),)),
     ((attention_name(True),), (attention_unit(True),)),
-    ((CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME), CONVOLUTION_UNITS),
+    ((CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME, CHAIN_NAME), CONVOLUTION_UNITS),
 )
 # The runtime runs before it is known what the processor can do.
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")

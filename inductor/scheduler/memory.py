@@ -23,6 +23,7 @@ from inductor.ir.graph import (
     ViewRef,
 )
 from inductor.scheduler.schedule import (
+    ConvolutionChain,
     FusedConvolution,
     Kernel,
     Schedule,
@@ -115,7 +116,7 @@ def _bytes(layout: Layout) -> int:
 
 def touched(step: Step) -> Iterator[str]:
     """Buffers that a step reads or writes, inputs included."""
-    if isinstance(step, (Kernel, TemplateKernel, FusedConvolution)):
+    if isinstance(step, (Kernel, TemplateKernel, FusedConvolution, ConvolutionChain)):
         yield from step.reads()
         yield from step.writes()
     else:

@@ -3,7 +3,8 @@
 In: made by `inductor.scheduler` from a `LoopGraph`. Out: read by code generation. Grammar:
 
     Schedule := steps(Step*)
-    Step     := Kernel | TemplateKernel | FusedConvolution | ExternKernel | MultiOutput
+    Step     := Kernel | TemplateKernel | FusedConvolution | ConvolutionChain | ExternKernel
+              | MultiOutput
     Kernel   := outer(extent*) stages(LoopBody*) locals(Local*) nodes(name*)
 
 A kernel is a nest of outer loops `o0`, `o1`, .. (all iterations independent of each other: they may
@@ -43,6 +44,12 @@ kernel of one stage that has one iteration for each element of the result, reads
 place only, and runs for a part of it as soon as this has been stored in `target`:
 
     FusedConvolution := call(ExternKernel) epilogue(Kernel) target
+
+A ConvolutionChain is some of these, or convolutions with nothing behind them, of which each but the
+first convolves what the one before has stored for it alone. They are computed together, some lines
+at a time (`codegen/cpp/convolution_chain.py`), and memory between them does not hold the whole:
+
+    ConvolutionChain := links((FusedConvolution | ExternKernel)*)
 """
 
 from __future__ import annotations
@@ -300,7 +307,60 @@ class FusedConvolution:
         return "\n".join(lines)
 
 
-Step = Kernel | TemplateKernel | FusedConvolution | ExternKernel | MultiOutput
+@dataclass(frozen=True, slots=True)
+class ConvolutionChain:
+    """Convolutions of our own in strips of lines; see the top of the file."""
+
+    links: tuple[FusedConvolution | ExternKernel, ...]
+
+    @property
+    def name(self) -> str:
+        """Those of all links."""
+        return "+".join(link.name for link in self.links)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the loop graph that it computes."""
+        found: list[str] = []
+        for link in self.links:
+            found += link.nodes if isinstance(link, FusedConvolution) else (link.name,)
+        return tuple(found)
+
+    @property
+    def origins(self) -> Origins:
+        return joined_origins([link.origins for link in self.links])
+
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that must have been written before."""
+        own = set(self.writes())
+        found = [name for link in self.links for name in link.reads()]
+        return tuple(dict.fromkeys(name for name in found if name not in own))
+
+    def writes(self) -> tuple[str, ...]:
+        """Buffers stored into, those between two links among them."""
+        found: list[str] = []
+        for link in self.links:
+            found += link.writes() if isinstance(link, FusedConvolution) else (link.name,)
+        return tuple(dict.fromkeys(found))
+
+    def between(self) -> tuple[str, ...]:
+        """Buffers that are never there as a whole."""
+        return tuple(
+            link.target if isinstance(link, FusedConvolution) else link.name
+            for link in self.links[:-1]
+        )
+
+    def __str__(self) -> str:
+        lines = ["in strips of lines:"]
+        for link in self.links:
+            text = str(link)
+            if isinstance(link, ExternKernel):
+                text = f"{link.name} = {link.target}({', '.join(link.reads())})"
+            lines += ["  " + line for line in text.splitlines()]
+        return "\n".join(lines)
+
+
+Step = Kernel | TemplateKernel | FusedConvolution | ConvolutionChain | ExternKernel | MultiOutput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -314,7 +374,13 @@ class Schedule:
         return (step for step in self.steps if isinstance(step, Kernel))
 
     def fused_convolutions(self) -> Iterator[FusedConvolution]:
-        return (step for step in self.steps if isinstance(step, FusedConvolution))
+        """In chains, too."""
+        for step in self.steps:
+            links = step.links if isinstance(step, ConvolutionChain) else (step,)
+            yield from (link for link in links if isinstance(link, FusedConvolution))
+
+    def chains(self) -> Iterator[ConvolutionChain]:
+        return (step for step in self.steps if isinstance(step, ConvolutionChain))
 
     def templates(self) -> Iterator[TemplateKernel]:
         return (step for step in self.steps if isinstance(step, TemplateKernel))
@@ -322,7 +388,7 @@ class Schedule:
     def __str__(self) -> str:
         lines = []
         for step in self.steps:
-            if isinstance(step, (Kernel, TemplateKernel, FusedConvolution)):
+            if isinstance(step, (Kernel, TemplateKernel, FusedConvolution, ConvolutionChain)):
                 lines.append(str(step))
             elif isinstance(step, ExternKernel):
                 lines.append(f"{step.name} = {step.target}({', '.join(step.reads())})")

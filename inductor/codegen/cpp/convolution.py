@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.convolution_chain import CHAIN, CHAIN_PARTS, CHAIN_STRUCT
 from inductor.codegen.cpp.depthwise import DEPTHWISE
 from inductor.codegen.cpp.registers import REGISTERS
 from inductor.codegen.cpp.winograd import WINOGRAD
@@ -165,7 +166,7 @@ f32* scratch_of(i64 bytes);
 #define EXPORT extern "C" __attribute__((visibility("default")))
 """
 
-_MAIN = r"""
+_MAIN = CHAIN_PARTS + r"""
 const Tiles WIDE = all_tiles<2>();
 
 struct Convolution {
@@ -175,9 +176,10 @@ struct Convolution {
   f32* out;
   Epilogue epilogue;
   void** data;
-  // Derived. depth: channels that an element of the result sums up.
+  // Derived. depth: channels that an element of the result sums up. The pixels [origin, pixels) are
+  // computed, where windows are of one element.
   bool linear, copies;
-  i64 pitch, lines, pixels, band_width, depth;
+  i64 origin, pitch, lines, pixels, band_width, depth;
   Walk walk;
   i64 offsets[MOST_TAPS];
 
@@ -189,6 +191,7 @@ struct Convolution {
     copies = !linear || step_y != 1 || step_x != 1 || channels % 1024 == 0;
     pitch = copies && channels % 128 == 0 ? channels + 16 : channels;
     lines = linear ? up(pixels, LINE) : images * out_height;
+    origin = 0;
     band_width = (out_width - 1) * step_x + (wide - 1) * apart_x + 1;
     walk.offsets = offsets;
     walk.step = (linear ? 1 : step_x) * pitch * 4;
@@ -250,12 +253,13 @@ struct Convolution {
   // Where the pixels of each line begin.
   void place(i64 begin, i64 end, f32* scratch, const char** at) const {
     if (linear && !copies) {
-      for (i64 l = begin; l < end; ++l) at[l - begin] = (const char*)(x + l * LINE * channels);
+      for (i64 l = begin; l < end; ++l)
+        at[l - begin] = (const char*)(x + (origin + l * LINE) * channels);
     } else if (linear) {
-      i64 last = least(end * LINE, pixels);
+      i64 last = least(origin + end * LINE, pixels);
       for (i64 l = begin; l < end; ++l)
         at[l - begin] = (const char*)(scratch + (l - begin) * LINE * pitch);
-      for (i64 p = begin * LINE; p < last; ++p, scratch += pitch) {
+      for (i64 p = origin + begin * LINE; p < last; ++p, scratch += pitch) {
         i64 line = p / out_width, image = line / out_height;
         i64 y = line % out_height * step_y, c = p % out_width * step_x;
         copy_pixel(x + ((image * height + y) * width + c) * channels, scratch);
@@ -316,7 +320,8 @@ struct Convolution {
   void bare(i64 begin, i64 end, i64 first, i64 last) const {
     i64 size = linear ? LINE : out_width, start = first * COLUMNS;
     i64 stop = least(last * COLUMNS, out_channels), taps = tall * wide;
-    for (i64 pixel = begin * size; pixel < least(end * size, pixels); ++pixel) {
+    i64 stop_at = least(origin + end * size, pixels);
+    for (i64 pixel = origin + begin * size; pixel < stop_at; ++pixel) {
       i64 line = pixel / out_width, image = line / out_height;
       i64 top = line % out_height * step_y - pad_y, edge = pixel % out_width * step_x - pad_x;
       for (i64 j = start; j < stop; ++j) {
@@ -370,7 +375,7 @@ struct Convolution {
     bool pairs = !linear && out_width <= PAIR && out_width > 1;
     for (i64 panel = first; panel < last; ++panel) {
       for (i64 l = begin; l < end; ++l) {
-        i64 pixel = l * size, count = least(size, pixels - pixel);
+        i64 pixel = origin + l * size, count = least(size, pixels - pixel);
         i64 other = pairs ? partner(l, begin, end) : -1;
         if (other >= 0 && other < l) continue;
         if (pairs && other < 0 && l + 1 < end && partner(l + 1, begin, end) < 0) other = l + 1;
@@ -388,6 +393,19 @@ struct Convolution {
         follow(other * size, other * size + count, panel);
         if (other == l + 1) ++l;
       }
+    }
+  }
+
+  // fits: there may be copies.
+  void some_lines(i64 l, i64 end, i64 first, i64 last, bool fits) const {
+    while (l < end) {
+      i64 stop = band_end(l, end);
+      f32* to = fits && copies ? scratch_of(bytes_of(l, stop)) : 0;
+      if (!fits || copies && !to)
+        bare(l, stop, first, last);
+      else
+        band(l, stop, first, last, to);
+      l = stop;
     }
   }
 };
@@ -435,39 +453,48 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
     for (i64 job = omp_get_thread_num(); job < down * across; job += count) {
       i64 jr = job % down, jc = job / down;
       i64 first = panels * jc / across, last = panels * (jc + 1) / across;
-      i64 end = c.lines * (jr + 1) / down;
-      for (i64 l = c.lines * jr / down; l < end;) {
-        i64 stop = c.band_end(l, end);
-        f32* to = fits && c.copies ? scratch_of(c.bytes_of(l, stop)) : 0;
-        if (!fits || c.copies && !to)
-          c.bare(l, stop, first, last);
-        else
-          c.band(l, stop, first, last, to);
-        l = stop;
-      }
+      c.some_lines(c.lines * jr / down, c.lines * (jr + 1) / down, first, last, fits);
     }
   }
+}
+
+// By this thread, the lines [begin, end) of all images' lines of the result.
+void lines_of_convolution(const i64* numbers, const f32* x, const f32* weight, const f32* bias,
+                          f32* out, Epilogue epilogue, void** data, i64 begin, i64 end) {
+  Convolution c = {};
+  memcpy(&c, numbers, 16 * sizeof(i64));
+  c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
+  bool fits = c.prepare();
+  if (c.linear) {
+    c.origin = begin * c.out_width, c.pixels = end * c.out_width;
+    begin = 0, end = c.lines = up(c.pixels - c.origin, LINE);
+  }
+  c.some_lines(begin, end, 0, up(c.out_channels, COLUMNS), fits);
 }
 """
 
 _NARROW = "const Tiles NARROW = all_tiles<1>();\n"
 
-CONVOLUTION_TEXT = _TILES + _MAIN + WINOGRAD + DEPTHWISE
+CONVOLUTION_TEXT = _TILES + _MAIN + WINOGRAD + DEPTHWISE + CHAIN
 CONVOLUTION_NAME = f"convolution_{hashlib.sha256(CONVOLUTION_TEXT.encode()).hexdigest()[:16]}"
 WINOGRAD_NAME = f"{CONVOLUTION_NAME}_winograd"
 DEPTHWISE_NAME = f"{CONVOLUTION_NAME}_depthwise"
+CHAIN_NAME = f"{CONVOLUTION_NAME}_chain"
 _NAMES = "\n".join(
     [
         f"#define CONVOLUTION {CONVOLUTION_NAME}",
         f"#define CONVOLUTION_WINOGRAD {WINOGRAD_NAME}",
         f"#define CONVOLUTION_DEPTHWISE {DEPTHWISE_NAME}",
+        f"#define CONVOLUTION_CHAIN {CHAIN_NAME}",
+        f"#define lines_of_convolution {CONVOLUTION_NAME}_lines",
+        f"#define lines_by_channels {DEPTHWISE_NAME}_lines",
         f"#define CONVOLUTION_COLUMNS {CONVOLUTION_NAME}_columns",
         f"#define CONVOLUTION_LANES {CONVOLUTION_NAME}_lanes",
     ]
 )
 CONVOLUTION_UNITS = (
     "\n".join([_NAMES, _TILES, _MAIN]), "\n".join([_NAMES, _TILES, _NARROW, WINOGRAD]),
-    "\n".join([_NAMES, _TILES, DEPTHWISE]),
+    "\n".join([_NAMES, _TILES, DEPTHWISE]), "\n".join([_NAMES, CHAIN]),
 )
 """The first two are of about the same size; they are compiled side by side."""
 CONVOLUTION_DECLARATIONS = {
@@ -475,3 +502,6 @@ CONVOLUTION_DECLARATIONS = {
     "void (*)(void**, i64, i64, i64, i64), void**, i64);"
     for name in (CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME)
 }
+CONVOLUTION_DECLARATIONS[CHAIN_NAME] = (
+    f'{CHAIN_STRUCT}extern "C" void {CHAIN_NAME}(const ConvolutionStage*, i64, i64);'
+)

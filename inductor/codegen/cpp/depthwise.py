@@ -12,7 +12,9 @@ channel, and may hold channels of the one before, too.
 
 from __future__ import annotations
 
-DEPTHWISE = r"""
+from inductor.codegen.cpp.convolution_chain import CHAIN_PARTS
+
+DEPTHWISE = CHAIN_PARTS + r"""
 enum { NEAR_TILE = 20 << 10, NEAR_BAND = 200 << 10, WIDTH = 4, LINE_BYTES = 64 };
 #define OPAQUE(pointer) asm("" : "+r"(pointer))
 
@@ -154,15 +156,24 @@ struct Depthwise {
   }
 
   // As many channels at a time as the first cache holds of what a tile reads.
-  void band(i64 begin, i64 end) const {
+  void by_blocks(i64 begin, i64 end) const {
     i64 blocks = up(channels, LANES), pixels = (WIDTH - 1) * step_x + (wide - 1) * apart_x + 1;
     i64 most = NEAR_TILE / (tall * pixels * LANES * 4) / 2 * 2;
     if (most < 2) most = 2;
-    fetch(begin, end);
     for (i64 block = 0; block < blocks; block += most)
       for (i64 l = begin; l < end; ++l) line(l, block, least(block + most, blocks));
   }
 };
+
+// By this thread, the lines [begin, end) of all images' lines of the result. x: it is in a cache.
+void lines_by_channels(const i64* numbers, const f32* x, const f32* weight, const f32* bias,
+                       f32* out, Epilogue epilogue, void** data, i64 begin, i64 end) {
+  Depthwise c = {};
+  memcpy(&c, numbers, 15 * sizeof(i64));
+  c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
+  c.prepare();
+  c.by_blocks(begin, end);
+}
 
 // As the other convolutions; at least LANES channels, as many as channels of the result.
 EXPORT void CONVOLUTION_DEPTHWISE(const i64* numbers, const f32* x, const f32* weight,
@@ -180,7 +191,8 @@ EXPORT void CONVOLUTION_DEPTHWISE(const i64* numbers, const f32* x, const f32* w
     i64 end = lines * (me + 1) / count;
     for (i64 l = lines * me / count; l < end;) {
       i64 stop = c.band_end(l, end);
-      c.band(l, stop);
+      c.fetch(l, stop);
+      c.by_blocks(l, stop);
       l = stop;
     }
   }
