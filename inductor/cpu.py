@@ -27,6 +27,7 @@ from inductor.runtime.build import Built, build_library, library_without_compile
 from inductor.runtime.launched import note_launcher, titled
 from inductor.runtime.store import Store, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
+from inductor.scheduler.convolutions import bounds_of
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.products import epilogue_over_rows
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -125,7 +126,7 @@ def _print_convolution_epilogues(
     """As above, of what follows convolutions of our own."""
     printed: dict[tuple[str, int, int], KernelSource] = {}
     by_name: dict[str, KernelSource] = {}
-    fused = list(schedule.fused_convolutions())
+    fused = [one for one in schedule.fused_convolutions() if bounds_of(one) is None]
     for one, shared in zip(fused, share_kernels(x.epilogue for x in fused), strict=True):
         assert one.call.layout is not None
         channels = one.call.layout.size[1]

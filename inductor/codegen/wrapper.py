@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from inductor.codegen.attention.spec import broadcast_steps
 from inductor.codegen.cpp.attention import attention_declaration, attention_name
 from inductor.codegen.cpp.convolution import (
@@ -25,12 +27,13 @@ from inductor.codegen.cpp.half_product import HALF_DECLARATION, HALF_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.own_calls import STACKS, SUMS, print_stack, print_sums
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
-from inductor.codegen.cpp.types import memory_type
+from inductor.codegen.cpp.types import literal, memory_type
 from inductor.codegen.step_facts import Row, facts_of_step
 from inductor.cpu_attention import OPERATOR as ATTENTION
-from inductor.ir.convolutions import geometry_of, is_own_convolution
+from inductor.ir.convolutions import Geometry, geometry_of, is_own_convolution
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.runtime.cpu_attention import HALF, facts_of
+from inductor.scheduler.convolutions import bounds_of
 from inductor.scheduler.memory import MemoryPlan
 from inductor.scheduler.schedule import (
     ConvolutionChain,
@@ -71,6 +74,22 @@ def print_wrapper(
     """The wrapper of a schedule; `kernels` by name; threads: for products of our own; epilogues:
     functions that these call, by the name of the kernel."""
     return _Writer(graph, schedule, plan, {**kernels, **epilogues}, threads).write(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """Texts for a call of a convolution of our own. lines: tables; pointers: to x, weight, bias and
+    the result. data: the `count` pointers that the epilogue gets; inner: bits for the result's."""
+
+    call: ExternKernel
+    geometry: Geometry
+    lines: tuple[str, ...]
+    pointers: tuple[str, ...]
+    bounds: str
+    epilogue: str
+    data: str
+    count: int
+    inner: int
 
 
 class _Writer:
@@ -115,7 +134,7 @@ class _Writer:
             if isinstance(step, Kernel):
                 self._call_kernel(step)
             elif isinstance(step, FusedConvolution):
-                self._call_convolution(step.call, step)
+                self._call_convolution(step)
             elif isinstance(step, ConvolutionChain):
                 self._call_chain(step)
             elif isinstance(step, ExternKernel) and is_own_convolution(step):
@@ -273,59 +292,60 @@ class _Writer:
     def _byte(self, view: ViewRef) -> str:
         return f"(const u8*)d[{self.slot_of[view.buffer]}] + ({view.offset * view.dtype.itemsize})"
 
-    def _call_convolution(self, call: ExternKernel, fused: FusedConvolution | None = None) -> None:
-        geometry = geometry_of(call)
-        assert geometry is not None
-        sizes, given, memory, _ = self._convolution(call, fused)
-        self.lines.append(f"  {{ static const i64 sizes[] = {{{sizes}}};")
-        if memory:
-            self.lines.append(f"    void* at[] = {{{', '.join(memory)}}};")
-        arguments = ("sizes", *given, "at" if memory else "0", str(self.threads))
-        function = WINOGRAD_NAME if call.winograd else CONVOLUTION_NAME
-        if geometry.is_depthwise():
+    def _call_convolution(self, link: ExternKernel | FusedConvolution) -> None:
+        given = self._convolution(link, "")
+        function = CONVOLUTION_NAME
+        if given.call.winograd:
+            function = WINOGRAD_NAME
+        elif given.geometry.is_depthwise():
             function = DEPTHWISE_NAME
-        self.lines.append(f"    {function}({', '.join(arguments)}); }}")
+        bounds = [] if given.call.winograd else [given.bounds]
+        arguments = ("sizes", *given.pointers, *bounds, given.epilogue, given.data)
+        text = ", ".join((*arguments, str(self.threads)))
+        self.lines += ["  {", *given.lines, f"    {function}({text}); }}"]
         self.declarations.add(CONVOLUTION_DECLARATIONS[function])
 
     def _call_chain(self, chain: ConvolutionChain) -> None:
         rows = []
         self.lines.append("  {")
         for n, link in enumerate(chain.links):
-            fused = link if isinstance(link, FusedConvolution) else None
-            call = link.call if isinstance(link, FusedConvolution) else link
-            geometry = geometry_of(call)
-            assert geometry is not None
-            sizes, given, memory, inner = self._convolution(call, fused)
-            self.lines.append(f"    static const i64 sizes{n}[] = {{{sizes}}};")
-            if memory:
-                self.lines.append(f"    void* at{n}[] = {{{', '.join(memory)}}};")
-            is_last = n + 1 == len(chain.links)
-            facts = (len(memory), 0 if is_last else inner, int(geometry.is_depthwise()))
-            row = (f"sizes{n}", *given, f"at{n}" if memory else "0", *map(str, facts))
+            given = self._convolution(link, str(n))
+            inner = 0 if n + 1 == len(chain.links) else given.inner
+            facts = map(str, (given.count, inner, int(given.geometry.is_depthwise())))
+            row = (f"sizes{n}", *given.pointers, given.bounds, given.epilogue, given.data, *facts)
             rows.append(f"{{{', '.join(row)}}}")
+            self.lines += given.lines
         self.lines.append(f"    const ConvolutionStage stages[] = {{{', '.join(rows)}}};")
         self.lines.append(f"    {CHAIN_NAME}(stages, {len(rows)}, {self.threads}); }}")
         self.declarations.add(CONVOLUTION_DECLARATIONS[CHAIN_NAME])
 
-    def _convolution(
-        self, call: ExternKernel, fused: FusedConvolution | None
-    ) -> tuple[str, list[str], list[str], int]:
-        """Its sizes; x, weight, bias, result and the function behind it; the pointers that this
-        gets, and which of them are the result's: bits of a number."""
+    def _convolution(self, link: ExternKernel | FusedConvolution, suffix: str) -> _Convolution:
+        """suffix: of the names of the tables."""
+        call = link.call if isinstance(link, FusedConvolution) else link
         geometry = geometry_of(call)
         x, weight, bias = call.args[:3]
         assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and geometry is not None
         start = self._pointer(bias) if isinstance(bias, ViewRef) else "0"
-        target, name, inner = call.name, "0", 0
-        memory: list[str] = []
-        if fused is not None:
-            source = self.kernels[fused.name]
-            target, name = fused.target, source.name
-            memory = [f"(void*)({text})" for text in self._arguments(source)]
-            inner = sum(1 << n for n, own in enumerate(source.parameters) if own == target)
+        numbers = ", ".join(map(str, geometry.numbers()))
+        lines = [f"    static const i64 sizes{suffix}[] = {{{numbers}}};"]
+        target, bounds, epilogue, data, count, inner = call.name, "0", "0", "0", 0, 0
+        if isinstance(link, FusedConvolution):
+            target, ends = link.target, bounds_of(link)
+            if ends is not None:
+                bounds = f"bounds{suffix}"
+                values = ", ".join(literal(end, torch.float32) for end in ends)
+                lines.append(f"    static const f32 {bounds}[] = {{{values}}};")
+            else:
+                source = self.kernels[link.name]
+                epilogue, data, count = source.name, f"at{suffix}", len(source.parameters)
+                memory = ", ".join(f"(void*)({text})" for text in self._arguments(source))
+                inner = sum(1 << n for n, own in enumerate(source.parameters) if own == target)
+                lines.append(f"    void* {data}[] = {{{memory}}};")
         result = f"(f32*)d[{self.slot_of[target]}]"
-        given = [self._pointer(x), self._pointer(weight), start, result, name]
-        return ", ".join(map(str, geometry.numbers())), given, memory, inner
+        pointers = (self._pointer(x), self._pointer(weight), start, result)
+        return _Convolution(
+            call, geometry, tuple(lines), pointers, bounds, epilogue, data, count, inner
+        )
 
     def _pointer(self, view: ViewRef, kind: str = "f32") -> str:
         return f"({kind}*)d[{self.slot_of[view.buffer]}] + ({view.offset})"

@@ -37,18 +37,21 @@ class Convolver:
 
     def convolve(
         self, geometry: Geometry, x: Tensor, panels: Tensor, bias: Tensor | None, out: Tensor,
-        threads: int, winograd: bool = False,
+        threads: int, winograd: bool = False, bounds: tuple[float, float] | None = None,
     ) -> None:
         """out = x convolved with the weight of which `panels` (`winograd_panels`,
-        `channel_panels`) were made. threads: 0 for one that takes no memory."""
+        `channel_panels`) were made. threads: 0 for one that takes no memory; bounds: of what is
+        stored, not with Winograd's."""
         numbers = geometry.numbers()
         given = (ctypes.c_long * len(numbers))(*numbers)
         start = None if bias is None else bias.data_ptr()
         tensors = (x.data_ptr(), panels.data_ptr(), start, out.data_ptr())
-        function = self.with_fewer_products if winograd else self.function
-        if geometry.is_depthwise():
-            function = self.by_channels
-        function(ctypes.addressof(given), *tensors, None, None, threads)
+        if winograd:
+            self.with_fewer_products(ctypes.addressof(given), *tensors, None, None, threads)
+            return
+        ends = None if bounds is None else (ctypes.c_float * 2)(*bounds)
+        function = self.by_channels if geometry.is_depthwise() else self.function
+        function(ctypes.addressof(given), *tensors, ends, None, None, threads)
 
     def panels_size(self, weight: tuple[int, ...]) -> int:
         """Elements of `panels`, for the sizes of a weight."""
@@ -101,6 +104,7 @@ def _load(path: str) -> Convolver:
     names = (CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME)
     usual, winograd, depthwise = functions = [library[name] for name in names]
     for function in functions:
-        function.argtypes, function.restype = [*[ctypes.c_void_p] * 7, ctypes.c_long], None
+        pointers = [ctypes.c_void_p] * (7 if function is winograd else 8)
+        function.argtypes, function.restype = [*pointers, ctypes.c_long], None
     columns, lanes = (library[f"{CONVOLUTION_NAME}_{what}"]() for what in ("columns", "lanes"))
     return Convolver(usual, winograd, depthwise, columns, lanes)

@@ -11,7 +11,9 @@ the kernel stores its own, which takes its place.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -49,6 +51,44 @@ def flat_place(call: ExternKernel) -> Index:
     channels = call.layout.size[1]
     pixels = call.layout.numel() // channels
     return variable("x", pixels) * channels + variable("r", channels)
+
+
+def bounds_of(fused: FusedConvolution) -> tuple[float, float] | None:
+    """The least and the largest result, where all that follows is min(max(x, least), largest), as
+    in ReLU: the convolution does that before it stores. None where it is anything else."""
+    if fused.call.winograd or fused.target == fused.call.name:
+        return None
+    (stage,) = fused.epilogue.stages
+    found: list[tuple[float, float] | float | None] = []
+    for op in stage.ops:
+        given = [found[at] for at in op.args]
+        if op.name == "load":
+            found.append((-math.inf, math.inf) if op.buffer == fused.call.name else None)
+        elif op.name == "constant" and isinstance(op.imm, int | float):
+            found.append(float(op.imm))
+        elif op.name in ("maximum", "minimum"):
+            found.append(_clamped(op.name, given))
+        elif op.name == "store" and op.buffer == fused.target and isinstance(given[0], tuple):
+            found.append(given[0])
+        else:
+            found.append(None)
+    stores = [value for op, value in zip(stage.ops, found, strict=True) if op.name == "store"]
+    if None in found or len(stores) != 1 or any(op.dtype is not torch.float32 for op in stage.ops):
+        return None
+    (bounds,) = stores
+    return bounds if isinstance(bounds, tuple) else None
+
+
+def _clamped(name: str, given: list[tuple[float, float] | float | None]) -> Any:
+    """The bounds of a maximum or minimum with a number."""
+    bounds = [each for each in given if isinstance(each, tuple)]
+    numbers = [each for each in given if isinstance(each, float)]
+    if len(bounds) != 1 or len(numbers) != 1 or math.isnan(numbers[0]):
+        return None
+    (least, largest), (number,) = bounds[0], numbers
+    if name == "minimum":
+        return least, min(largest, number)
+    return max(least, number), max(largest, number)
 
 
 def _is_ours(step: Step) -> bool:

@@ -54,12 +54,26 @@ enum { STREAMS = 1 };
 enum { STREAMS = 0 };
 #endif
 
+// CLAMP: sum = min(max(sum, low), high), where NaN stays NaN.
+#if defined(__AVX512F__)
+#define CLAMP(sum, low, high) \
+  asm("vmaxps %0, %1, %0\n\tvminps %0, %2, %0" : "+v"(sum) : "v"(low), "v"(high))
+#elif defined(__AVX__)
+#define CLAMP(sum, low, high) \
+  asm("vmaxps %0, %1, %0\n\tvminps %0, %2, %0" : "+x"(sum) : "x"(low), "x"(high))
+#else
+#define CLAMP(sum, low, high)            \
+  sum = (low) > (sum) ? (low) : (sum);   \
+  sum = (high) < (sum) ? (high) : (sum)
+#endif
+
 // What a tile reads: for each tap `length` numbers of each pixel, `step` bytes apart. streams: the
-// pixels behind these have not been read yet.
+// pixels behind these have not been read yet. bounds: the least and the largest result, or 0.
 struct Walk {
   i64 taps, length, step;
   const i64* offsets;
   bool streams;
+  const f32* bounds;
 };
 
 // `count` numbers of each of the R * G pixels (R from each of G places) times COLUMNS of b each.
@@ -128,6 +142,13 @@ static void tile(const Walk& w, const char* a, const char* other, const f32* b, 
     const char* from[2] = {a + w.offsets[t], other + w.offsets[t]};
     b = walk<R, G, V, 4>(sum, from, s, 0, whole, b, w.streams);
     if (whole < w.length) b = walk<R, G, V, 1>(sum, from, s, whole, w.length, b, false);
+  }
+  if (w.bounds) {
+    Vector low = w.bounds[0] - Vector{}, high = w.bounds[1] - Vector{};
+#pragma GCC unroll 14
+    for (int r = 0; r < R * G; ++r)
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) CLAMP(sum[r][v], low, high);
   }
 #pragma GCC unroll 2
   for (int g = 0; g < G; ++g)
@@ -302,7 +323,7 @@ struct Convolution {
     if (other) other += skipped;
     f32* c = out + pixel * out_channels + column;
     Walk inside = {(last - first) * count, walk.length, walk.step, offsets + first * count,
-                   STREAMS && linear && !copies};
+                   STREAMS && linear && !copies, walk.bounds};
     if (left >= COLUMNS || left == LANES) {
       run(inside, a, other, b, bias ? bias + column : 0, c, out_channels, apart * out_channels);
       return;
@@ -334,6 +355,10 @@ struct Convolution {
           const f32* from = x + ((image * height + y) * width + at) * channels;
           from += group_of(panel) * depth;
           for (i64 c = 0; c < depth; ++c) sum += from[c] * b[c * row];
+        }
+        if (walk.bounds) {
+          sum = walk.bounds[0] > sum ? walk.bounds[0] : sum;
+          sum = walk.bounds[1] < sum ? walk.bounds[1] : sum;
         }
         out[pixel * out_channels + j] = sum;
       }
@@ -427,12 +452,14 @@ EXPORT i64 CONVOLUTION_COLUMNS() { return COLUMNS; }
 EXPORT i64 CONVOLUTION_LANES() { return LANES; }
 
 // x [images, height, width, channels], out [images, out_height, out_width, out_channels].
-// threads: 0 for one that takes no memory.
+// bounds: of what is stored, or 0. threads: 0 for one that takes no memory.
 EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, const f32* bias,
-                        f32* out, Epilogue epilogue, void** data, i64 threads) {
+                        f32* out, const f32* bounds, Epilogue epilogue, void** data,
+                        i64 threads) {
   Convolution c = {};
   memcpy(&c, numbers, 16 * sizeof(i64));
   c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
+  c.walk.bounds = bounds;
   bool fits = c.prepare() && threads > 0;
   if (!threads) threads = 1;
   // Threads side by side and below one another: the least work for each, then the least memory.
@@ -460,10 +487,12 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
 
 // By this thread, the lines [begin, end) of all images' lines of the result.
 void lines_of_convolution(const i64* numbers, const f32* x, const f32* weight, const f32* bias,
-                          f32* out, Epilogue epilogue, void** data, i64 begin, i64 end) {
+                          f32* out, const f32* bounds, Epilogue epilogue, void** data, i64 begin,
+                          i64 end) {
   Convolution c = {};
   memcpy(&c, numbers, 16 * sizeof(i64));
   c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
+  c.walk.bounds = bounds;
   bool fits = c.prepare();
   if (c.linear) {
     c.origin = begin * c.out_width, c.pixels = end * c.out_width;
@@ -499,8 +528,10 @@ CONVOLUTION_UNITS = (
 """The first two are of about the same size; they are compiled side by side."""
 CONVOLUTION_DECLARATIONS = {
     name: f'extern "C" void {name}(const i64*, const f32*, const f32*, const f32*, f32*, '
-    "void (*)(void**, i64, i64, i64, i64), void**, i64);"
-    for name in (CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME)
+    f"{bounds}void (*)(void**, i64, i64, i64, i64), void**, i64);"
+    for name, bounds in (
+        (CONVOLUTION_NAME, "const f32*, "), (DEPTHWISE_NAME, "const f32*, "), (WINOGRAD_NAME, ""),
+    )
 }
 CONVOLUTION_DECLARATIONS[CHAIN_NAME] = (
     f'{CHAIN_STRUCT}extern "C" void {CHAIN_NAME}(const ConvolutionStage*, i64, i64);'

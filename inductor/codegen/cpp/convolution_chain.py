@@ -17,24 +17,27 @@ struct ConvolutionStage {
   const long* sizes;
   const float *x, *weight, *bias;
   float* out;
+  const float* bounds;
   void (*epilogue)(void**, long, long, long, long);
   void** data;
   long count, inner;
   bool depthwise;
 };
 """
-"""A convolution of a chain. data: what the epilogue gets, `count` pointers (at most MOST_POINTERS);
-inner: bit n for those into `out`. x counts for the first one only."""
+"""A convolution of a chain. x counts for the first one only. bounds: of what is stored, or 0. data:
+the `count` pointers (at most MOST_POINTERS) that the epilogue gets; inner: bit n for those into
+`out`."""
 
 # Functions of the other units: lines [begin, end) of all images' lines of the result.
 CHAIN_PARTS = """
 void lines_of_convolution(const long* numbers, const float* x, const float* weight,
-                          const float* bias, float* out,
+                          const float* bias, float* out, const float* bounds,
                           void (*epilogue)(void**, long, long, long, long), void** data, long begin,
                           long end);
 void lines_by_channels(const long* numbers, const float* x, const float* weight, const float* bias,
-                       float* out, void (*epilogue)(void**, long, long, long, long), void** data,
-                       long begin, long end);
+                       float* out, const float* bounds,
+                       void (*epilogue)(void**, long, long, long, long), void** data, long begin,
+                       long end);
 """
 
 CHAIN = (
@@ -107,9 +110,9 @@ struct Chain {
     void* data[MOST_POINTERS];
     for (i64 n = 0; n < s.count; ++n)
       data[n] = s.inner >> n & 1 ? (void*)((f32*)s.data[n] + (out - s.out)) : s.data[n];
-    i64 top = part.image * part.out_height;
+    i64 top = part.image * part.out_height, end = top + part.last;
     (s.depthwise ? lines_by_channels : lines_of_convolution)(
-        s.sizes, x, s.weight, s.bias, out, s.epilogue, data, top + begin, top + part.last);
+        s.sizes, x, s.weight, s.bias, out, s.bounds, s.epilogue, data, top + begin, end);
   }
 
   // The lines [begin, end) of an image of a result.

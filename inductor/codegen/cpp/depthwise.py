@@ -21,7 +21,7 @@ enum { NEAR_TILE = 20 << 10, NEAR_BAND = 200 << 10, WIDTH = 4, LINE_BYTES = 64 }
 struct Depthwise {
   i64 images, height, width, channels, out_height, out_width, out_channels;
   i64 tall, wide, step_y, step_x, pad_y, pad_x, apart_y, apart_x;
-  const f32 *x, *weight, *bias;
+  const f32 *x, *weight, *bias, *bounds;
   f32* out;
   Epilogue epilogue;
   void** data;
@@ -56,6 +56,8 @@ struct Depthwise {
         sum[0][r][v] = bias ? (Vector) * (const Loose*)(bias + c + v * LANES) : Vector{};
         if (U > 1) sum[U - 1][r][v] = Vector{};
       }
+    Vector low = {}, high = {};
+    if (bounds) low += bounds[0], high += bounds[1];
     i64 right = K ? K : t.right - t.left;
     for (i64 y = t.top; y < t.bottom; ++y, from += row, w += wide * LANES) {
       const f32 *p = from, *q = from + 3 * s, *b = w;
@@ -90,6 +92,7 @@ struct Depthwise {
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         if (U > 1) sum[0][r][v] += sum[U - 1][r][v];
+        if (bounds) CLAMP(sum[0][r][v], low, high);
         *(Loose*)(to + c + r * channels + v * LANES) = (Loose)sum[0][r][v];
       }
   }
@@ -167,21 +170,24 @@ struct Depthwise {
 
 // By this thread, the lines [begin, end) of all images' lines of the result. x: it is in a cache.
 void lines_by_channels(const i64* numbers, const f32* x, const f32* weight, const f32* bias,
-                       f32* out, Epilogue epilogue, void** data, i64 begin, i64 end) {
+                       f32* out, const f32* bounds, Epilogue epilogue, void** data, i64 begin,
+                       i64 end) {
   Depthwise c = {};
   memcpy(&c, numbers, 15 * sizeof(i64));
   c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
+  c.bounds = bounds;
   c.prepare();
   c.by_blocks(begin, end);
 }
 
 // As the other convolutions; at least LANES channels, as many as channels of the result.
 EXPORT void CONVOLUTION_DEPTHWISE(const i64* numbers, const f32* x, const f32* weight,
-                                  const f32* bias, f32* out, Epilogue epilogue, void** data,
-                                  i64 threads) {
+                                  const f32* bias, f32* out, const f32* bounds,
+                                  Epilogue epilogue, void** data, i64 threads) {
   Depthwise c = {};
   memcpy(&c, numbers, 15 * sizeof(i64));
   c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
+  c.bounds = bounds;
   c.prepare();
   if (!threads) threads = 1;
   i64 lines = c.images * c.out_height;

@@ -22,6 +22,7 @@ from inductor.ir.graph import ExternKernel
 from inductor.runtime import trials
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.scheduler import library_kernels
+from inductor.scheduler.convolutions import bounds_of
 from inductor.scheduler.schedule import Schedule
 from tests.parametrize import few
 
@@ -269,6 +270,42 @@ def test_what_follows_is_fused(always_ours: list[Schedule], act: Any, last: bool
     (schedule,) = always_ours
     # A contiguous result is written by a kernel of its own, in another order.
     assert len(list(schedule.fused_convolutions())) == (2 if last else 1)
+
+
+@pytest.mark.parametrize("act", [
+    torch.relu, nn.functional.relu6, lambda x: x.clamp(-1, 0.5), lambda x: x.clamp(max=0.25),
+    lambda x: x.relu().clamp(1, 2).clamp(max=1.5), lambda x: torch.maximum(x, x.new_tensor(0.1)),
+])  # fmt: skip
+def test_bounds_are_kept_before_a_result_is_stored(
+    always_ours: list[Schedule], act: Callable[[Tensor], Tensor]
+) -> None:
+    first, second = nn.Conv2d(16, 36, 3, padding=1), nn.Conv2d(36, 36, 3, 2, 1, groups=36)
+    x = torch.randn(2, 16, 9, 9)
+    x[0, 3, 4, 4], x[1, 2, 0, 0] = float("nan"), float("inf")
+
+    def program(x: Tensor) -> Tensor:
+        return act(second(act(first(x))))
+
+    got, expected = dynamo.compile(program)(x), program(x)
+    torch.testing.assert_close(got, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+    assert got.isnan().any() and not got.isnan().all()
+
+
+def test_what_bounds_are_known(always_ours: list[Schedule]) -> None:
+    def known(act: Callable[[Tensor], Tensor]) -> Any:
+        layer = nn.Conv2d(8, 16, 1)
+        dynamo.compile(lambda x: act(layer(x)))(x)
+        fused = [bounds_of(one) for one in always_ours[-1].fused_convolutions()]
+        return fused[0] if fused else None
+
+    x = torch.randn(2, 8, 9, 9).contiguous(memory_format=LAST)
+    assert known(torch.relu) == (0, float("inf"))
+    assert known(nn.functional.relu6) == (0, 6)
+    assert known(lambda y: y.clamp(2, 3).clamp(max=1)) == (2, 1)
+    assert known(lambda y: y.clamp(max=1).relu() + 1) is None
+    assert known(nn.functional.silu) is None
+    assert known(lambda y: y.relu().double()) is None
+    assert known(lambda y: (y, y.relu())[1] + 0 * y) is None
 
 
 def test_not_a_number_passes_relu(always_ours: list[Schedule]) -> None:
