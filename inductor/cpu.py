@@ -99,7 +99,13 @@ def _print_epilogues(
         for part in template.parts
         if (kernel := part.epilogue) is not None
     ]
-    return _print_shared(kernels, layouts, print_epilogue)
+    printed, by_name = _print_shared(kernels, layouts, print_epilogue)
+    for part in (part for template in schedule.templates() for part in template.parts):
+        if part.epilogue is not None and part.target:
+            source, moved = by_name[part.epilogue.name], {part.products[0].name: part.target}
+            parameters = tuple(moved.get(name, name) for name in source.parameters)
+            by_name[part.epilogue.name] = replace(source, parameters=parameters)
+    return printed, by_name
 
 
 def _print_shared(

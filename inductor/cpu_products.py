@@ -2,11 +2,14 @@
 
 In: a loop graph and its schedule, where products of our own are library calls. Out: the same
 schedule where kernels behind them are `TemplateKernel`s: what the product has written is still in
-the cache when they read it, and no further parallel region begins.
+the cache when they read it, and no further parallel region begins. Where nobody else wants the
+result, it is stored where the kernel stores its own, which takes its place.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -15,9 +18,12 @@ from inductor.ir.graph import LoopGraph
 from inductor.scheduler.products import (
     Candidate,
     choose_disjoint,
+    epilogue_ops,
     epilogue_over_rows,
     find_candidates,
+    place,
     with_templates,
+    written,
 )
 from inductor.scheduler.schedule import Kernel, Product, Schedule, TemplateKernel
 from inductor.scheduler.verify import verify_steps
@@ -30,7 +36,8 @@ def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
     if graph.device.type != "cpu":
         return schedule
     found = [each for each in find_candidates(graph, schedule) if _is_ours(each)]
-    chosen = choose_disjoint(found, _wanted)
+    free = _free_targets(graph, schedule)
+    chosen = choose_disjoint(found, lambda each: _wanted(each, free))
     if not chosen:
         return schedule
     made = with_templates(schedule, chosen)
@@ -43,9 +50,21 @@ def _is_ours(candidate: Candidate) -> bool:
     return all(call.ours and call.target in MATRICES for call in calls)
 
 
-def _wanted(candidate: Candidate) -> TemplateKernel | None:
+def _free_targets(graph: LoopGraph, schedule: Schedule) -> frozenset[str]:
+    """Buffers of float32 that one step alone writes, and that no other tensor lies in."""
+    given = {buffer.name for buffer in (*graph.inputs, *graph.constants) if buffer is not None}
+    count = Counter(name for step in schedule.steps for name in written(step))
+    return frozenset(
+        name
+        for name, layout in graph.layouts().items()
+        if layout.dtype is torch.float32 and count[name] == 1 and name not in given
+    )
+
+
+def _wanted(candidate: Candidate, free: Collection[str]) -> TemplateKernel | None:
     """The template, if it is one product of known sizes with a kernel that walks along its rows;
-    the result itself is stored, too: it is what the kernel reads."""
+    the result itself is stored, too, if somebody else reads it or none of the free buffers can
+    hold it."""
     template = candidate.template
     products = template.products()
     if len(products) != 1 or len(template.epilogues()) != 1:
@@ -56,7 +75,21 @@ def _wanted(candidate: Candidate) -> TemplateKernel | None:
     if product.batch != 1 or not _walks_along_rows(kernel, product):
         return None
     (part,) = template.parts
-    return replace(template, parts=(replace(part, kept=(product.name,)),))
+    target = "" if part.kept else _target(kernel, product, free)
+    kept = () if target else (product.name,)
+    return replace(template, parts=(replace(part, kept=kept, target=target),))
+
+
+def _target(kernel: Kernel, product: Product, free: Collection[str]) -> str:
+    """The buffer in which the result may be stored: the kernel stores another one there, element
+    by element. "" where there is none."""
+    if product.dtype is not torch.float32:
+        return ""
+    flat = place(product)
+    ops = epilogue_ops(kernel, flat)
+    loaded = max(at for at, op in enumerate(ops) if op.buffer == product.name)
+    stores = (op for op in ops[loaded:] if op.name == "store")
+    return next((op.buffer for op in stores if op.index == flat and op.buffer in free), "")
 
 
 def _walks_along_rows(kernel: Kernel, product: Product) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -146,8 +146,8 @@ class _Writer:
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
             elif isinstance(step, TemplateKernel):
-                (product,), (epilogue,) = step.products(), step.epilogues()
-                self._call_product(product.call, epilogue)
+                (part,) = step.parts
+                self._call_product(part.products[0].call, part.epilogue, part.target)
             elif isinstance(step, ExternKernel) and step.target is ATTENTION:
                 self._call_attention(step)
             elif isinstance(step, ExternKernel):
@@ -203,7 +203,9 @@ class _Writer:
         self.called.append(number)
         self.lines.append(f"  if (rt->call(rt, {number})) return 1;  // {self.externs[-1][0]}")
 
-    def _extern_number(self, step: ExternKernel) -> int:
+    def _extern_number(self, step: ExternKernel, result: ViewRef | None = None) -> int:
+        """result: what the operator writes into, if it has such an overload: its own buffer if
+        that is not given."""
         target = self.plan.given.get(step.name, step.target)
         given = dict(step.kwargs)
         operands = []
@@ -213,7 +215,7 @@ class _Writer:
             elif argument.name in given:
                 value = given[argument.name]
             elif argument.is_out:
-                value = self._whole(step.name)
+                value = result or self._whole(step.name)
             else:
                 value = argument.default_value
             operands.append(self._operand(value))
@@ -223,7 +225,10 @@ class _Writer:
         self.externs.append((target._schema.name, overload, operands, results))
         return len(self.externs) - 1
 
-    def _call_product(self, step: ExternKernel, epilogue: Kernel | None = None) -> None:
+    def _call_product(
+        self, step: ExternKernel, epilogue: Kernel | None = None, target: str = ""
+    ) -> None:
+        """target: the buffer for the result, if that is not the product's own."""
         *bias, x, weight = (view for view in step.args if isinstance(view, ViewRef))
         (m, k), n = x.size, weight.size[1]
         half = x.dtype is HALF
@@ -235,10 +240,11 @@ class _Writer:
             right, strides = f"({kind}*)d[{self.slot_of[step.panels]}]", (0, 0)
         numbers = (m, n, k, left, *x.stride, right, *strides, start)
         self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
-        result = self._pointer(self._whole(step.name), kind)
+        whole = replace(self._whole(step.name), buffer=target or step.name)
+        result = self._pointer(whole, kind)
         arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads))
         # Where it finds no memory for its copies the operator runs.
-        instead = f"if (rt->call(rt, {self._extern_number(step)})) return 1;"
+        instead = f"if (rt->call(rt, {self._extern_number(step, whole)})) return 1;"
         behind = "0, 0"
         if epilogue is not None:
             source, context = self.kernels[epilogue.name], f"c{len(self.lines)}"

@@ -197,12 +197,15 @@ class Part:
     """Products and what becomes of them; see the top of the file.
 
     prologue: a kernel that computes the left operand element by element, which is stored nowhere.
+    target: where a product on a CPU stores its result for the epilogue, if that is not kept: a
+    buffer that the epilogue stores at the same places.
     """
 
     products: tuple[Product, ...]
     epilogue: Kernel | None = None
     kept: tuple[str, ...] = ()
     prologue: Kernel | None = None
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +266,7 @@ class TemplateKernel:
             if part.epilogue is not None:
                 lines += ["  " + line for line in str(part.epilogue).splitlines()]
             lines += [f"  {name} is stored" for name in part.kept]
+            lines += [f"  in {part.target}"] * bool(part.target)
         return "\n".join(lines)
 
 

@@ -2,8 +2,9 @@
 
     static void NAME(void* context, i64 r0, i64 r1, i64 j0, i64 j1) { rows r0.., columns j0.. }
 
-The context is an array with the pointers of the kernel's buffers. The kernel has one stage, with
-loops over the rows and the columns.
+The context is an array with the pointers of the kernel's buffers; the memory of the product's
+result may be that of a buffer that the kernel stores at the same places. The kernel has one stage,
+with loops over the rows and the columns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def print_epilogue(kernel: Kernel, layouts: Mapping[str, Layout]) -> KernelSourc
     (stage,) = kernel.stages
     written = kernel.writes()
     parameters = tuple(dict.fromkeys((*kernel.reads(), *written)))
-    types = tuple(pointer_type(layouts[name].dtype, name in written) for name in parameters)
+    types = tuple(pointer_type(layouts[name].dtype, written=True) for name in parameters)
     rows, columns = (Loop(f"i{n}", size, "i") for n, size in enumerate(stage.ranges))
     nest = Nest((rows, columns), stage.ops, find_dependences(stage.ops))
     levels = [
