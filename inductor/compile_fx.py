@@ -52,7 +52,7 @@ from inductor import cpu
 from inductor.codegen.bind import Binder, broken_assumption
 from inductor.config import check_options, config, does
 from inductor.cpu import NoCompiler
-from inductor.cpu_products import attach_epilogues
+from inductor.cpu_products import attach_epilogues, join_chains
 from inductor.custom_passes import with_joint_passes
 from inductor.dynamic_shapes.lift_numbers import lifts_all
 from inductor.dynamic_shapes.pieces import NothingToCompile, compile_pieces, has_unknowns
@@ -628,6 +628,7 @@ def _lower_and_schedule(
             schedule = fuse_convolutions(lowered.graph, schedule)
             schedule = chain_convolutions(lowered.graph, schedule)
             schedule = attach_epilogues(lowered.graph, schedule)
+            schedule = join_chains(lowered.graph, schedule)
     report_graph(lowered, schedule)
     return lowered, schedule
 

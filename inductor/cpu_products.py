@@ -9,14 +9,16 @@ result, it is stored where the kernel stores its own, which takes its place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import torch
 
-from inductor.ir.graph import LoopGraph
+from inductor.codegen.cpp.product_chain import MOST_POINTERS
+from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.scheduler.products import (
     Candidate,
+    as_product,
     choose_disjoint,
     epilogue_ops,
     epilogue_over_rows,
@@ -25,7 +27,14 @@ from inductor.scheduler.products import (
     with_templates,
     written,
 )
-from inductor.scheduler.schedule import Kernel, Product, Schedule, TemplateKernel
+from inductor.scheduler.schedule import (
+    Kernel,
+    Product,
+    ProductChain,
+    Schedule,
+    Step,
+    TemplateKernel,
+)
 from inductor.scheduler.verify import verify_steps
 
 MATRICES = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
@@ -101,3 +110,71 @@ def _walks_along_rows(kernel: Kernel, product: Product) -> bool:
         for op in stage.ops
         if op.name in near
     )
+
+
+def join_chains(graph: LoopGraph, schedule: Schedule) -> Schedule:
+    """The schedule where two products of our own, of which the second one alone reads what the
+    first one makes, are a chain where that is faster."""
+    if graph.device.type != "cpu":
+        return schedule
+    steps: list[Step] = []
+    readers = Counter(name for step in schedule.steps for name in step.reads())
+    readers.update(o.buffer for o in graph.outputs if isinstance(o, ViewRef))
+    free = _free_targets(graph, schedule)
+    layouts = graph.layouts()
+    for step in schedule.steps:
+        between = _between(steps[-1], step, layouts) if steps else ""
+        if between in free and readers[between] == 1:
+            first, second = steps.pop(), step
+            assert isinstance(first, (TemplateKernel, ExternKernel))
+            assert isinstance(second, (TemplateKernel, ExternKernel))
+            step = ProductChain((first, second), (between,))
+        steps.append(step)
+    if len(steps) == len(schedule.steps):
+        return schedule
+    made = replace(schedule, steps=tuple(steps))
+    verify_steps(graph, made.steps)
+    return made
+
+
+# A chain pays where what lies between does not stay in the third cache, and the weights do in the
+# second one, more or less. In numbers.
+LEAST_BETWEEN, MOST_WEIGHTS = 3 << 19, 1 << 19
+
+
+def _between(first: Step, second: Step, layouts: Mapping[str, Layout]) -> str:
+    """The buffer between two products that can be a chain and are faster so; "" if they are not."""
+    one, two = _own_product(first, layouts), _own_product(second, layouts)
+    if one is None or two is None:
+        return ""
+    name = first.parts[0].target if isinstance(first, TemplateKernel) else one.name
+    left = two.left
+    whole = (name, (one.m, one.n), (one.n, 1), 0)
+    if (left.buffer, left.size, left.stride, left.offset) != whole:
+        return ""
+    if [view.buffer for view in two.call.views()].count(name) != 1 or one.left.stride[1] != 1:
+        return ""
+    others = (second.epilogues()[0].reads() if isinstance(second, TemplateKernel) else ())
+    if name in others or set(written(first)) & set(second.reads()) != {name}:
+        return ""
+    if set(written(second)) & {*first.reads(), *written(first)}:
+        return ""
+    pays = one.m * one.n >= LEAST_BETWEEN and one.n * (one.k + two.n) <= MOST_WEIGHTS
+    return name if pays else ""
+
+
+def _own_product(step: Step, layouts: Mapping[str, Layout]) -> Product | None:
+    """The product of float32 and known sizes that a step computes with our own function."""
+    product: Product | None
+    if isinstance(step, TemplateKernel):
+        (product,), (kernel,) = step.products(), step.epilogues()
+        if len({*kernel.reads(), *kernel.writes()}) > MOST_POINTERS:
+            return None
+    elif isinstance(step, ExternKernel) and step.ours and step.target in MATRICES:
+        product = as_product(step, dict(layouts))
+    else:
+        return None
+    if product is None or product.dtype is not torch.float32 or product.batch != 1:
+        return None
+    sizes = (product.m, product.n, product.k)
+    return product if all(type(size) is int for size in sizes) else None

@@ -30,7 +30,9 @@ from inductor.ir.scalar_ops import SCALAR_OPS
 from inductor.scheduler.schedule import (
     ConvolutionChain,
     FusedConvolution,
+    Generated,
     Kernel,
+    ProductChain,
     Step,
     TemplateKernel,
 )
@@ -51,7 +53,7 @@ def facts_of_step(step: Step, layouts: Layouts) -> Row | None:
     """See the top of the file. None for what is no call."""
     if isinstance(step, ExternKernel):
         title, kernel = step.target._schema.name + (" (our own)" if step.ours else ""), ""
-    elif isinstance(step, (Kernel, TemplateKernel, FusedConvolution, ConvolutionChain)):
+    elif isinstance(step, Generated):
         title, kernel = f"{step.name} ({_operators(step.origins.targets)})", step.name
     else:
         return None
@@ -100,8 +102,8 @@ def _moved(step: Step, layouts: Layouts) -> int:
         return sum(_moved_by_kernel(step, layouts).values())
     if isinstance(step, ExternKernel):
         return _moved_by_call(step)
-    assert isinstance(step, (TemplateKernel, FusedConvolution, ConvolutionChain))
-    between = step.between() if isinstance(step, ConvolutionChain) else ()
+    assert isinstance(step, Generated)
+    between = step.between if isinstance(step, ProductChain | ConvolutionChain) else ()
     touched = {*step.reads(), *step.writes()}.difference(between)
     return sum(_bytes(layouts[name]) for name in touched)
 
@@ -147,7 +149,7 @@ def _operations(step: Step, layouts: Layouts) -> int:
         return _in_call(step)
     if isinstance(step, FusedConvolution):
         return _in_call(step.call) + _operations(step.epilogue, layouts)
-    if isinstance(step, ConvolutionChain):
+    if isinstance(step, ProductChain | ConvolutionChain):
         return sum(_operations(link, layouts) for link in step.links)
     assert isinstance(step, TemplateKernel)
     behind = sum(_operations(kernel, layouts) for kernel in step.epilogues())

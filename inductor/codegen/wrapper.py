@@ -26,7 +26,13 @@ from inductor.codegen.cpp.convolution import (
 from inductor.codegen.cpp.half_product import HALF_DECLARATION, HALF_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.own_calls import STACKS, SUMS, print_stack, print_sums
-from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.codegen.cpp.product import (
+    CHAIN_DECLARATION as PRODUCT_CHAIN_DECLARATION,
+)
+from inductor.codegen.cpp.product import (
+    PRODUCT_DECLARATION,
+    PRODUCT_NAME,
+)
 from inductor.codegen.cpp.types import literal, memory_type
 from inductor.codegen.step_facts import Row, facts_of_step
 from inductor.cpu_attention import OPERATOR as ATTENTION
@@ -39,6 +45,7 @@ from inductor.scheduler.schedule import (
     ConvolutionChain,
     FusedConvolution,
     Kernel,
+    ProductChain,
     Schedule,
     TemplateKernel,
 )
@@ -92,6 +99,15 @@ class _Convolution:
     inner: int
 
 
+def _product_in(step: TemplateKernel | ExternKernel) -> tuple[ExternKernel, Kernel | None, str]:
+    """The product of a step, what follows it, and where its result lies if not in its own
+    buffer."""
+    if isinstance(step, ExternKernel):
+        return step, None, ""
+    (part,) = step.parts
+    return part.products[0].call, part.epilogue, part.target
+
+
 class _Writer:
     def __init__(
         self,
@@ -136,7 +152,7 @@ class _Writer:
             elif isinstance(step, FusedConvolution):
                 self._call_convolution(step)
             elif isinstance(step, ConvolutionChain):
-                self._call_chain(step)
+                self._call_convolution_chain(step)
             elif isinstance(step, ExternKernel) and is_own_convolution(step):
                 self._call_convolution(step)
             elif isinstance(step, ExternKernel) and step.ours and step.target is STACKS:
@@ -146,8 +162,9 @@ class _Writer:
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
             elif isinstance(step, TemplateKernel):
-                (part,) = step.parts
-                self._call_product(part.products[0].call, part.epilogue, part.target)
+                self._call_product(*_product_in(step))
+            elif isinstance(step, ProductChain):
+                self._call_product_chain(step)
             elif isinstance(step, ExternKernel) and step.target is ATTENTION:
                 self._call_attention(step)
             elif isinstance(step, ExternKernel):
@@ -229,16 +246,11 @@ class _Writer:
         self, step: ExternKernel, epilogue: Kernel | None = None, target: str = ""
     ) -> None:
         """target: the buffer for the result, if that is not the product's own."""
-        *bias, x, weight = (view for view in step.args if isinstance(view, ViewRef))
-        (m, k), n = x.size, weight.size[1]
-        half = x.dtype is HALF
+        assert step.layout is not None
+        half = step.layout.dtype is HALF
         function = HALF_NAME if half else PRODUCT_NAME
         kind = "u16" if half else "f32"
-        left, right = self._pointer(x, kind), self._pointer(weight, kind)
-        strides, start = weight.stride, self._pointer(bias[0], kind) if bias else "0"
-        if step.panels:
-            right, strides = f"({kind}*)d[{self.slot_of[step.panels]}]", (0, 0)
-        numbers = (m, n, k, left, *x.stride, right, *strides, start)
+        m, n, k, *_ = numbers = self._sides(step, kind)
         self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
         whole = replace(self._whole(step.name), buffer=target or step.name)
         result = self._pointer(whole, kind)
@@ -254,6 +266,47 @@ class _Writer:
             instead += f" {source.name}({context}, 0, {m}, 0, {n});"
         self.lines.append(f"  if ({function}({arguments}, {behind})) {{ {instead} }}")
         self.declarations.add(HALF_DECLARATION if half else PRODUCT_DECLARATION)
+
+    def _sides(self, step: ExternKernel, kind: str) -> tuple[Any, ...]:
+        """m, n, k, the left side and its strides, the right side and its strides, the bias."""
+        *bias, x, weight = (view for view in step.args if isinstance(view, ViewRef))
+        (m, k), n = x.size, weight.size[1]
+        left, right = self._pointer(x, kind), self._pointer(weight, kind)
+        strides, start = weight.stride, self._pointer(bias[0], kind) if bias else "0"
+        if step.panels:
+            right, strides = f"({kind}*)d[{self.slot_of[step.panels]}]", (0, 0)
+        return (m, n, k, left, *x.stride, right, *strides, start)
+
+    def _call_product_chain(self, chain: ProductChain) -> None:
+        """Both products by one function; one behind the other, where that finds no memory."""
+        at, links, sides = len(self.lines), [], []
+        for number, step in enumerate(chain.links):
+            call, epilogue, _ = _product_in(step)
+            _, n, k, *left, right, row, column, start = self._sides(call, "f32")
+            sides.append(left)
+            behind, pointers = "0, 0", []
+            if epilogue is not None:
+                source = self.kernels[epilogue.name]
+                pointers = [
+                    "0" if buffer in chain.between else f"(void*)({argument})"
+                    for buffer, argument in zip(
+                        source.parameters, self._arguments(source), strict=True
+                    )
+                ]
+                behind = f"{source.name}, p{at}_{number}"
+                self.lines.append(f"  void* p{at}_{number}[] = {{{', '.join(pointers)}}};")
+            numbers = (n, k, right, row, column, start, behind, len(pointers))
+            links.append(f"{{{', '.join(map(str, numbers))}}}")
+        call, _, target = _product_in(chain.links[-1])
+        m, between = self.layouts[call.name].size[0], self._whole(*chain.between)
+        result = self._pointer(self._whole(target or call.name))
+        places = (m, *sides[0][:2], f"links{at}", self._pointer(between), result, self.threads)
+        self.lines.append(f"  const ProductLink links{at}[] = {{{', '.join(links)}}};")
+        self.lines.append(f"  if ({PRODUCT_NAME}_chain({', '.join(map(str, places))})) {{")
+        for step in chain.links:
+            self._call_product(*_product_in(step))
+        self.lines.append("  }")
+        self.declarations.add(PRODUCT_CHAIN_DECLARATION)
 
     def _call_stack(self, step: ExternKernel) -> None:
         x, weight = (view for view in step.args if isinstance(view, ViewRef))
@@ -311,7 +364,7 @@ class _Writer:
         self.lines += ["  {", *given.lines, f"    {function}({text}); }}"]
         self.declarations.add(CONVOLUTION_DECLARATIONS[function])
 
-    def _call_chain(self, chain: ConvolutionChain) -> None:
+    def _call_convolution_chain(self, chain: ConvolutionChain) -> None:
         rows = []
         self.lines.append("  {")
         for n, link in enumerate(chain.links):

@@ -44,7 +44,8 @@ def chain_convolutions(graph: LoopGraph, schedule: Schedule) -> Schedule:
         if len(found) > 1:
             gone.update(found)
             links = tuple(link for at in found if (link := finder.links[at]) is not None)
-            placed[found[-1]] = ConvolutionChain(links)
+            between = tuple(target_of(link) for link in links[:-1])
+            placed[found[-1]] = ConvolutionChain(links, between)
     steps: list[Step] = [
         placed.get(position, step)
         for position, step in enumerate(schedule.steps)

@@ -23,12 +23,9 @@ from inductor.ir.graph import (
     ViewRef,
 )
 from inductor.scheduler.schedule import (
-    ConvolutionChain,
-    FusedConvolution,
-    Kernel,
+    Generated,
     Schedule,
     Step,
-    TemplateKernel,
 )
 
 ALIGNMENT = 64
@@ -75,7 +72,7 @@ def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
     }
     places.update({b.name: Place("constant", n) for n, b in enumerate(graph.constants)})
     outputs = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
-    calls = [step for step in schedule.steps if isinstance(step, ExternKernel)]
+    calls = [step for step in schedule.single_steps() if isinstance(step, ExternKernel)]
     calls += [one.call for template in schedule.templates() for one in template.products()]
     given = {
         call.name: overload for call in calls if (overload := out_overload(call)) is not None
@@ -116,7 +113,7 @@ def _bytes(layout: Layout) -> int:
 
 def touched(step: Step) -> Iterator[str]:
     """Buffers that a step reads or writes, inputs included."""
-    if isinstance(step, (Kernel, TemplateKernel, FusedConvolution, ConvolutionChain)):
+    if isinstance(step, Generated):
         yield from step.reads()
         yield from step.writes()
     else:

@@ -24,8 +24,7 @@ from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
 from inductor.scheduler.domain import unflatten
 from inductor.scheduler.schedule import (
-    ConvolutionChain,
-    FusedConvolution,
+    Generated,
     Kernel,
     Part,
     Product,
@@ -380,7 +379,7 @@ def _clash(one: Candidate, other: Candidate) -> bool:
 
 def written(step: Step) -> tuple[str, ...]:
     """Buffers that a step makes or changes."""
-    if isinstance(step, (Kernel, TemplateKernel, FusedConvolution, ConvolutionChain)):
+    if isinstance(step, Generated):
         return step.writes()
     return (step.name, *step.mutates) if isinstance(step, ExternKernel) else (step.name,)
 

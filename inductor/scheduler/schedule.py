@@ -3,8 +3,8 @@
 In: made by `inductor.scheduler` from a `LoopGraph`. Out: read by code generation. Grammar:
 
     Schedule := steps(Step*)
-    Step     := Kernel | TemplateKernel | FusedConvolution | ConvolutionChain | ExternKernel
-              | MultiOutput
+    Step     := Kernel | TemplateKernel | FusedConvolution | ProductChain | ConvolutionChain
+              | ExternKernel | MultiOutput
     Kernel   := outer(extent*) stages(LoopBody*) locals(Local*) nodes(name*)
 
 A kernel is a nest of outer loops `o0`, `o1`, .. (all iterations independent of each other: they may
@@ -45,11 +45,13 @@ place only, and runs for a part of it as soon as this has been stored in `target
 
     FusedConvolution := call(ExternKernel) epilogue(Kernel) target
 
-A ConvolutionChain is some of these, or convolutions with nothing behind them, of which each but the
-first convolves what the one before has stored for it alone. They are computed together, some lines
-at a time (`codegen/cpp/convolution_chain.py`), and memory between them does not hold the whole:
+Chains (on a CPU) are steps that are computed together, part by part, so that what one stores for
+the next one alone, `between`, is never there as a whole. A ProductChain is two products of our own,
+with or without epilogues, in bands of rows (`codegen/cpp/product_chain.py`); a ConvolutionChain is
+convolutions of our own in strips of lines (`codegen/cpp/convolution_chain.py`):
 
-    ConvolutionChain := links((FusedConvolution | ExternKernel)*)
+    ProductChain     := links(TemplateKernel | ExternKernel, TemplateKernel | ExternKernel) between
+    ConvolutionChain := links((FusedConvolution | ExternKernel)*) between
 """
 
 from __future__ import annotations
@@ -312,10 +314,11 @@ class FusedConvolution:
 
 
 @dataclass(frozen=True, slots=True)
-class ConvolutionChain:
-    """Convolutions of our own in strips of lines; see the top of the file."""
+class Chain:
+    """Steps that are computed together; see the top of the file."""
 
-    links: tuple[FusedConvolution | ExternKernel, ...]
+    links: tuple[TemplateKernel | FusedConvolution | ExternKernel, ...]
+    between: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -327,7 +330,7 @@ class ConvolutionChain:
         """The nodes of the loop graph that it computes."""
         found: list[str] = []
         for link in self.links:
-            found += link.nodes if isinstance(link, FusedConvolution) else (link.name,)
+            found += (link.name,) if isinstance(link, ExternKernel) else link.nodes
         return tuple(found)
 
     @property
@@ -341,21 +344,14 @@ class ConvolutionChain:
         return tuple(dict.fromkeys(name for name in found if name not in own))
 
     def writes(self) -> tuple[str, ...]:
-        """Buffers stored into, those between two links among them."""
+        """Buffers stored into; what lies between among them."""
         found: list[str] = []
         for link in self.links:
-            found += link.writes() if isinstance(link, FusedConvolution) else (link.name,)
+            found += (link.name,) if isinstance(link, ExternKernel) else link.writes()
         return tuple(dict.fromkeys(found))
 
-    def between(self) -> tuple[str, ...]:
-        """Buffers that are never there as a whole."""
-        return tuple(
-            link.target if isinstance(link, FusedConvolution) else link.name
-            for link in self.links[:-1]
-        )
-
     def __str__(self) -> str:
-        lines = ["in strips of lines:"]
+        lines = [f"part by part, with {', '.join(self.between)} between:"]
         for link in self.links:
             text = str(link)
             if isinstance(link, ExternKernel):
@@ -364,7 +360,23 @@ class ConvolutionChain:
         return "\n".join(lines)
 
 
-Step = Kernel | TemplateKernel | FusedConvolution | ConvolutionChain | ExternKernel | MultiOutput
+class ProductChain(Chain):
+    """Two products in bands of rows."""
+
+    __slots__ = ()
+    links: tuple[TemplateKernel | ExternKernel, ...]
+
+
+class ConvolutionChain(Chain):
+    """Convolutions in strips of lines."""
+
+    __slots__ = ()
+    links: tuple[FusedConvolution | ExternKernel, ...]
+
+
+Generated = Kernel | TemplateKernel | FusedConvolution | ProductChain | ConvolutionChain
+"""Steps with code of their own."""
+Step = Generated | ExternKernel | MultiOutput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -377,22 +389,26 @@ class Schedule:
     def kernels(self) -> Iterator[Kernel]:
         return (step for step in self.steps if isinstance(step, Kernel))
 
-    def fused_convolutions(self) -> Iterator[FusedConvolution]:
-        """In chains, too."""
+    def single_steps(self) -> Iterator[Step]:
+        """The steps, and for each chain those in it."""
         for step in self.steps:
-            links = step.links if isinstance(step, ConvolutionChain) else (step,)
-            yield from (link for link in links if isinstance(link, FusedConvolution))
+            yield from step.links if isinstance(step, Chain) else (step,)
 
-    def chains(self) -> Iterator[ConvolutionChain]:
-        return (step for step in self.steps if isinstance(step, ConvolutionChain))
+    def fused_convolutions(self) -> Iterator[FusedConvolution]:
+        """Those in chains among them."""
+        return (step for step in self.single_steps() if isinstance(step, FusedConvolution))
 
     def templates(self) -> Iterator[TemplateKernel]:
-        return (step for step in self.steps if isinstance(step, TemplateKernel))
+        """Those in chains among them."""
+        return (step for step in self.single_steps() if isinstance(step, TemplateKernel))
+
+    def chains(self) -> Iterator[Chain]:
+        return (step for step in self.steps if isinstance(step, Chain))
 
     def __str__(self) -> str:
         lines = []
         for step in self.steps:
-            if isinstance(step, (Kernel, TemplateKernel, FusedConvolution, ConvolutionChain)):
+            if isinstance(step, Generated):
                 lines.append(str(step))
             elif isinstance(step, ExternKernel):
                 lines.append(f"{step.name} = {step.target}({', '.join(step.reads())})")

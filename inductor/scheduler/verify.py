@@ -21,12 +21,10 @@ from inductor.ir.extent import divide_out, hint_of, surely_less
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.scheduler.domain import flat_position, loop_names, product
 from inductor.scheduler.schedule import (
-    ConvolutionChain,
-    FusedConvolution,
+    Generated,
     Kernel,
     Local,
     Step,
-    TemplateKernel,
     local_position,
 )
 
@@ -43,7 +41,7 @@ def verify_steps(graph: LoopGraph, steps: Sequence[Step]) -> None:
             found.need(step.name, _wanted(step))
             for name, count in _Checker(step, found.layouts, written).run().items():
                 found.add(name, count)
-        elif isinstance(step, TemplateKernel | FusedConvolution | ConvolutionChain):
+        elif isinstance(step, Generated):
             found.need(step.name, step.reads())
             written.update(step.writes())
         else:

@@ -22,6 +22,7 @@ import hashlib
 from inductor.codegen.cpp.assembly import ASSEMBLY_TEXT
 from inductor.codegen.cpp.few_rows import FEW_ROWS_TEXT
 from inductor.codegen.cpp.plain_product import PLAIN_TEXT
+from inductor.codegen.cpp.product_chain import CHAIN_ENTRY, CHAIN_TEXT, LINK
 from inductor.codegen.cpp.product_tiles import TILES_TEXT
 from inductor.codegen.cpp.registers import REGISTERS
 
@@ -390,7 +391,8 @@ EXPORT int PRODUCT(
 # Rows that are a multiple of so many numbers apart fall into the same sets of a cache.
 ALIAS = 1024
 _TILES = (ASSEMBLY_TEXT, TILES_TEXT)
-_PARTS = (REGISTERS, _TEXT, *_TILES, _PRODUCT, PLAIN_TEXT, FEW_ROWS_TEXT, _ENTRIES)
+_OTHERS = (PLAIN_TEXT, FEW_ROWS_TEXT, CHAIN_TEXT)
+_PARTS = (REGISTERS, _TEXT, *_TILES, _PRODUCT, *_OTHERS, _ENTRIES, CHAIN_ENTRY)
 PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + "".join(_PARTS)
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
 PRODUCT_UNIT = "\n".join(
@@ -399,10 +401,15 @@ PRODUCT_UNIT = "\n".join(
         f"#define PRODUCT_PACK {PRODUCT_NAME}_pack",
         f"#define PRODUCT_COLUMNS {PRODUCT_NAME}_columns",
         f"#define PRODUCT_PLAIN {PRODUCT_NAME}_plain",
+        f"#define PRODUCT_CHAIN {PRODUCT_NAME}_chain",
         PRODUCT_TEXT,
     ]
 )
 PRODUCT_DECLARATION = (
     f'extern "C" int {PRODUCT_NAME}(i64, i64, i64, const f32*, i64, i64, const f32*, i64, i64, '
     "const f32*, f32*, i64, void (*)(void*, i64, i64, i64, i64), void*);"
+)
+CHAIN_DECLARATION = (
+    f'{LINK}extern "C" int {PRODUCT_NAME}_chain(i64, const f32*, i64, const ProductLink*, f32*, '
+    "f32*, i64);"
 )

@@ -126,7 +126,7 @@ def test_what_is_added_stays_whole(schedules: list[Schedule]) -> None:
     assert_near(Residual().eval(), torch.randn(3, 16, 40, 37))
     assert lengths(schedules) == [3]
     (chain,) = schedules[0].chains()
-    assert len(chain.between()) == 2
+    assert len(chain.between) == 2
 
 
 class Wanted(nn.Module):
