@@ -48,7 +48,7 @@ enum { LINE_LANES = 16, AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef void (*Epilogue)(void**, i64, i64, i64, i64);
-#if defined(__AVX__) && !defined(__AVX512F__)
+#if defined(__AVX__)
 enum { STREAMS = 1 };
 #else
 enum { STREAMS = 0 };

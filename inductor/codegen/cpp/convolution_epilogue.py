@@ -61,15 +61,17 @@ def print_convolution_epilogue(
 
 
 def _print_loops(scope: Scope, end: str, beside: Sequence[Op]) -> None:
-    """beside: what is read from memory; that of the next tile is fetched now."""
+    """beside: what is read from memory; that of the next but one tile is fetched now, into the
+    second cache: the first one waits for no more than some twenty lines at a time, and those of the
+    next tile's result and left side are among them."""
     count, writer = range(len(scope.nest.ops)), scope.writer
     with writer.block("for (i64 x = x0; x < x1; ++x) {"), scope.nested("x"):
         scope.print_ready(count)
         _, channels = scope.nest.loops
         for op in beside:
-            place = f"(x + x1 - x0) * {channels.extent} + r0 + r"
+            place = f"(x + 2 * (x1 - x0)) * {channels.extent} + r0 + r"
             writer.line(f"for (int r = 0; r < usual; r += {CACHE_LINE // op.dtype.itemsize})")
-            writer.line(f"  __builtin_prefetch({op.buffer} + {place});")
+            writer.line(f"  __builtin_prefetch({op.buffer} + {place}, 0, 2);")
         writer.line("#pragma omp simd")
         with writer.block(f"for (i64 r = r0; r < {end}; ++r) {{"), scope.nested("r"):
             scope.print_ready(count, stores=True)
