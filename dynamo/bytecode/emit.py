@@ -105,7 +105,7 @@ class Emitter:
 
     def jump_if(self, op: str, target: Raw) -> None:
         """A conditional forward jump on the top of the stack."""
-        if VERSION.needs_bool_for_jump and op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+        if VERSION.needs_bool and op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
             self.emit("TO_BOOL")
         self.emit(VERSION.jump_if[op][0], target=target)
 

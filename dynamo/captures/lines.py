@@ -34,7 +34,7 @@ def text_of_lines(code: CodeType) -> str:
 def _with_lines(code: CodeType) -> Iterator[tuple[int, str]]:
     line = code.co_firstlineno
     for instruction in dis.get_instructions(code):
-        line = instruction.starts_line if type(instruction.starts_line) is int else line
+        line = (instruction.positions and instruction.positions.lineno) or line
         value = instruction.argval
         if type(value) is CodeType:
             try:

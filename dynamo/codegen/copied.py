@@ -30,6 +30,8 @@ def copy_instruction(
     if instruction.op == "LOAD_METHOD":
         emitter.load_attr(instruction.arg[0])
         return
+    if instruction.op == "UNARY_NOT" and VERSION.needs_bool:
+        emitter.emit("TO_BOOL")  # which stood before it, as an instruction that does nothing
     source = decoded.raw
     for item in source.instructions[instruction.start : instruction.end]:
         copy = Raw(item.name, item.arg, item.slots, None, item.position)

@@ -843,7 +843,7 @@ def run():
 """)
 program("conditions and loops of torch", """
 def f(x):
-    return torch.cond(x.sum() > 0, lambda x: x * <<2|3>>, lambda x: x, (x,))
+    return torch.cond(x.sum() > 0, lambda x: x * <<2|3>>, lambda x: -x, (x,))
 def run():
     return [pair(f, torch.rand(3))]
 """)

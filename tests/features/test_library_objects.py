@@ -379,4 +379,7 @@ def test_one_graph(name: str, text: str) -> None:
 @pytest.mark.parametrize("name,text", BREAKING, ids=[name for name, _ in BREAKING])
 def test_breaking(name: str, text: str) -> None:
     check(text, SETUP, graphs=None)
-    assert codes_of(text, SETUP) == set(name.partition(": ")[2].split())
+    wanted = set(name.partition(": ")[2].split())
+    if sys.version_info >= (3, 12) and name.startswith("it "):
+        wanted.discard("value_unknown")  # of a list comprehension, which is no function any more
+    assert codes_of(text, SETUP) == wanted

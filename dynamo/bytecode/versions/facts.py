@@ -23,7 +23,8 @@ class VersionFacts:
     jumps: real opcode -> 1 (forward) or -1 (backward), relative to the next instruction.
     slot_ops, slot_pair_ops: opcodes whose argument is a local or cell (or two of them).
     null_first: NULL lies below the callable (before 3.13) or above it.
-    precall, needs_bool_for_jump, kw_names_on_stack: calling and branching conventions.
+    precall, call_kw: calling conventions.
+    needs_bool: conditional jumps and UNARY_NOT take nothing but True and False.
     jump_if: normalised conditional jump -> (forward opcode, backward opcode).
     exhausted_skip: instructions at the target of FOR_ITER that the evaluator jumps over.
     send_keeps_receiver: SEND leaves the receiver below the returned value.
@@ -36,7 +37,7 @@ class VersionFacts:
     slot_pair_ops: frozenset[str]
     null_first: bool
     precall: bool
-    needs_bool_for_jump: bool
+    needs_bool: bool
     jump_if: dict[str, tuple[str, str]]
     exhausted_skip: int
     send_keeps_receiver: bool

@@ -43,7 +43,7 @@ FACTS = VersionFacts(
     slot_pair_ops=frozenset(),
     null_first=True,
     precall=True,
-    needs_bool_for_jump=False,
+    needs_bool=False,
     jump_if={f"POP_JUMP_{test}": (f"POP_JUMP_FORWARD_{test}", f"POP_JUMP_BACKWARD_{test}")
              for test in CONDITIONS},
     exhausted_skip=0,

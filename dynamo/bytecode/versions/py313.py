@@ -27,7 +27,7 @@ FACTS = VersionFacts(
     ),
     null_first=False,
     precall=False,
-    needs_bool_for_jump=True,
+    needs_bool=True,
     jump_if={f"POP_JUMP_{test}": (f"POP_JUMP_{test}", "") for test in CONDITIONS},
     exhausted_skip=2,
     send_keeps_receiver=True,

@@ -56,6 +56,10 @@ ERRORS = frozenset({"strict", "ignore", "replace", "backslashreplace", "xmlcharr
                     "namereplace", "surrogateescape", "surrogatepass"})
 
 foldable([sys.intern])
+# What `os.path` takes from C, from Python 3.12 and 3.13 on.
+PATHS = vars(sys.modules[os.name])
+foldable(PATHS[name] for name in ("_path_normpath", "_path_splitroot", "_path_splitroot_ex")
+         if name in PATHS)
 COMPILE_PATTERN: Any = re._compiler.compile  # type: ignore[attr-defined]
 FILES = (io.TextIOWrapper, io.StringIO)
 INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))

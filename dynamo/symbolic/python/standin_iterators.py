@@ -176,6 +176,31 @@ def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _pairwise(iter(iterable))
 
 
+def _batched(iterable: Iterator[Any], n: int, strict: bool) -> Iterator[Any]:
+    batch: list[Any] = []
+    for item in iterable:
+        batch.append(item)
+        if len(batch) == n:
+            yield tuple(batch)
+            batch = []
+    if not batch:
+        return
+    if strict:
+        raise ValueError("batched(): incomplete batch")
+    yield tuple(batch)
+
+
+if hasattr(itertools, "batched"):  # since Python 3.12, where it does not take `strict`
+
+    @stands_in(itertools.batched, generator=_batched, n=is_index)
+    def batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterator[Any]:
+        if strict and sys.version_info < (3, 13):
+            raise TypeError("'strict' is an invalid keyword argument for batched()")
+        if n < 1:
+            raise ValueError("n must be at least one")
+        return _batched(iter(iterable), n, strict)
+
+
 def _product(*iterables: Any, repeat: int) -> Iterator[Any]:
     pools = iterables * repeat
     if not all(pools):
