@@ -124,13 +124,25 @@ struct Plain {
         to[r * n + done] = sums[done * WIDE + r] + (start ? start[done] : 0);
   }
 
+  // Rows r0.. of the result, `columns` of each: part `part` of `parts` of these is fetched to be
+  // written. Where the result is large, its lines would come from memory when they are stored.
+  void expect(i64 r0, i64 j0, i64 columns, i64 part, i64 parts) const {
+    const i64 rows = m - r0 < WIDE ? m - r0 : WIDE;
+    for (i64 r = rows * part / parts; r < rows * (part + 1) / parts; ++r) {
+      const f32* to = c + (r0 + r) * n + j0;
+      for (i64 j = 0; j < columns; j += LINE / 4) __builtin_prefetch(to + j, 1);
+      __builtin_prefetch(to + columns - 1, 1);
+    }
+  }
+
   // Columns j0.. of the result, HEIGHT at most, for panels first.. of a.
   // behind: columns that follow.
   void strip(i64 j0, i64 columns, i64 first, i64 last, i64 behind) const {
     f32 sums[HEIGHT * WIDE] __attribute__((aligned(64)));
     const f32* rows = w + j0 * ldw;
     // The next rows of the weight are fetched while these are used.
-    const i64 lines = up(k * 4, LINE), parts = (last - first) * up(k, ROUND) * up(columns, BLOCK);
+    const i64 lines = up(k * 4, LINE), tiles = up(k, ROUND) * up(columns, BLOCK);
+    const i64 parts = (last - first) * tiles;
     const Next next = {
         (const char*)(rows + columns * ldw), behind < HEIGHT ? behind : HEIGHT, lines, ldw * 4};
     i64 part = 0;
@@ -139,6 +151,7 @@ struct Plain {
       for (i64 p = 0; p < k; p += ROUND) {
         const i64 depth = k - p < ROUND ? k - p : ROUND;
         for (i64 j = 0; j < columns; j += BLOCK) {
+          expect(i * WIDE, j0, columns, part % tiles, tiles);
           Ahead more = ahead(next, part++, parts, depth);
           const i64 height = columns - j < BLOCK ? columns - j : BLOCK;
           add_rows_of<BLOCK>(height, rows + j * ldw + p, ldw, panel + p * WIDE, depth,
