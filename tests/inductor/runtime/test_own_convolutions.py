@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -510,3 +511,13 @@ def test_what_is_measured_is_kept() -> None:
                 dynamo.reset()
                 torch.testing.assert_close(dynamo.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
     assert len(calls) <= 1
+
+
+def test_depthwise_convolutions_are_ours_where_times_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"packed": 0.0, "ours": math.log(1.05), "winograd": math.log(1.2)}
+    monkeypatch.setattr(library_convolutions, "compare", lambda *_, **__: found)
+    ours = load_convolver(cache_store(), need_toolchain(cache_store()))
+    usual = Geometry(1, 64, (20, 20), 64, (20, 20), (3, 3), (1, 1), (1, 1), (1, 1))
+    for geometry, way in ((usual, "packed"), (replace(usual, groups=64), "ours")):
+        ratios = library_convolutions._measure(geometry, ours, False, 1)
+        assert library_convolutions._least(ratios) == way
