@@ -108,13 +108,8 @@ struct Plain {
     for (; done + LANES <= columns; done += LANES) {
       Vector more = start ? (Vector) * (const Loose*)(start + done) : Vector{};
       i64 r = 0;
-      for (; r + LANES <= rows; r += LANES) {
-        f32 tile[LANES * LANES] __attribute__((aligned(64)));
-        turn(sums + done * WIDE + r, WIDE, tile, LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i)
-          *(Loose*)(to + (r + i) * n + done) = (Loose)(*(const Vector*)(tile + i * LANES) + more);
-      }
+      for (; r + LANES <= rows; r += LANES)
+        turn_and_add<true>(sums + done * WIDE + r, WIDE, to + r * n + done, n, more);
       for (; r < rows; ++r)
         for (int j = 0; j < LANES; ++j)
           to[r * n + done + j] = sums[(done + j) * WIDE + r] + more[j];

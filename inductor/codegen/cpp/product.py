@@ -25,6 +25,7 @@ from inductor.codegen.cpp.plain_product import PLAIN_TEXT
 from inductor.codegen.cpp.product_chain import CHAIN_ENTRY, CHAIN_TEXT, LINK
 from inductor.codegen.cpp.product_tiles import TILES_TEXT
 from inductor.codegen.cpp.registers import REGISTERS
+from inductor.codegen.cpp.turns import TURNS_TEXT
 
 _TEXT = r"""
 typedef long i64;
@@ -90,31 +91,6 @@ static inline __attribute__((always_inline)) void fetch(Ahead& more) {
 """
 
 _PRODUCT = r"""
-// LANES rows of LANES numbers, `from` apart, become the columns of rows that are `apart` apart.
-static void turn(const f32* b, i64 from, f32* to, i64 apart) {
-  Vector x[LANES], y[LANES];
-#pragma GCC unroll 16
-  for (int i = 0; i < LANES; ++i) x[i] = *(const Loose*)(b + i * from);
-#pragma GCC unroll 4
-  for (int step = 1; step < LANES; step *= 2) {
-    Lanes low, high;
-    for (int j = 0; j < LANES; ++j) {
-      low[j] = j & step ? LANES + j - step : j;
-      high[j] = j & step ? LANES + j : j + step;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) {
-      if (i & step) continue;
-      y[i] = __builtin_shuffle(x[i], x[i + step], low);
-      y[i + step] = __builtin_shuffle(x[i], x[i + step], high);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) x[i] = y[i];
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < LANES; ++i) *(Vector*)(to + i * apart) = x[i];
-}
-
 // One panel of b, [depth, COLUMNS], with zeros beyond its width.
 static void pack(const f32* b, i64 row, i64 column, i64 depth, i64 width, f32* to) {
   if (width < COLUMNS) {
@@ -390,7 +366,7 @@ EXPORT int PRODUCT(
 
 # Rows that are a multiple of so many numbers apart fall into the same sets of a cache.
 ALIAS = 1024
-_TILES = (ASSEMBLY_TEXT, TILES_TEXT)
+_TILES = (ASSEMBLY_TEXT, TILES_TEXT, TURNS_TEXT)
 _OTHERS = (PLAIN_TEXT, FEW_ROWS_TEXT, CHAIN_TEXT)
 _PARTS = (REGISTERS, _TEXT, *_TILES, _PRODUCT, *_OTHERS, _ENTRIES, CHAIN_ENTRY)
 PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + "".join(_PARTS)
