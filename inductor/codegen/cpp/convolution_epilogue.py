@@ -53,7 +53,7 @@ def print_convolution_epilogue(
     with writer.block("if (r1 - r0 == usual) {"):
         _print_loops(Scope(nest, writer, _element), "r0 + usual", beside)
     with writer.block("else {"):
-        _print_loops(Scope(nest, writer, _element), "r1", [])
+        _print_blocks(Scope(nest, writer, _element))
     name = f"{kernel.name}_{pixels}_{channels}_epilogue"
     head = f"static void {name}(void** at, i64 x0, i64 x1, i64 r0, i64 r1) {{"
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
@@ -75,6 +75,22 @@ def _print_loops(scope: Scope, end: str, beside: Sequence[Op]) -> None:
         writer.line("#pragma omp simd")
         with writer.block(f"for (i64 r = r0; r < {end}; ++r) {{"), scope.nested("r"):
             scope.print_ready(count, stores=True)
+
+
+def _print_blocks(scope: Scope) -> None:
+    """Any number of channels: blocks of half as many as usual, and the rest."""
+    count, writer = range(len(scope.nest.ops)), scope.writer
+    with writer.block("for (i64 x = x0; x < x1; ++x) {"), scope.nested("x"):
+        scope.print_ready(count)
+        writer.line("i64 begin = r0;")
+        for head, end in (
+            ("for (; begin + usual / 2 <= r1; begin += usual / 2) {", "begin + usual / 2"),
+            ("{", "r1"),
+        ):
+            with writer.block(head), scope.nested("r"):
+                writer.line("#pragma omp simd")
+                with writer.block(f"for (i64 r = begin; r < {end}; ++r) {{"):
+                    scope.print_ready(count, stores=True)
 
 
 def _element(buffer: str, index: Index) -> str:

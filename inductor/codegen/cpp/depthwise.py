@@ -1,10 +1,12 @@
 """Convolutions of our own in which each channel is convolved with a window of its own, as C++.
 
-What is here: the text of a function of the library of convolutions (`convolution.py`). A few pixels
-of a line times two vectors of channels stay in registers while all taps of the window are added up.
-A band of lines that fits the second cache is read in order; then it is taken through for as many
-channels at a time as the first cache holds of the pixels for a tile. Nothing is copied: at the
-borders only the taps inside of the image are added up.
+What is here: the text of a function of the library of convolutions (`convolution.py`). Up to eight
+pixels of a line times a vector of channels stay in registers while all taps of the window are added
+up; each column of the image that they read is loaded once for a row of the window (windows of
+another width than three and five, or with holes: for each tap). A band of lines that fits the
+second cache is read in order; then it is taken through for as many channels at a time as the first
+cache holds of the lines that one line reads. Nothing is copied: at the borders only the taps inside
+of the image are added up.
 
 The weight comes as blocks of LANES channels, all taps of each; the last block ends with the last
 channel, and may hold channels of the one before, too.
@@ -15,7 +17,7 @@ from __future__ import annotations
 from inductor.codegen.cpp.convolution_chain import CHAIN_PARTS
 
 DEPTHWISE = CHAIN_PARTS + r"""
-enum { NEAR_TILE = 20 << 10, NEAR_BAND = 200 << 10, WIDTH = 4, LINE_BYTES = 64 };
+enum { NEAR_LINES = 24 << 10, NEAR_BAND = 200 << 10, WIDTH = 4, LINE_BYTES = 64 };
 #define OPAQUE(pointer) asm("" : "+r"(pointer))
 
 struct Depthwise {
@@ -40,8 +42,8 @@ struct Depthwise {
     i64 top, bottom, left, right;
   };
 
-  // V blocks of R pixels of a line, U sums of each. K: the width of the window, if it is known.
-  template <int K, int R, int V, int U>
+  // V blocks of R pixels of a line, U sums of each.
+  template <int R, int V, int U>
   inline __attribute__((always_inline)) void sum_up(const f32* from, i64 block, const Taps& t,
                                                     f32* to) const {
     Vector sum[U][R][V];
@@ -58,7 +60,7 @@ struct Depthwise {
       }
     Vector low = {}, high = {};
     if (bounds) low += bounds[0], high += bounds[1];
-    i64 right = K ? K : t.right - t.left;
+    i64 right = t.right - t.left;
     for (i64 y = t.top; y < t.bottom; ++y, from += row, w += wide * LANES) {
       const f32 *p = from, *q = from + 3 * s, *b = w;
       auto add = [&](int u) __attribute__((always_inline)) {
@@ -77,15 +79,10 @@ struct Depthwise {
         OPAQUE(q);
       };
       i64 k = 0;
-      if constexpr (K > 0) {
-#pragma GCC unroll 3
-        for (int n = 0; n < K; ++n) add(n % U);
-      } else {
-        for (; k + U <= right; k += U)
+      for (; k + U <= right; k += U)
 #pragma GCC unroll 2
-          for (int u = 0; u < U; ++u) add(u);
-        for (; k < right; ++k) add(0);
-      }
+        for (int u = 0; u < U; ++u) add(u);
+      for (; k < right; ++k) add(0);
     }
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v)
@@ -98,11 +95,89 @@ struct Depthwise {
   }
 
   // The blocks [block, end) of R pixels.
-  template <int K, int R, int U>
+  template <int R, int U>
   void tile(const f32* from, i64 block, i64 end, const Taps& t, f32* to) const {
     i64 whole = least(end, channels / LANES);
-    for (; block + 2 <= whole; block += 2) sum_up<K, R, 2, U>(from, block, t, to);
-    for (; block < end; ++block) sum_up<K, R, 1, U>(from, block, t, to);
+    for (; block + 2 <= whole; block += 2) sum_up<R, 2, U>(from, block, t, to);
+    for (; block < end; ++block) sum_up<R, 1, U>(from, block, t, to);
+  }
+
+  // P pixels of a line, S pixels of the image apart, of one block; the window is K wide. Each
+  // column of what they read is loaded once. [left, right): those that lie in the image, if some
+  // do not.
+  template <int K, int S, int P, bool EDGE>
+  void by_columns(const f32* from, const f32* w, const Taps& t, i64 left, i64 right,
+                  const f32* start, f32* to) const {
+    constexpr int N = (P - 1) * S + K;
+    Vector sum[P];
+#pragma GCC unroll 8
+    for (int r = 0; r < P; ++r) sum[r] = start ? (Vector) * (const Loose*)start : Vector{};
+    i64 row = apart_y * width * channels;
+    for (i64 y = t.top; y < t.bottom; ++y, from += row, w += K * LANES) {
+      Vector taps[K];
+#pragma GCC unroll 5
+      for (int k = 0; k < K; ++k) {
+        taps[k] = *(const Loose*)(w + k * LANES);
+        HOLD(taps[k]);
+      }
+      const f32* p = from;
+#pragma GCC unroll 20
+      for (int n = 0; n < N; ++n, p += channels) {
+        OPAQUE(p);
+        if (EDGE && (n < left || n >= right)) continue;
+        const Vector x = *(const Loose*)p;
+#pragma GCC unroll 8
+        for (int r = 0; r < P; ++r)
+          if (n >= r * S && n < r * S + K) ADD_PRODUCT(sum[r], x, taps[n - r * S]);
+      }
+    }
+    Vector low = {}, high = {};
+    if (bounds) {
+      low += bounds[0], high += bounds[1];
+#pragma GCC unroll 8
+      for (int r = 0; r < P; ++r) CLAMP(sum[r], low, high);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < P; ++r) *(Loose*)(to + r * channels) = (Loose)sum[r];
+  }
+
+  // The blocks [block, end) of P pixels from `pixel` on.
+  template <int K, int S, int P>
+  i64 pixels_of(const f32* from, i64 pixel, i64 block, i64 end, const Taps& t, f32* to) const {
+    i64 first = pixel * S - pad_x, columns = (P - 1) * S + K;
+    i64 left = first < 0 ? -first : 0, right = least(width - first, columns);
+    from += t.top * apart_y * width * channels + pixel * S * channels, to += pixel * channels;
+    for (; block < end; ++block) {
+      i64 c = least(block * LANES, channels - LANES);
+      const f32 *w = weight + (block * tall + t.top) * K * LANES, *start = bias ? bias + c : 0;
+      if (left || right < columns)
+        by_columns<K, S, P, true>(from + c, w, t, left, right, start, to + c);
+      else
+        by_columns<K, S, P, false>(from + c, w, t, left, right, start, to + c);
+    }
+    return P;
+  }
+
+  // Some pixels from `pixel` on: how many.
+  template <int K, int S>
+  i64 some_pixels(const f32* from, i64 pixel, i64 block, i64 end, const Taps& t, f32* to) const {
+    i64 left = out_width - pixel;
+    if (left == 7 || left == 14) return pixels_of<K, S, 7>(from, pixel, block, end, t, to);
+    if (left >= 8) return pixels_of<K, S, 8>(from, pixel, block, end, t, to);
+    if (left >= 4) return pixels_of<K, S, 4>(from, pixel, block, end, t, to);
+    if (left >= 2) return pixels_of<K, S, 2>(from, pixel, block, end, t, to);
+    return pixels_of<K, S, 1>(from, pixel, block, end, t, to);
+  }
+
+  bool is_usual() const {
+    return apart_x == 1 && (wide == 3 || wide == 5) && (step_x == 1 || step_x == 2);
+  }
+
+  i64 usual_pixels(const f32* from, i64 pixel, i64 block, i64 end, const Taps& t, f32* to) const {
+    if (wide == 3 && step_x == 1) return some_pixels<3, 1>(from, pixel, block, end, t, to);
+    if (wide == 3) return some_pixels<3, 2>(from, pixel, block, end, t, to);
+    if (step_x == 1) return some_pixels<5, 1>(from, pixel, block, end, t, to);
+    return some_pixels<5, 2>(from, pixel, block, end, t, to);
   }
 
   // The blocks [block, end) of one line.
@@ -118,24 +193,24 @@ struct Depthwise {
       const f32* at = from + pixel * step_x * channels;
       f32* into = to + pixel * channels;
       count = 1;
-      if (pixel < inside || pixel >= outside) {
+      if (is_usual()) {
+        count = usual_pixels(from, pixel, block, end, t, to);
+      } else if (pixel < inside || pixel >= outside) {
         i64 place = pixel * step_x - pad_x;
         t.left = 0, t.right = wide;
         while (t.left < wide && place + t.left * apart_x < 0) ++t.left;
         while (t.right > t.left && place + (t.right - 1) * apart_x >= width) --t.right;
-        tile<0, 1, 2>(at, block, end, t, into);
+        tile<1, 2>(at, block, end, t, into);
       } else {
         t.left = 0, t.right = wide;
         count = least(outside - pixel, WIDTH);
-        if (count == 4 && wide == 3) tile<3, 4, 1>(at, block, end, t, into);
-        else if (count == 4) tile<0, 4, 1>(at, block, end, t, into);
-        else if (count == 3) tile<0, 3, 1>(at, block, end, t, into);
-        else if (count == 2) tile<0, 2, 2>(at, block, end, t, into);
-        else tile<0, 1, 2>(at, block, end, t, into);
+        if (count == 4) tile<4, 1>(at, block, end, t, into);
+        else if (count == 3) tile<3, 1>(at, block, end, t, into);
+        else if (count == 2) tile<2, 2>(at, block, end, t, into);
+        else tile<1, 2>(at, block, end, t, into);
       }
-      i64 first = line * out_width + pixel;
-      if (epilogue) epilogue(data, first, first + count, c, last);
     }
+    if (epilogue) epilogue(data, line * out_width, (line + 1) * out_width, c, last);
   }
 
   i64 rows_for(i64 count) const { return (count - 1) * step_y + (tall - 1) * apart_y + 1; }
@@ -158,11 +233,10 @@ struct Depthwise {
       __builtin_prefetch(base + at, 0, 2);
   }
 
-  // As many channels at a time as the first cache holds of what a tile reads.
+  // As many channels at a time as the first cache holds of the lines that one of the result reads.
   void by_blocks(i64 begin, i64 end) const {
-    i64 blocks = up(channels, LANES), pixels = (WIDTH - 1) * step_x + (wide - 1) * apart_x + 1;
-    i64 most = NEAR_TILE / (tall * pixels * LANES * 4) / 2 * 2;
-    if (most < 2) most = 2;
+    i64 blocks = up(channels, LANES), most = NEAR_LINES / (tall * width * LANES * 4);
+    if (most < 1) most = 1;
     for (i64 block = 0; block < blocks; block += most)
       for (i64 l = begin; l < end; ++l) line(l, block, least(block + most, blocks));
   }

@@ -452,7 +452,7 @@ def test_without_time_most_answers_decide(
     geometry = Geometry(1, channels, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
     asked = SimpleNamespace(
         ratios={"one": {"ours": ratio}, "other": {"ours": ratio, "winograd": other}}, library=convolver, measured=False, with_ours=True,
-        _is_followed=lambda node: False, kind=lambda node, geometry: "a third",
+        _is_followed=lambda node: False, _is_linked=lambda node: False, kind=lambda node, geometry: "a third",
     )  # fmt: skip
     with trials.spending(0.0):
         use = library_convolutions.Convolutions.fastest
