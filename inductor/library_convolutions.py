@@ -31,6 +31,7 @@ from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
 from inductor.runtime.trials import compare, is_time_left, measuring, noise
+from inductor.scheduler.convolution_chains import FEWEST_BYTES, may_follow
 
 aten = torch.ops.aten
 # Below, what is measured is the calls.
@@ -38,6 +39,8 @@ FEWEST_OPERATIONS = 1 << 18
 PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
 Ratios = dict[str, float]
 """Logarithms of the time of each way of ours over oneDNN's."""
+IN_A_CHAIN = 0.25
+"""What ours may take more where its operand or its result then stays in a cache."""
 MOST_SECONDS = 0.06
 # Larger convolutions are measured with fewer images, or fewer rows of one (operations: a thread's).
 MOST_BYTES, MOST_OPERATIONS, FEWEST_ROWS = 1 << 26, 1 << 27, 16
@@ -57,6 +60,7 @@ class Convolutions:
         self.preparer = preparer
         self.store = store
         self.threads = threads
+        self.nodes: dict[str, Any] = {node.name: node for node in graph.nodes}
         self.readers: dict[str, list[Any]] = {}
         for node in graph.nodes:
             for name in node.reads():
@@ -120,17 +124,19 @@ class Convolutions:
             return PACKED_WAY
         if not has_onednn(*PACKED):
             return PACKED_WAY
-        name = self.kind(node, geometry)
+        name, margin = self.kind(node, geometry), IN_A_CHAIN if self._is_linked(node) else 0.0
         if name not in self.ratios:
             ours = self.library
             if ours is None or config.library_kernels != "measure":
                 return PACKED_WAY
             if not is_time_left():
-                return _least(usual_ratios(self.ratios.values(), geometry))
+                return _least(usual_ratios(self.ratios.values(), geometry), margin)
             followed = self._is_followed(node)
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
-        return PACKED_WAY if self.library is None else _least(self.ratios[name])
+        if self.library is None:
+            return PACKED_WAY
+        return _least(self.ratios[name], margin)
 
     def _fastest_own(self, node: ExternKernel, geometry: Geometry) -> str:
         """The same without any library's."""
@@ -147,6 +153,22 @@ class Convolutions:
         if others or not isinstance(reader, ComputedBuffer) or reader.kind != "pointwise":
             return False
         return node.layout is not None and reader.layout.numel() == node.layout.numel()
+
+    def _is_linked(self, node: ExternKernel) -> bool:
+        """Whether our own may be computed in strips with the one before or behind it."""
+        made: Any = self.readers[node.name][0] if self._is_followed(node) else node
+        behind = self.readers.get(made.name, [])
+        if len(behind) == 1 and _are_linked(node, made, behind[0]):
+            return True
+        x = node.args[0]
+        made = self.nodes.get(x.buffer) if isinstance(x, ViewRef) else None
+        if made is None or len(self.readers[made.name]) != 1:
+            return False
+        if isinstance(made, ExternKernel):
+            return _are_linked(made, made, node)
+        before = [self.nodes.get(name) for name in made.reads()]
+        calls = [one for one in before if isinstance(one, ExternKernel) and self._is_followed(one)]
+        return any(_are_linked(one, made, node) for one in calls)
 
     @functools.cached_property
     def library(self) -> Convolver | None:
@@ -182,6 +204,17 @@ class Convolutions:
         return replace(node, args=args, ours=True, winograd=winograd)
 
 
+def _are_linked(before: ExternKernel, made: Any, behind: Any) -> bool:
+    """Whether the convolution behind may run in strips with the one before. made: what that, maybe
+    with a kernel, stores."""
+    first = geometry_of(before)
+    second = geometry_of(behind) if isinstance(behind, ExternKernel) else None
+    if first is None or second is None or first.suits_winograd():
+        return False
+    is_read = isinstance(x := behind.args[0], ViewRef) and x.buffer == made.name
+    return is_read and may_follow(second) and made.layout.numel() * 4 >= FEWEST_BYTES
+
+
 def usual_ratios(measured: Collection[Ratios], geometry: Geometry) -> Ratios:
     """What most of the measured ones are like, for one that has not been measured."""
     ways = (OURS, WINOGRAD) if geometry.suits_winograd() else (OURS,)
@@ -189,9 +222,9 @@ def usual_ratios(measured: Collection[Ratios], geometry: Geometry) -> Ratios:
     return {way: statistics.fmean(ratios) for way, ratios in known.items() if ratios}
 
 
-def _least(ratios: Ratios) -> str:
+def _least(ratios: Ratios, margin: float) -> str:
     way = min(ratios, key=ratios.__getitem__, default=PACKED_WAY)
-    return way if ratios.get(way, 0.0) < 0 else PACKED_WAY
+    return way if ratios.get(way, 0.0) < margin else PACKED_WAY
 
 
 PACKED = ("_convolution_pointwise", "_reorder_convolution_weight")

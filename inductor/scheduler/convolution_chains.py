@@ -16,7 +16,13 @@ from dataclasses import replace
 
 import torch
 
-from inductor.ir.convolutions import MOST_LINKS, MOST_POINTERS, geometry_of, is_own_convolution
+from inductor.ir.convolutions import (
+    MOST_LINKS,
+    MOST_POINTERS,
+    Geometry,
+    geometry_of,
+    is_own_convolution,
+)
 from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
 from inductor.scheduler.domain import product as total
 from inductor.scheduler.memory import touched
@@ -67,6 +73,12 @@ def target_of(link: Link) -> str:
     return link.target if isinstance(link, FusedConvolution) else link.name
 
 
+def _geometry(link: Link) -> Geometry:
+    geometry = geometry_of(call_of(link))
+    assert geometry is not None
+    return geometry
+
+
 class _Finder:
     def __init__(self, graph: LoopGraph, schedule: Schedule) -> None:
         self.steps = schedule.steps
@@ -85,7 +97,7 @@ class _Finder:
         """Where the links of the longest chain that begins here stand."""
         found = [position]
         first = self.links[position]
-        if first is None or _weight_bytes(first) > MOST_FIRST_WEIGHT:
+        if first is None or _weight_bytes(_geometry(first)) > MOST_FIRST_WEIGHT:
             return found
         while len(found) < MOST_LINKS and (behind := self._next(found[-1])) is not None:
             if not self._can_move([*found, behind]):
@@ -104,7 +116,7 @@ class _Finder:
         behind = self.links[users[1]]
         if behind is None or layout.dtype is not torch.float32:
             return None
-        if layout.numel() * 4 < FEWEST_BYTES or not _is_cheap(behind):
+        if layout.numel() * 4 < FEWEST_BYTES or not may_follow(_geometry(behind)):
             return None
         return users[1] if _continues(link, behind, layout.numel()) else None
 
@@ -134,20 +146,18 @@ def _link(step: Step) -> Link | None:
     return step if fits and not call.winograd and geometry_of(call) is not None else None
 
 
-def _is_cheap(link: Link) -> bool:
-    """Whether its lines need little beside what has just been stored."""
-    geometry = geometry_of(call_of(link))
-    assert geometry is not None
+def may_follow(geometry: Geometry) -> bool:
+    """Whether lines of a convolution need little beside what has just been stored."""
     is_point = geometry.window == (1, 1) and geometry.padding == (0, 0)
-    return geometry.is_depthwise() or is_point and _weight_bytes(link) <= MOST_WEIGHT
+    return geometry.is_depthwise() or is_point and _weight_bytes(geometry) <= MOST_WEIGHT
 
 
 def _continues(link: Link, behind: Link, elements: int) -> bool:
     """Whether a link convolves just what the other one stores, of so many elements, and reads it
     nowhere else."""
     name, (x, *others) = target_of(link), call_of(behind).args
-    made, read = geometry_of(call_of(link)), geometry_of(call_of(behind))
-    assert isinstance(x, ViewRef) and made is not None and read is not None
+    made, read = _geometry(link), _geometry(behind)
+    assert isinstance(x, ViewRef)
     if x.buffer != name or x.offset or total(x.size) != elements:
         return False
     if (read.images, read.size, read.channels) != (made.images, made.out_size, made.out_channels):
@@ -158,9 +168,7 @@ def _continues(link: Link, behind: Link, elements: int) -> bool:
     )
 
 
-def _weight_bytes(link: Link) -> int:
-    geometry = geometry_of(call_of(link))
-    assert geometry is not None
+def _weight_bytes(geometry: Geometry) -> int:
     return geometry.out_channels * geometry.depth() * 4
 
 

@@ -210,3 +210,29 @@ def test_the_step_is_told_as_one(schedules: list[Schedule]) -> None:
     (chain,) = schedules[0].chains()
     assert isinstance(chain, ConvolutionChain) and chain.name in str(seen)
     assert str(chain) in str(schedules[0])
+
+
+@pytest.mark.parametrize(("ratio", "ours"), [(0.2, True), (0.3, False), (-0.1, True)])
+def test_a_link_may_take_a_little_more(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, ours: bool
+) -> None:
+    """ratio: the logarithm of the time of our own over the library's, each measured alone."""
+    monkeypatch.setattr(library_convolutions, "_measure", lambda *_: {"ours": ratio})
+    monkeypatch.setattr(library_convolutions.Convolutions, "save", lambda _: None)
+    monkeypatch.setattr(library_convolutions, "FEWEST_BYTES", 0)
+    found: dict[Any, tuple[bool, str]] = {}
+    fastest = library_convolutions.Convolutions.fastest
+
+    def kept(self: Any, node: Any, geometry: Any) -> str:
+        self.ratios.clear()
+        found[geometry] = self._is_linked(node), fastest(self, node, geometry)
+        return found[geometry][1]
+
+    monkeypatch.setattr(library_convolutions.Convolutions, "fastest", kept)
+    alone = nn.Conv2d(24, 64, 5, 2).eval()
+    with config.patch(library_kernels="measure"), torch.no_grad():
+        module = nn.Sequential(inverted(24, 56, 3, 1), nn.Tanh(), alone)
+        assert_near(module, torch.randn(2, 24, 40, 41))
+    way = "ours" if ours else "packed"
+    assert [*found.values()].count((True, way)) == 3 and len(found) == 4
+    assert (False, "ours" if ratio < 0 else "packed") in found.values()
