@@ -113,6 +113,20 @@ def test_groups(convolver: Convolver, seed: int) -> None:
         assert_right(made, x, weight, bias, *how, groups)
 
 
+@pytest.mark.parametrize("side", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_lines_of_each_length(convolver: Convolver, side: int, stride: int) -> None:
+    weight, bias = torch.randn(24, 1, side, side), torch.randn(24)
+    for width in range(1, 24):
+        for padding in (side // 2, side - 1, 0):
+            if width + 2 * padding < side:
+                continue
+            x = torch.randn(1, 24, side, width)
+            how = ((stride, stride), (1, padding), (1, 1))
+            made = convolve(convolver, x, weight, bias, *how, 1, groups=24)
+            assert_right(made, x, weight, bias, *how, 24)
+
+
 def test_infinite_weights_beside_an_image_are_left_out(convolver: Convolver) -> None:
     x, weight = torch.randn(2, 24, 9, 8), torch.randn(24, 1, 3, 3)
     weight[3, 0, 0, 0], weight[4, 0, 1, 1] = float("inf"), float("nan")
