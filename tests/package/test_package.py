@@ -20,6 +20,7 @@ import dynamo
 from dynamo.exc import GuardFailed, LoadError, Unsupported
 from dynamo.packaged import DTYPES, NUMBERS
 from examples.package import make
+from inductor.scheduler import convolution_chains
 
 ROOT = Path(__file__).parents[2]
 HEADERS = ROOT / "inductor" / "package" / "cpp"
@@ -171,6 +172,16 @@ class Convolutions(torch.nn.Module):
 
 def test_a_convolutional_net(runner: Path, tmp_path: Path) -> None:
     check(runner, tmp_path / "conv", Convolutions().eval(), lambda: ((torch.randn(2, 3, 20, 20),), {}))
+
+
+def test_convolutions_in_strips(
+    runner: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution_chains, "FEWEST_BYTES", 0)
+    nn = torch.nn
+    block = [nn.Conv2d(16, 48, 1), nn.ReLU6(), nn.Conv2d(48, 48, 3, 2, 1, groups=48), nn.SiLU()]
+    model = nn.Sequential(*block, nn.Conv2d(48, 24, 1)).eval()
+    check(runner, tmp_path / "strips", model, lambda: ((torch.randn(2, 16, 33, 31),), {}))
 
 
 @pytest.mark.long
