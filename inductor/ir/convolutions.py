@@ -76,10 +76,10 @@ def geometry_of(call: ExternKernel) -> Geometry | None:
     """The sizes of a convolution that our own can compute: one of float32 of two dimensions, from
     dense channels last to dense channels last, in sizes that are known. Groups: none, each channel
     one, or such that whole panels of any processor fall into each."""
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
     result = call.layout
     if call.target is not torch.ops.aten.convolution.default or call.kwargs or result is None:
         return None
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
     if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or transposed:
         return None
     if not isinstance(bias, ViewRef | None) or len(x.size) != 4 or result.offset:

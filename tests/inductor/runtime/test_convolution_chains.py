@@ -236,3 +236,22 @@ def test_a_link_may_take_a_little_more(
     way = "ours" if ours else "packed"
     assert [*found.values()].count((True, way)) == 3 and len(found) == 4
     assert (False, "ours" if ratio < 0 else "packed") in found.values()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_other_calls_are_no_links(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """A product before or behind a convolution, which reads what the other one makes."""
+    monkeypatch.setattr(library_convolutions, "FEWEST_BYTES", 0)
+    found: list[bool] = []
+    fastest = library_convolutions.Convolutions.fastest
+
+    def kept(self: Any, node: Any, geometry: Any) -> str:
+        found.append(self._is_linked(node))
+        return fastest(self, node, geometry)
+
+    monkeypatch.setattr(library_convolutions.Convolutions, "fastest", kept)
+    behind = [nn.Conv2d(16, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 36, 10)]
+    module = nn.Sequential(nn.Linear(64, 1024), nn.Unflatten(1, (16, 8, 8)), *behind)
+    with config.patch(library_kernels="measure"), torch.no_grad():
+        assert_near(module.eval() if before else module[1:].eval(), torch.randn(4, 64 if before else 1024))
+    assert found and not any(found)
