@@ -189,6 +189,12 @@ return sum(itertools.chain([x], (x * 2,), itertools.chain.from_iterable([[x]])))
 return list(itertools.accumulate([x, x, x]))[-1] + 1, list(itertools.accumulate([1, 2], initial=5)), list(itertools.accumulate([1, 2, 3], operator.mul))
 # it batched
 return x * len(list(itertools.batched([1, 2, 3], 2))) + 1 if hasattr(itertools, "batched") else x * 2 + 1
+# it batched words
+out = []
+for fn in (lambda: list(itertools.batched([1, 2, 3], 2, strict=False)), lambda: list(itertools.batched([1, 2, 3], 2, strict=True)), lambda: itertools.batched([1], 0), lambda: itertools.batched(3, 1), lambda: list(itertools.batched(iter("abcd"), n=3))):
+    try: out.append(fn() if hasattr(itertools, "batched") else 0)
+    except Exception as e: out.append((type(e).__name__, str(e)))
+return x + 1, out
 # partials
 f = functools.partial(torch.add, alpha=2); return f(x, x) + 1, functools.partial(OBJ.m, k=2)(), functools.partial(int, base=2)("10")
 # partial method

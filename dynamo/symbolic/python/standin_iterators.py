@@ -193,12 +193,12 @@ def _batched(iterable: Iterator[Any], n: int, strict: bool) -> Iterator[Any]:
 if hasattr(itertools, "batched"):  # since Python 3.12, where it does not take `strict`
 
     @stands_in(itertools.batched, generator=_batched, n=is_index)
-    def batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterator[Any]:
-        if strict and sys.version_info < (3, 13):
-            raise TypeError("'strict' is an invalid keyword argument for batched()")
+    def batched(iterable: Iterable[Any], n: int, *, strict: Any = Nothing) -> Iterator[Any]:
+        if strict is not Nothing and sys.version_info < (3, 13):
+            raise TypeError("batched() takes at most 2 arguments (3 given)")
         if n < 1:
             raise ValueError("n must be at least one")
-        return _batched(iter(iterable), n, strict)
+        return _batched(iter(iterable), n, strict is not Nothing and bool(strict))
 
 
 def _product(*iterables: Any, repeat: int) -> Iterator[Any]:
