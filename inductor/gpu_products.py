@@ -2,7 +2,7 @@
 
 In: a loop graph and its schedule, where all products are ATen's. Out: the same schedule where some
 products, and kernels that read them, are `TemplateKernel`s. By default a template is taken where it
-is likely to be faster (`codegen/triton/template_configs.py`); with a tuner each candidate runs
+is likely to be faster (`codegen/triton/template_likely.py`); with a tuner each candidate runs
 beside the library's product and the kernels behind it.
 """
 
@@ -26,10 +26,10 @@ from inductor.codegen.triton.template_configs import (
     candidate_blocks,
     is_alone,
     keep_to_rows,
-    likely_blocks,
     neighbours,
     why_not,
 )
+from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.ir.extent import Sizes, hint_of
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.products import Candidate, choose_disjoint, find_candidates, with_templates

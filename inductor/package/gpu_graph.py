@@ -26,7 +26,8 @@ from inductor.codegen.triton.print_kernel import (
     print_kernel,
 )
 from inductor.codegen.triton.template import TemplateSource, print_template
-from inductor.codegen.triton.template_configs import candidate_blocks, likely_blocks
+from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.config import config, does
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts

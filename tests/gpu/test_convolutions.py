@@ -13,7 +13,8 @@ import torch.nn.functional as F
 import dynamo
 from dynamo.base.config import config
 from inductor import for_gpu, gpu_products, metrics
-from inductor.codegen.triton.template_configs import candidate_blocks, likely_blocks
+from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.scheduler.schedule import TemplateKernel
 from tests.gpu.support import DTYPES, check, data
 

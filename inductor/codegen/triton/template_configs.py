@@ -1,21 +1,17 @@
-"""Blocks of product templates: what is tried, and what is likely to beat the library unmeasured.
+"""Blocks of product templates: what is tried where each is measured.
 
 The figures are those of a large device (132 multiprocessors, 228 KiB of shared memory each).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
-from inductor.codegen.triton.tiling import SLOW
-from inductor.codegen.triton.window import can_describe_window, takes_taps, terms_of
+from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
-from inductor.ir.graph import Layout
-from inductor.scheduler.schedule import Blocks, Kernel, Product, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Product, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
 DESCRIBED = (  # all of them where `config.descriptors` is set
@@ -54,25 +50,6 @@ MOST_SPLITS = 8
 FEWEST_ELEMENTS = 16  # of a tile, for each thread
 LEAST_STEPS = 4  # of a program that shares a sum
 ALIGNMENT = 16  # bytes, of what a descriptor describes
-# In a microsecond: operations of products, the library's and ours, bytes, instructions of a lane.
-LIBRARY_RATE, OWN_RATE = 650e6, 480e6
-BANDWIDTH, OWN_BANDWIDTH = 4.2e6, 3.4e6
-LANES = 28e6
-# Of convolutions through windows, by the columns of a tile (64 channels or more; measured alike).
-WINDOW_RATES = {32: (200e6, 200e6), 64: (417e6, 343e6), 128: (530e6, 517e6), 256: (530e6, 600e6)}
-# Of persistent programs through descriptors with something behind the product.
-DESCRIBED_RATE, DESCRIBED_LANES, DESCRIBED_GAIN = 577e6, 42e6, 0.93
-ALONE_ON_CHIP = 1.18  # times the rate, where tiles do not fill the device
-FEW_CHANNELS_RATES = (99e6, 121e6)
-LAUNCH = 2.0  # microseconds
-CACHED = 24 << 20  # bytes that are still in the cache when the next kernel reads them
-RESIDENT = 2  # programs of a multiprocessor
-SHALLOW = 32  # terms of a sum
-SUMS_OF_THREAD = 64
-GAIN = 0.75  # of the library's time, as the estimates are rough
-WINDOW_GAIN = 0.93
-ALL_CHANNELS = 64  # of a step
-SLOW_OPERATION = 8
 
 
 def is_alone(template: TemplateKernel) -> bool:
@@ -106,12 +83,12 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
         found = SINGLE
     elif hint_of(first.m) <= FEW:
         found = FEW_ROWS
-    elif first.window is not None and _width(template) == 1:
+    elif first.window is not None and width_of(template) == 1:
         found = WINDOWS
         boxed = _boxed(first) if can_describe(template) else ()
     else:
-        found = PAIR if _width(template) > 1 else LARGE
-        if _width(template) == 1 and can_describe(template):
+        found = PAIR if width_of(template) > 1 else LARGE
+        if width_of(template) == 1 and can_describe(template):
             found += DESCRIBED if config.descriptors else (FULL_DEVICE,)
     widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
     deepest = max(LEAST, power_of_two(_terms(first)))
@@ -183,10 +160,10 @@ def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool
         return False
     if blocks.rows * blocks.columns < FEWEST_ELEMENTS * blocks.warps * 32 and hint_of(one.m) > FEW:
         return False
-    return _programs(blocks, one) >= min(_programs(best, one), MULTIPROCESSORS // 2)
+    return programs_of(blocks, one) >= min(programs_of(best, one), MULTIPROCESSORS // 2)
 
 
-def _programs(blocks: Blocks, one: Product) -> int:
+def programs_of(blocks: Blocks, one: Product) -> int:
     tiles = up_to_multiple(hint_of(one.m), blocks.rows)
     tiles *= up_to_multiple(hint_of(one.n), blocks.columns)
     return tiles * hint_of(one.batch) * blocks.splits
@@ -205,14 +182,14 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
             return False
     if blocks.splits > 1 and (blocks.splits - 1) * blocks.depth >= template.products()[0].k:
         return False  # somebody would have nothing to do
-    width = _width(template)
+    width = width_of(template)
     itemsize = template.products()[0].dtype.itemsize
     shared = blocks.stages * (blocks.rows + width * blocks.columns) * blocks.depth * itemsize
     registers = blocks.rows * blocks.columns * width // (blocks.warps * 32)
     return 2 <= blocks.stages <= 6 and shared <= MOST_SHARED and registers <= MOST_REGISTERS
 
 
-def _width(template: TemplateKernel) -> int:
+def width_of(template: TemplateKernel) -> int:
     return max(len(part.products) for part in template.parts)
 
 
@@ -235,152 +212,3 @@ def can_describe(template: TemplateKernel) -> bool:
             if steps[1] * size % ALIGNMENT or view.offset * size % ALIGNMENT:
                 return False
     return True
-
-
-def _moves_in_words(one: Product) -> bool:
-    """Whether the right operand comes 16 bytes at a time."""
-    dense, step = sorted(one.right.stride[-2:], key=hint_of)
-    return dense == 1 and hint_of(step) * one.dtype.itemsize % ALIGNMENT == 0
-
-
-def likely_blocks(
-    template: TemplateKernel, layouts: Mapping[str, Layout] | None = None
-) -> TemplateKernel | None:
-    """The template with blocks with which it is surely faster; None where that is not known.
-    layouts: of the buffers that it touches; without them, many rows are not looked at."""
-    first = template.products()[0]
-    if first.dtype.itemsize != 2 or first.batch != 1 or template.prologues():
-        return None  # a prologue is seldom faster than the kernel that it is
-    if not template.epilogues() and len(template.parts) == 1:
-        return None
-    if first.window is not None:
-        return None if layouts is None else _for_window(template, layouts)
-    if not all(_moves_in_words(product) for product in template.products()):
-        return None
-    if hint_of(first.m) > FEW:
-        return None if layouts is None else _for_many_rows(template, layouts)
-    # What reads weights once is as fast as memory is; the launches of other kernels are saved.
-    if _width(template) > 1:
-        blocks = Blocks(16, 64, 128, 4, 4)
-    elif len(template.parts) > 1:
-        blocks = Blocks(16, 32, 128, 2, 5)
-    else:
-        blocks = Blocks(16, 32, 256, 4, 4)
-    return replace(template, blocks=blocks)
-
-
-def _for_many_rows(
-    template: TemplateKernel, layouts: Mapping[str, Layout]
-) -> TemplateKernel | None:
-    """Products that wait for memory, as 1x1 convolutions of few channels: their result does not
-    have to be stored and read again for what follows. And larger ones that fill the device, with
-    GELU behind them, say: about as fast as the library's."""
-    one = template.products()[0]
-    if len(template.products()) != 1 or any(type(n) is not int for n in (one.n, one.k)):
-        return None
-    tried = [(_for_memory(one), GAIN)]
-    if can_describe(template):
-        tried.append((FULL_DEVICE, DESCRIBED_GAIN))
-    for blocks, gain in tried:
-        if _programs(blocks, one) < MULTIPROCESSORS:
-            continue  # latency decides, of which nothing is known
-        made = replace(template, blocks=blocks)
-        library, own = estimates(made, layouts)
-        if own < gain * library:
-            return made
-    return None
-
-
-def _for_window(
-    template: TemplateKernel, layouts: Mapping[str, Layout]
-) -> TemplateKernel | None:
-    """Convolutions, which are about as fast as the library's: what is saved is that the result is
-    stored and read again for what follows."""
-    one = template.products()[0]
-    numbers = (*one.left.size, *one.right.stride, one.n)
-    if len(template.products()) != 1 or any(type(number) is not int for number in numbers):
-        return None
-    if not takes_taps(one) and (one.left.size[-1] % ALL_CHANNELS or not _moves_in_words(one)):
-        return None
-    widest = max(32, min(256, power_of_two(one.n)))
-    found = []
-    for columns in (min(128, widest),) if takes_taps(one) else (32, 64, 128, 256):
-        if columns <= widest:
-            warps, stages = (4, 4) if columns == 32 or takes_taps(one) else (8, 3)
-            blocks = Blocks(128, columns, ALL_CHANNELS, warps, stages)
-            library, own = estimates(replace(template, blocks=blocks), layouts)
-            found.append((own / library, columns, blocks))
-    ratio, _, blocks = min(found)
-    return replace(template, blocks=blocks) if ratio < WINDOW_GAIN else None
-
-
-def _for_memory(one: Product) -> Blocks:
-    """Small tiles, of which many run at once: 64 sums for each thread (measured with the 1x1
-    convolutions of EfficientNet, m from 25,000 to 1.6 million)."""
-    depth = min(64, max(LEAST, power_of_two(one.k)))
-    columns = min(128 if one.k > SHALLOW else 32, max(LEAST, power_of_two(one.n)))
-    rows = 64 if columns >= 64 else 128
-    warps = max(2, rows * columns // (32 * SUMS_OF_THREAD))
-    return Blocks(rows, columns, depth, warps, 3 if one.k > depth else 2)
-
-
-def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[float, float]:
-    """Microseconds that the library and the kernel behind it need, and those of the template: by
-    the bytes that go through memory, the operations of products and of the epilogue, and by how
-    full the device is in its last round. (At the hints of sizes that are known at a call only.)"""
-    (one,), (kernel,) = template.products(), template.epilogues()
-    blocks = template.blocks
-    assert blocks is not None
-
-    def size(names: Iterable[str]) -> int:
-        found = (layouts[name] for name in names)
-        return sum(hint_of(each.storage_elements()) * each.dtype.itemsize for each in found)
-
-    m = hint_of(one.m)
-    bytes_of_result = m * one.n * one.dtype.itemsize
-    left = size([one.left.buffer]) if one.window is not None else m * one.k * one.dtype.itemsize
-    operands = left + one.n * one.k * one.dtype.itemsize
-    others = size(set(kernel.reads()) - {one.name}) + size(kernel.writes())
-    kept = bytes_of_result * (one.name in template.writes())
-    again = bytes_of_result / (2 if bytes_of_result < CACHED else 1)
-    work = 2 * m * one.n * one.k
-    library_rate, own_rate = _rates(one, blocks)
-    scalar = m * one.n * _lane_operations(kernel, one.name) / LANES
-    library = max(work / library_rate, (operands + bytes_of_result) / BANDWIDTH)
-    library += max(scalar, (again + others) / BANDWIDTH) + LAUNCH
-    tiles = up_to_multiple(m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
-    resident = blocks.resident if _is_described(one, blocks) else RESIDENT
-    if one.window is not None:  # tiles with as much to do whether they are full or not
-        resident = 1
-        work = 2 * tiles * blocks.rows * blocks.columns * terms_of(one, blocks.depth)
-    own = max(work / own_rate, (operands + others + kept) / OWN_BANDWIDTH)
-    own += scalar * LANES / DESCRIBED_LANES if _is_described(one, blocks) else scalar / 4
-    if one.window is not None and tiles <= MULTIPROCESSORS:
-        own /= ALONE_ON_CHIP
-    rounds = tiles / (MULTIPROCESSORS * resident)
-    return library, own * math.ceil(rounds) / rounds
-
-
-def _is_described(one: Product, blocks: Blocks) -> bool:
-    return one.window is None and blocks.persistent and blocks.descriptors
-
-
-def _rates(one: Product, blocks: Blocks) -> tuple[float, float]:
-    """Operations in a microsecond, the library's and ours."""
-    if one.window is None:
-        return LIBRARY_RATE, DESCRIBED_RATE if _is_described(one, blocks) else OWN_RATE
-    if takes_taps(one):
-        return FEW_CHANNELS_RATES
-    of_library = max(32, min(256, power_of_two(one.n)))
-    return WINDOW_RATES[of_library][0], WINDOW_RATES[blocks.columns][1]
-
-
-def _lane_operations(kernel: Kernel, result: str) -> int:
-    """Instructions for each element of the result that the kernel reads, roughly."""
-    found, reached = 0, set[int]()
-    (stage,) = kernel.stages
-    for at, op in enumerate(stage.ops):
-        if op.name == "load" and op.buffer == result or not reached.isdisjoint(op.args):
-            reached.add(at)
-            found += SLOW_OPERATION if op.name in SLOW else 1
-    return found

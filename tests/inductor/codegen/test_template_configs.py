@@ -9,9 +9,9 @@ from inductor.codegen.triton.template_configs import (
     MOST_REGISTERS,
     MOST_SHARED,
     candidate_blocks,
-    likely_blocks,
     neighbours,
 )
+from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
 from inductor.scheduler.schedule import Part, Product, TemplateKernel
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -11,12 +13,8 @@ from triton_reference import load_module
 
 from inductor.codegen.triton.print_kernel import MODULE_HEAD
 from inductor.codegen.triton.template import print_template
-from inductor.codegen.triton.template_configs import (
-    FULL_DEVICE,
-    candidate_blocks,
-    estimates,
-    likely_blocks,
-)
+from inductor.codegen.triton.template_configs import FULL_DEVICE, candidate_blocks
+from inductor.codegen.triton.template_likely import estimates, likely_blocks
 from inductor.config import config
 from inductor.ir.body import LoopBody, Ops, loop_variables
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
@@ -59,6 +57,47 @@ def linear(m: int, n: int, k: int, parts: int, dtype=torch.float16):
         ops.store("z0", flat, ops.to_dtype(ops.sigmoid(value), dtype))
         made.append(Part((product,), Kernel("k", (), (LoopBody((m * n,), (), tuple(ops.recorded)),))))
     return TemplateKernel("t", tuple(made)), layouts
+
+
+def behind(make, tiles: int, m=4096, n=3072, k=768, result=torch.float16):
+    """A product and `make(ops, value, *others)` of it, where the others are tiles that are read."""
+    template, layouts = linear(m, n, k, 1)
+    layouts["z"] = Layout(DEVICE, result, (m, n), (n, 1))
+    ops = Ops()
+    (flat,) = loop_variables((m * n,))
+    values = []
+    for name in ("y0", *(f"t{number}" for number in range(tiles))):
+        layouts[name] = layouts["y0"]
+        values.append(ops.to_dtype(ops.load(name, flat, torch.float16), torch.float32))
+    value = make(ops, *values)
+    ops.store("z", flat, value if result is torch.float32 else ops.to_dtype(value, result))
+    kernel = Kernel("k", (), (LoopBody((m * n,), (), tuple(ops.recorded)),))
+    (part,) = template.parts
+    return TemplateKernel("t", (Part(part.products, kernel),)), layouts
+
+
+def stack_bytes(built, folder) -> int:
+    """What a thread keeps in memory, since it has no register for it."""
+    place = folder / "built.cubin"
+    place.write_bytes(built.asm["cubin"])
+    command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(place)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (found,) = re.findall(r"STACK:(\d+)", said)
+    return int(found)
+
+
+def gelu(ops, x):
+    inner = ops.erf(ops.mul(x, ops.constant(math.sqrt(0.5), torch.float32)))
+    around = ops.mul(ops.add(inner, ops.constant(1.0, torch.float32)), ops.constant(0.5, torch.float32))
+    return ops.mul(x, around)
+
+
+def derivative_of_gelu(ops, gradient, x):
+    """By tanh, of one tile that is read."""
+    inner = ops.mul(ops.add(x, ops.mul(ops.mul(x, x), x)), ops.constant(0.79788, torch.float32))
+    way = ops.tanh(inner)
+    rest = ops.sub(ops.constant(1.0, torch.float32), ops.mul(way, way))
+    return ops.mul(gradient, ops.add(way, ops.mul(x, rest)))
 
 
 def convolved(count: int, channels: int, size: int, results: int, window: int, *, stride=1,
@@ -222,6 +261,29 @@ def test_products_that_fill_the_device_are_likely(m, n, k, tmp_path) -> None:
     assert "wgmma" in built.asm["ptx"] and "cp.async.bulk.tensor" in built.asm["ptx"]
     odd, of_odd = linear(m, n, k + 1, 1)  # whose rows do not begin at multiples of 16 bytes
     assert likely_blocks(odd, of_odd) is None
+
+
+@pytest.mark.parametrize("make, tiles", [
+    (lambda ops, v, a: ops.add(v, a), 1), (lambda ops, v, a: ops.where(ops.gt(a, v), v, a), 1),
+    (lambda ops, v: ops.mul(v, ops.sigmoid(v)), 0), (gelu, 0),
+], ids=["add", "where", "silu", "gelu"])
+def test_what_follows_a_full_tile_stays_in_registers(make, tiles, tmp_path) -> None:
+    template, layouts = behind(make, tiles, 12608)
+    likely = likely_blocks(template, layouts)
+    assert likely is not None and likely.blocks == FULL_DEVICE
+    assert stack_bytes(compiled(likely, layouts, tmp_path), tmp_path) == 0
+
+
+@pytest.mark.parametrize("make, tiles, result", [
+    (lambda ops, v, a, b: ops.add(ops.mul(v, a), b), 2, torch.float16),
+    (lambda ops, v: ops.log1p(v), 0, torch.float16), (lambda ops, v: ops.floordiv(v, v), 0, torch.float16),
+    (lambda ops, v: ops.add(v, v), 0, torch.float32), (derivative_of_gelu, 1, torch.float16),
+    (lambda ops, v, a: ops.mul(v, ops.sigmoid(a)), 1, torch.float16),
+    (lambda ops, v: ops.mul(v, ops.erf(v)), 0, torch.float16),
+], ids=["two tiles", "log1p", "floordiv", "float32", "derivative", "sigmoid", "erf"])
+def test_what_takes_long_behind_a_full_tile_is_not_likely(make, tiles, result) -> None:
+    template, layouts = behind(make, tiles, 12608, result=result)
+    assert likely_blocks(template, layouts) is None
 
 
 @pytest.mark.parametrize("m, n, k", [
