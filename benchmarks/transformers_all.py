@@ -10,7 +10,9 @@ with --training of the gradients. Ours may be four times eager's (or 2e-5; more 
 precision). Where eager in float64 fails or is far away (a choice by top-k, say, hangs on the last
 bits; a mask is filled with the least float32), they are distances to eager itself. Where ours is
 more, the compiled float64 model decides: `rounding` says that it agrees with eager's, `WRONG` that
-it does not, `differs` that eager has no float64 result.
+it does not, `differs` that eager has no float64 result. Where ours fails, eager runs once more with
+`torch.compiler.is_compiling()` true, which models ask for other ways to the same result: `raises`
+says that this fails with the same words, so that the model has the fault.
 Graphs are counted with a backend that runs the graph; seconds are those of the first call, on a
 machine that is busy with the other processes; milliseconds are of later calls, in turns with eager.
 The table ends with the first lines of all failures.
@@ -31,9 +33,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -42,13 +45,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import dynamo  # noqa: E402
 from benchmarks.small_models import Arguments, CannotBuild, build, names, tensors_in  # noqa: E402
+from benchmarks.transformers_rows import Row, close, lines_of, reasons_of, report  # noqa: E402
 
 RESULT = "RESULT "  # how a process begins the lines that are a row
 ROUNDS = 5
-TIMES, ALLOWED_EXACT = 4.0, 1e-4
 # What is allowed in any case; from where on eager's error says nothing about what ours may be.
 LIMITS = {"float32": (2e-5, 1e-3), "float16": (2e-3, 5e-2), "bfloat16": (1.5e-2, 0.2)}
-Row = dict[str, Any]
 Step = Callable[[], list[torch.Tensor]]
 Compile = Callable[..., Any]
 
@@ -126,6 +128,13 @@ def forget(compile_with: Compile) -> None:
     dynamo.reset() if compile_with is dynamo.compile else torch._dynamo.reset()
 
 
+def as_compiled(step: Step) -> list[torch.Tensor]:
+    """Eager's results where the model is told that it is being compiled."""
+    with mock.patch.object(torch.compiler, "_is_compiling_flag", True):
+        assert torch.compiler.is_compiling()
+        return step()
+
+
 def timed(step: Step, device: str) -> tuple[list[torch.Tensor], float]:
     start = time.perf_counter()
     result = step()
@@ -162,6 +171,8 @@ class Measurement:
             for what in self.references:
                 self.compare(kind, what)
                 self.show()
+        for what in self.references:
+            self.refer_compiling(what)
         self.row["done"] = True
         self.show()
 
@@ -197,6 +208,12 @@ class Measurement:
             if error <= self.far:
                 self.references[what] = exact
                 self.row[f"{what}_eager_error"] = error
+
+    def refer_compiling(self, what: str) -> None:
+        """What eager says where the model is told that it is being compiled, if ours fails."""
+        if f"{what}_ours_fails" in self.row:
+            step = self.step("eager", what)
+            self.attempt(f"{what}_compiling", lambda: as_compiled(step))
 
     def graphs(self, compile_with: Compile) -> int:
         count = 0
@@ -235,95 +252,6 @@ class Measurement:
 def turns(steps: Sequence[Step], device: str) -> list[float]:
     times = [[timed(step, device)[1] * 1000 for step in steps] for _ in range(ROUNDS)]
     return [statistics.median(values) for values in zip(*times, strict=True)]
-
-
-# -- what a row says ------------------------------------------------------------------------------
-
-
-def close(row: Row, what: str) -> bool:
-    """Whether our results are as near to float64 as eager's; True where there are none."""
-    allowed = max(row["allowed"], TIMES * row[f"{what}_eager_error"])
-    return row.get(f"{what}_ours_error", 0.0) <= allowed
-
-
-def verdict(row: Row) -> str:
-    if "skip" in row:
-        return "skipped"
-    if not row.keys().isdisjoint(("eval_ours_fails", "train_ours_fails", "graphs_fails")):
-        return "FAILS"
-    said = [verdict_of(row, what) for what in MAKERS if f"{what}_eager_error" in row]
-    if any(f"{what}_not_compiled" in row for what in MAKERS):
-        said.append("captured")
-    for worst in ("WRONG", "captured", "differs", "rounding"):
-        if worst in said:
-            return worst
-    return "ok" if row.get("done") else "cut off"
-
-
-def verdict_of(row: Row, what: str) -> str:
-    if close(row, what):
-        return "ok"
-    exact = row.get(f"{what}_float64_error")
-    if exact is None:  # eager has no float64 result
-        return "differs"
-    return "rounding" if exact <= ALLOWED_EXACT else "WRONG"
-
-
-HEAD = (
-    f"{'model':28s} {'step':5s} {'':8s} {'graphs':>7s} "
-    f"{'err eager':>9s} {'err ours':>9s} {'err peer':>9s} {'s ours':>7s} {'s peer':>7s} "
-    f"{'ms eager':>8s} {'ms ours':>8s} {'ms peer':>8s}"
-)
-COLUMNS = (
-    ("eager_error", "9.1e"), ("ours_error", "9.1e"), ("peer_error", "9.1e"),
-    ("ours_seconds", "7.1f"), ("peer_seconds", "7.1f"),
-    ("eager_ms", "8.2f"), ("ours_ms", "8.2f"), ("peer_ms", "8.2f"),
-)  # fmt: skip
-
-
-def lines_of(row: Row) -> Iterator[str]:
-    graphs = f"{row.get('ours_graphs', -1):3d}/{row.get('peer_graphs', -1):3d}"
-    for what in (what for what in MAKERS if f"{what}_eager_error" in row):
-        cells = (format(row.get(f"{what}_{key}", float("nan")), how) for key, how in COLUMNS)
-        yield " ".join((f"{row['name']:28s} {what:5s} {verdict(row):8s} {graphs}", *cells))
-
-
-def reasons_of(row: Row) -> Iterator[str]:
-    """First lines of what failed or differs."""
-    for key, text in row.items():
-        if key.endswith("_fails") and not key.endswith(("_exact_fails", "_eager_fails")):
-            yield f"{row['name']}: {key.removesuffix('_fails')}: {text}"
-        if key.endswith("_float64_error") and verdict(row) == "WRONG":
-            yield f"{row['name']}: {key}: {text:.1e}"
-    if "crash" in row:
-        yield f"{row['name']}: {row['crash']}"
-
-
-def ratio(rows: list[Row], above: str, below: str) -> str:
-    values = [row[above] / max(row[below], 1e-6) for row in rows if above in row and below in row]
-    if not values:
-        return ""
-    return f"{above} / {below}: median {statistics.median(values):.2f} of {len(values)}"
-
-
-def report(rows: list[Row]) -> None:
-    rows = sorted(rows, key=lambda row: row["name"])
-    print(f"\ntorch {torch.__version__}\n{HEAD}")
-    for line in (line for row in rows for line in lines_of(row)):
-        print(line)
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[verdict(row)] = counts.get(verdict(row), 0) + 1
-    print("\n" + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
-    ran = [row for row in rows if row.get("ours_graphs", -1) >= 0]
-    ours, peer = (sum(row.get(f"{kind}_graphs") == 1 for row in ran) for kind in ("ours", "peer"))
-    print(f"one graph: ours {ours}, peer {peer} of {len(ran)}")
-    pairs = (("ours_seconds", "peer_seconds"), ("eager_ms", "ours_ms"), ("peer_ms", "ours_ms"))
-    for what in MAKERS:
-        lines = (ratio(rows, f"{what}_{above}", f"{what}_{below}") for above, below in pairs)
-        print(*filter(None, lines), sep="\n")
-    print(*(line for row in rows for line in reasons_of(row)), sep="\n")
-    print("skipped:", *(row["name"] for row in rows if "skip" in row))
 
 
 # -- many models, in processes --------------------------------------------------------------------
