@@ -4,7 +4,7 @@
 for `lse`, and gives the result as one tensor of the given strides, without a derivative. fills: a
 bias of `FILL` or less replaces the score, even NaN, as `masked_fill` does.
 
-Graphs call the library without it (`codegen/wrapper.py`); the operator is for what
+Graphs call the library without it (`codegen/own_functions.py`); the operator is for what
 runs as ATen calls, and where there is no library.
 """
 

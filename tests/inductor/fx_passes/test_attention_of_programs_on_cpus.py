@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import dynamo
 from dynamo.base.config import config as base_config
 from inductor import attention_choice
-from inductor.codegen import wrapper
+from inductor.codegen import own_functions
 from inductor.config import config
 from inductor.cpu_attention import load
 from inductor.fx_passes import cpu_attention
@@ -27,13 +27,13 @@ B, H, S, N, D = 2, 4, 40, 50, 32
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of the calls that our kernel computes; it does wherever it can."""
     names: list[str] = []
-    call = wrapper._Writer._call_attention
+    call = own_functions.call_attention
 
     def noted(writer: Any, step: Any) -> None:
         names.append(step.name)
         call(writer, step)
 
-    monkeypatch.setattr(wrapper._Writer, "_call_attention", noted)
+    monkeypatch.setattr(own_functions, "call_attention", noted)
     monkeypatch.setattr(cpu_attention, "is_faster", lambda *facts: load(torch.float32) is not None)
     monkeypatch.setattr("inductor.written_attention.FEWEST_OPERATIONS", 0)
     with torch.no_grad():

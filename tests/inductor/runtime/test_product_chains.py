@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import inductor.codegen.cpp.product
 from inductor import compile_fx, cpu, cpu_products
-from inductor.codegen import wrapper
+from inductor.codegen import own_functions
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
 from inductor.runtime.products import load_product
@@ -163,7 +163,7 @@ def test_without_memory_for_copies(
         return [text.replace(f"{name}_chain", "no_memory_chain") for text in units], spec
 
     monkeypatch.setattr(cpu, "generate", without)
-    assert wrapper.PRODUCT_NAME == name
+    assert own_functions.PRODUCT_NAME == name
     given = arguments(300, 40, 50, 40)
     compiled = compile_fx(torch.fx.symbolic_trace(scaled), given)
     torch.testing.assert_close(compiled(*given), scaled(*given))

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from inductor import compile_fx, cpu
-from inductor.codegen import wrapper
+from inductor.codegen import own_functions
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
 from inductor.runtime.products import load_product
@@ -140,9 +140,9 @@ def test_without_memory_for_copies(
     library = tmp_path / "p.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "p.cpp"], check=True)
     ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    instead = wrapper.PRODUCT_DECLARATION.replace(wrapper.PRODUCT_NAME, "product_without_memory")
-    monkeypatch.setattr(wrapper, "PRODUCT_DECLARATION", instead)
-    monkeypatch.setattr(wrapper, "PRODUCT_NAME", "product_without_memory")
+    instead = own_functions.PRODUCT_DECLARATION.replace(own_functions.PRODUCT_NAME, "product_without_memory")
+    monkeypatch.setattr(own_functions, "PRODUCT_DECLARATION", instead)
+    monkeypatch.setattr(own_functions, "PRODUCT_NAME", "product_without_memory")
     given = arguments(20, 50, 30)
     compiled = compile_fx(torch.fx.symbolic_trace(gate), given)
     torch.testing.assert_close(compiled(*given), gate(*given))
