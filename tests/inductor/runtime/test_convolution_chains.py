@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,11 @@ from inductor import library_convolutions
 from inductor.config import config
 from inductor.scheduler import convolution_chains
 from inductor.scheduler.schedule import ConvolutionChain, Schedule
+from tests.inductor.runtime.own_functions import (
+    assert_near,
+    convolutions_are_ours,
+    noted_schedules,
+)
 from tests.parametrize import few
 
 Tensor = torch.Tensor
@@ -22,25 +26,11 @@ Tensor = torch.Tensor
 
 @pytest.fixture
 def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
-    """Of the graphs that were compiled: convolutions are ours, and chains of any size."""
-
-    def ours(self: Any, *_: Any) -> str:
-        assert self.library is not None
-        return "ours"
-
-    monkeypatch.setattr(library_convolutions.Convolutions, "fastest", ours)
+    """Convolutions are ours, and chains of any size."""
+    convolutions_are_ours(monkeypatch)
     monkeypatch.setattr(convolution_chains, "FEWEST_BYTES", 0)
-    made: list[Schedule] = []
-    compile_fx: Any = sys.modules["inductor.compile_fx"]
-    chain = compile_fx.chain_convolutions
-
-    def kept(*args: Any) -> Schedule:
-        made.append(chain(*args))
-        return made[-1]
-
-    monkeypatch.setattr(compile_fx, "chain_convolutions", kept)
-    with config.patch(library_kernels="measure"), torch.no_grad():
-        yield made
+    with noted_schedules(monkeypatch) as seen:
+        yield seen
 
 
 def lengths(schedules: list[Schedule]) -> list[int]:
@@ -48,14 +38,8 @@ def lengths(schedules: list[Schedule]) -> list[int]:
     return [len(chain.links) for schedule in schedules for chain in schedule.chains()]
 
 
-def assert_near(module: nn.Module, *inputs: Tensor) -> None:
-    """As near to what float64 gives as three times eager's distance, at each call."""
-    compiled, expected = dynamo.compile(module), module(*inputs)
-    exact = module.double()(*(x.double() for x in inputs))
-    module.float()
-    for _ in range(2):
-        away, allowed = (compiled(*inputs) - exact).abs().max(), (expected - exact).abs().max()
-        assert away <= 3 * allowed + 1e-6 * exact.abs().max()
+def assert_chains_near(module: nn.Module, *inputs: Tensor) -> None:
+    assert_near(module, dynamo.compile(module), *inputs)
 
 
 def inverted(
@@ -84,7 +68,7 @@ def test_a_block_is_one_step(
     images, height, width = size
     if window[3] == 0 and min(height, width) < 5:
         pytest.skip("the window is larger than the image")
-    assert_near(inverted(16, inner, *window), torch.randn(images, 16, height, width))
+    assert_chains_near(inverted(16, inner, *window), torch.randn(images, 16, height, width))
     assert lengths(schedules) == [3]
 
 
@@ -97,7 +81,7 @@ def test_strips_for_each_number_of_threads(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        assert_near(inverted(16, 96, 3, 1), torch.randn(images, 16, height, width))
+        assert_chains_near(inverted(16, 96, 3, 1), torch.randn(images, 16, height, width))
     finally:
         torch.set_num_threads(before)
     assert lengths(schedules) == [3]
@@ -106,7 +90,7 @@ def test_strips_for_each_number_of_threads(
 def test_a_first_window_and_many_links(schedules: list[Schedule]) -> None:
     blocks = [inverted(32, 48, 3, stride) for stride in (1, 2, 1)]
     module = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU6(), *blocks).eval()
-    assert_near(module, torch.randn(2, 3, 61, 83))
+    assert_chains_near(module, torch.randn(2, 3, 61, 83))
     assert lengths(schedules) == [8, 2]
 
 
@@ -123,7 +107,7 @@ class Residual(nn.Module):
 
 
 def test_what_is_added_stays_whole(schedules: list[Schedule]) -> None:
-    assert_near(Residual().eval(), torch.randn(3, 16, 40, 37))
+    assert_chains_near(Residual().eval(), torch.randn(3, 16, 40, 37))
     assert lengths(schedules) == [3]
     (chain,) = schedules[0].chains()
     assert len(chain.between) == 2
@@ -194,10 +178,10 @@ def test_small_results_and_large_weights_stay_apart(
         with monkeypatch.context() as patch:
             patch.setattr(convolution_chains, name, 16 * 48 * 4 - 1)
             dynamo.reset()
-            assert_near(inverted(16, 48, 3, 1), x)
+            assert_chains_near(inverted(16, 48, 3, 1), x)
     monkeypatch.setattr(convolution_chains, "FEWEST_BYTES", 2 * 48 * 20 * 21 * 4 + 1)
     dynamo.reset()
-    assert_near(inverted(16, 48, 3, 1), x)
+    assert_chains_near(inverted(16, 48, 3, 1), x)
     assert lengths(schedules) == [2, 2]
 
 
@@ -232,7 +216,7 @@ def test_a_link_may_take_a_little_more(
     alone = nn.Conv2d(24, 64, 5, 2).eval()
     with config.patch(library_kernels="measure"), torch.no_grad():
         module = nn.Sequential(inverted(24, 56, 3, 1), nn.Tanh(), alone)
-        assert_near(module, torch.randn(2, 24, 40, 41))
+        assert_chains_near(module, torch.randn(2, 24, 40, 41))
     way = "ours" if ours else "packed"
     assert [*found.values()].count((True, way)) == 3 and len(found) == 4
     assert (False, "ours" if ratio < 0 else "packed") in found.values()
@@ -253,5 +237,5 @@ def test_other_calls_are_no_links(monkeypatch: pytest.MonkeyPatch, before: bool)
     behind = [nn.Conv2d(16, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 36, 10)]
     module = nn.Sequential(nn.Linear(64, 1024), nn.Unflatten(1, (16, 8, 8)), *behind)
     with config.patch(library_kernels="measure"), torch.no_grad():
-        assert_near(module.eval() if before else module[1:].eval(), torch.randn(4, 64 if before else 1024))
+        assert_chains_near(module.eval() if before else module[1:].eval(), torch.randn(4, 64 if before else 1024))
     assert found and not any(found)

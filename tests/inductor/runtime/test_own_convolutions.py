@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,9 +21,14 @@ from inductor.ir.convolutions import Geometry
 from inductor.ir.graph import ExternKernel
 from inductor.runtime import trials
 from inductor.runtime.convolutions import Convolver, load_convolver
-from inductor.scheduler import library_kernels
 from inductor.scheduler.convolutions import bounds_of
 from inductor.scheduler.schedule import Schedule
+from tests.inductor.runtime.own_functions import (
+    assert_near,
+    convolutions_are_ours,
+    noted_schedules,
+    products_are_ours,
+)
 from tests.parametrize import few
 
 Tensor = torch.Tensor
@@ -222,35 +226,10 @@ def always_ours(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, convolver: Convolver
 ) -> Iterator[list[Schedule]]:
     """Schedules of the graphs that were compiled."""
-    use = library_convolutions.Convolutions
-
-    def always(self: Any, node: Any, geometry: Geometry) -> str:
-        assert self.library is not None
-        return request.param if geometry.suits_winograd() else "ours"
-
-    monkeypatch.setattr(use, "fastest", always)
-    made: list[Schedule] = []
-    compile_fx: Any = sys.modules["inductor.compile_fx"]
-    fuse = compile_fx.fuse_convolutions
-
-    def kept(*args: Any) -> Schedule:
-        made.append(fuse(*args))
-        return made[-1]
-
-    monkeypatch.setattr(compile_fx, "fuse_convolutions", kept)
-    with config.patch(library_kernels="measure"), torch.no_grad():
-        yield made
-    assert made
-
-
-def assert_near(module: nn.Module, compiled: Any, *inputs: Tensor) -> None:
-    """As near to what float64 gives as three times eager's distance."""
-    expected, got = module(*inputs), compiled(*inputs)
-    assert got.stride() == expected.stride()
-    exact = module.double()(*(x.double() for x in inputs))
-    module.float()
-    away, allowed = (got - exact).abs().max(), (expected - exact).abs().max()
-    assert away <= 3 * allowed + 1e-6 * exact.abs().max()
+    convolutions_are_ours(monkeypatch, request.param)
+    with noted_schedules(monkeypatch) as seen:
+        yield seen
+    assert seen
 
 
 class Residual(nn.Module):
@@ -403,11 +382,7 @@ def test_training_and_groups_stay_with_the_library(always_ours: list[Schedule]) 
 def test_products_of_our_own_behind_convolutions_of_our_own(
     always_ours: list[Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ours(self: Any, linear: Any) -> str:
-        assert self.ours(torch.float32) is not None
-        return "ours"
-
-    monkeypatch.setattr(library_kernels._Chooser, "fastest", ours)
+    products_are_ours(monkeypatch)
     module = nn.Sequential(
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(32 * 16, 48), nn.ReLU(), nn.Linear(48, 8),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +10,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import inductor.codegen.cpp.product
 from inductor import compile_fx, cpu, cpu_products
-from inductor.codegen import own_functions
-from inductor.config import config
-from inductor.cpu import cache_store, need_toolchain
-from inductor.runtime.products import load_product
-from inductor.scheduler import library_kernels
+from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.scheduler.schedule import ProductChain, Schedule, TemplateKernel
+from tests.inductor.runtime.own_functions import (
+    define_without_memory,
+    noted_schedules,
+    products_are_ours,
+)
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
 @pytest.fixture
-def schedules(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """All products are ours, chains pay for all sizes; the schedules that C++ is generated for."""
-    load_product(cache_store(), need_toolchain(cache_store()))
-    monkeypatch.setattr(library_kernels._Chooser, "fastest", lambda chooser, linear: "ours")
+def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
+    """Products are ours, chains pay for all sizes."""
+    products_are_ours(monkeypatch)
     monkeypatch.setattr(cpu_products, "LEAST_BETWEEN", 0)
     monkeypatch.setattr(cpu_products, "MOST_WEIGHTS", 1 << 40)
-    seen: list[Schedule] = []
-    generate = cpu.generate
-
-    def watched(name: str, graph: Any, schedule: Schedule, *rest: Any) -> Any:
-        seen.append(schedule)
-        return generate(name, graph, schedule, *rest)
-
-    monkeypatch.setattr(cpu, "generate", watched)
-    with config.patch(library_kernels="measure"), torch.no_grad():
+    with noted_schedules(monkeypatch) as seen:
         yield seen
 
 
@@ -150,20 +139,14 @@ def test_without_memory_for_copies(
     schedules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The products run one behind the other."""
-    name = inductor.codegen.cpp.product.PRODUCT_NAME
-    (tmp_path / "p.cpp").write_text('extern "C" int no_memory_chain(...) { return 1; }')
-    compiler = need_toolchain(cache_store()).compiler
-    library = tmp_path / "p.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "p.cpp"], check=True)
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    define_without_memory("no_memory_chain", tmp_path)
     generate = cpu.generate
 
     def without(*given: Any) -> Any:
         units, spec = generate(*given)
-        return [text.replace(f"{name}_chain", "no_memory_chain") for text in units], spec
+        return [text.replace(f"{PRODUCT_NAME}_chain", "no_memory_chain") for text in units], spec
 
     monkeypatch.setattr(cpu, "generate", without)
-    assert own_functions.PRODUCT_NAME == name
     given = arguments(300, 40, 50, 40)
     compiled = compile_fx(torch.fx.symbolic_trace(scaled), given)
     torch.testing.assert_close(compiled(*given), scaled(*given))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +10,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from inductor import compile_fx, cpu
+from inductor import compile_fx
 from inductor.codegen import own_functions
-from inductor.config import config
-from inductor.cpu import cache_store, need_toolchain
-from inductor.runtime.products import load_product
-from inductor.scheduler import library_kernels
+from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
 from inductor.scheduler.schedule import Schedule, TemplateKernel
+from tests.inductor.runtime.own_functions import (
+    define_without_memory,
+    noted_schedules,
+    products_are_ours,
+)
 
 # A kernel that calls a product is linked as it is, without a word.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
 @pytest.fixture
-def schedules(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """All products are ours; the schedules that C++ is generated for."""
-    store = cache_store()
-    load_product(store, need_toolchain(store))
-    monkeypatch.setattr(library_kernels._Chooser, "fastest", lambda chooser, linear: "ours")
-    seen: list[Schedule] = []
-    generate = cpu.generate
-
-    def watched(name: str, graph: Any, schedule: Schedule, *rest: Any) -> Any:
-        seen.append(schedule)
-        return generate(name, graph, schedule, *rest)
-
-    monkeypatch.setattr(cpu, "generate", watched)
-    with config.patch(library_kernels="measure"), torch.no_grad():
+def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
+    products_are_ours(monkeypatch)
+    with noted_schedules(monkeypatch) as seen:
         yield seen
 
 
@@ -134,13 +123,8 @@ def test_without_memory_for_copies(
     schedules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The operator runs, and then what would have been called part by part."""
-    text = 'extern "C" int product_without_memory(...) { return 1; }'
-    (tmp_path / "p.cpp").write_text(text)
-    compiler = need_toolchain(cache_store()).compiler
-    library = tmp_path / "p.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "p.cpp"], check=True)
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    instead = own_functions.PRODUCT_DECLARATION.replace(own_functions.PRODUCT_NAME, "product_without_memory")
+    define_without_memory("product_without_memory", tmp_path)
+    instead = PRODUCT_DECLARATION.replace(PRODUCT_NAME, "product_without_memory")
     monkeypatch.setattr(own_functions, "PRODUCT_DECLARATION", instead)
     monkeypatch.setattr(own_functions, "PRODUCT_NAME", "product_without_memory")
     given = arguments(20, 50, 30)

@@ -24,6 +24,7 @@ from inductor.fx_passes import half_products
 from inductor.runtime.own_libraries import own_library
 from inductor.runtime.products import Product, bind_half_product, bind_product, load_product
 from inductor.scheduler import library_kernels
+from tests.inductor.runtime.own_functions import products_are_ours
 from tests.parametrize import few
 
 
@@ -53,7 +54,7 @@ def always_half(monkeypatch: pytest.MonkeyPatch, half_product: Product, always_o
 
 @pytest.fixture
 def always_ours(monkeypatch: pytest.MonkeyPatch, product: Product) -> Any:
-    monkeypatch.setattr(library_kernels._Chooser, "fastest", lambda chooser, linear: "ours")
+    products_are_ours(monkeypatch)
     rewritten = []
 
     by_ours = library_kernels.REWRITES["ours"]
