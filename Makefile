@@ -1,5 +1,6 @@
 # `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 uses that interpreter, in .venv-3.12.
-# `make test-long` runs the tests that `make test` leaves out: more models, seeds and combinations.
+# `make test-long` runs the tests that `make test` leaves out: more models, seeds and combinations. What tests draw is
+# the same in each `make test` and something else in each `make test-long`; TEST_SEED=N draws what N drew before.
 # `make test-gpu` runs kernels and models on a GPU.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
@@ -44,7 +45,7 @@ test: setup
 	$(PY) -m pytest -q $(PARALLEL)
 
 test-long: setup
-	$(PY) -m pytest -q -m long $(PARALLEL)
+	TEST_SEED=$${TEST_SEED:-$$(date +%s)} $(PY) -m pytest -q -m "long or draws" $(PARALLEL)
 
 # On a machine with a GPU, at most eight minutes; kernels and models run for real.
 test-gpu: setup

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.parametrize import rotate_products
+from tests.seeds import TEST_SEED, start_draws
 
 GPU = Path(__file__).with_name("gpu")
 # Objects that are made before garbage is looked for, and how often older ones are looked at. With Python's own numbers
@@ -44,6 +45,26 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rotate_products(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> None:
+    """What a module draws when it is imported does not depend on those that were before."""
+    if isinstance(collector, pytest.Module):
+        start_draws(collector.nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    start_draws(item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.append(("Draws", f"TEST_SEED={TEST_SEED} draws the same again."))
+    return report
 
 
 @pytest.fixture(autouse=True, scope="module")

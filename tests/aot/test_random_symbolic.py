@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from tests.aot.test_random_programs import (
     observe,
     try_seeds,
 )
+from tests.seeds import drawn
 
 FIRST = (5, 6)
 SIZES = ((4, 9), (2, 3), (9, 4), (7, 7))
@@ -137,9 +138,9 @@ def compare(call: Any, eager: Any, seed: int, grad: bool, sizes: tuple[int, int]
 
 
 @pytest.mark.every_combination
-@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 25), marks=pytest.mark.long)], ids=["few", "more"])
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(drawn(range(12, 25)), marks=pytest.mark.long)], ids=["few", "more"])
 @pytest.mark.parametrize("grad", [False, True])
-def test_random_programs(grad: bool, seeds: range) -> None:
+def test_random_programs(grad: bool, seeds: Sequence[int]) -> None:
     outcomes = [outcome for seed in seeds for outcome in check(seed, grad)]
     assert outcomes.count("same") >= 19
 

@@ -119,6 +119,7 @@ def check(files: list[Path]) -> int:
     return count
 
 
+@pytest.mark.draws
 def test_some_modules() -> None:
     assert check(random.sample(modules(), SOME))
 

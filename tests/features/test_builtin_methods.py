@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import io
-import os
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import dynamo
+from tests.seeds import TEST_SEED
 
 TYPES: dict[type, list[str]] = {
     list: ["[3, 1, 2]", "[]", "['b', 'a', 'b']", "[1, [2], None]", "[1.5, True, 1]"],
@@ -53,7 +53,7 @@ SCOPE = {"deque": collections.deque, "OrderedDict": collections.OrderedDict,
          "Counter": collections.Counter, "defaultdict": collections.defaultdict,
          "StringIO": io.StringIO, "BytesIO": io.BytesIO}
 NOT_MODELLED = (bytearray, memoryview, io.StringIO, io.BytesIO)  # each call is a graph break
-SEED = os.environ.get("FUZZ_SEED", "1")  # another one draws other calls
+SEED = f"{TEST_SEED + 1}"
 CALLS = """
     try:
         o = {receiver}
@@ -159,6 +159,7 @@ def draw_calls(random_: random.Random, kind: type, name: str, count: int) -> lis
     return found
 
 
+@pytest.mark.draws
 @pytest.mark.every_combination
 @pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
@@ -171,6 +172,7 @@ def test_methods(kind: type, count: int) -> None:
     compare(cases, 2 if kind in NOT_MODELLED else 10)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("symbol", BINARY)
 def test_operator(symbol: str) -> None:
     random_ = random.Random(SEED)

@@ -12,6 +12,7 @@ import dynamo
 from tests.shapes.random_programs import check
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_sample(dynamic: bool | None) -> None:
     with warnings.catch_warnings(), dynamo.config.patch(suppress_errors=False):
@@ -19,7 +20,7 @@ def test_sample(dynamic: bool | None) -> None:
         for _ in range(3):
             seed = random.randrange(10**9)
             difference = check(seed, dynamic)
-            assert difference is None, difference
+            assert difference is None, f"seed {seed}\n{difference}"
 
 
 def test_offsets_are_guarded() -> None:

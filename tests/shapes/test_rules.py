@@ -339,30 +339,35 @@ def check(cases: list[Case]) -> list[Any]:
     return [pytest.param(op, arguments, id=f"{op}-{number}") for number, (op, arguments) in enumerate(cases)]
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("op,arguments", check(ELEMENTWISE))
 def test_elementwise(op: Any, arguments: Any) -> None:
     for _ in range(4):
         sweep(op, arguments)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("op,arguments", check(LOSSES))
 def test_losses(op: Any, arguments: Any) -> None:
     for _ in range(3):
         sweep(op, arguments)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("op,arguments", check(NORMALIZATION))
 def test_normalization(op: Any, arguments: Any) -> None:
     for _ in range(4):
         sweep(op, arguments)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("op,arguments", check(WINDOWS))
 def test_windows(op: Any, arguments: Any) -> None:
     for _ in range(4):
         sweep(op, arguments)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("op,arguments", check(REDUCTIONS))
 def test_reductions(op: Any, arguments: Any) -> None:
     for _ in range(4):
@@ -381,6 +386,7 @@ def test_a_softmax_of_channels_last_images_is_row_major(backend: str) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("op,arguments", check(MEASURED))
 def test_measured(op: Any, arguments: Any) -> None:
     for _ in range(2):

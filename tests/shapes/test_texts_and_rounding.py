@@ -84,6 +84,7 @@ def printed(function: Callable[..., Any], *args: Any) -> tuple[Any, str]:
         return function(*args), out.getvalue()
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", CASES)
 def test_each_size_has_its_own(name: str, dynamic: bool | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.shapes.user_programs import CASES, SIZES, check
 
 
+@pytest.mark.draws
 def test_some() -> None:
     for name in random.sample(list(CASES), 4):
         told, graphs = check(name, sizes=SIZES[:6])

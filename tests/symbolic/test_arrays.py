@@ -124,6 +124,7 @@ def check(body: str, dtype: str, fullgraph: bool = False) -> None:
         assert same(want, got), f"{dtype}\neager    {want}\ncompiled {got}"
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("line", EXPRESSIONS)
 def test_expressions(line: str) -> None:
     check(f"return {line}", "float64", fullgraph=True)
@@ -131,12 +132,14 @@ def test_expressions(line: str) -> None:
         check(f"return {line}", dtype)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("line", STATEMENTS)
 def test_statements(line: str) -> None:
     check(f"{line}; return a, b", "float64", fullgraph=True)
     check(f"{line}; return a, b", random.choice(DTYPES))
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("line", LEFT_TO_NUMPY)
 def test_left_to_numpy(line: str) -> None:
     for dtype in random.sample(DTYPES, 2):
@@ -272,6 +275,7 @@ def array_first(t: Any, a: Any) -> Any:
     return t * 2, a
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(("f", "makes"), [
     (add_to_first, (apart, overlapping, one, halves)), (tensor_first, (with_tensor, tensor_apart)),
     (array_first, (with_tensor, tensor_apart))])

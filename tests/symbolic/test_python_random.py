@@ -146,6 +146,7 @@ def outcome(f: Callable[..., Any], scope: dict[str, Any], seed: int) -> Any:
     return re.sub(r" at 0x\w+", "", repr((result, scope["log"], kept, states)))
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("name", ROWS)
 def test_same_numbers(name: str) -> None:
     text, graphs = ROWS[name]

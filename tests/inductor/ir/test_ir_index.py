@@ -6,6 +6,7 @@ import random
 import pytest
 
 from inductor.ir.index import Index, floordiv, mod, variable
+from tests.seeds import drawn
 
 SIZES = {"i0": 4, "i1": 6, "r0": 5}
 
@@ -29,9 +30,10 @@ def random_index(rng: random.Random, depth: int) -> tuple[Index, object]:
     return left * n - right + 3, lambda v: left_value(v) * n - right_value(v) + 3
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("part", range(5))
 def test_value_and_bounds(part: int) -> None:
-    for seed in range(60 * part, 60 * part + 60):
+    for seed in drawn(range(60 * part, 60 * part + 60)):
         check_value_and_bounds(seed)
 
 

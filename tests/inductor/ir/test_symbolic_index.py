@@ -11,6 +11,7 @@ import pytest
 
 from inductor.ir.extent import Sizes
 from inductor.ir.index import Index, constant, floordiv, mod, print_cpp, variable
+from tests.seeds import drawn
 
 NAMES = {"k_floordiv_index": operator.floordiv, "k_mod_index": operator.mod}
 POINTS = [(2, 2), (2, 7), (3, 5), (16, 3), (17, 4)]
@@ -48,9 +49,10 @@ def environments(numbers: random.Random) -> list[dict[str, int]]:
     return found
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("part", range(4))
 def test_indices_have_the_value_of_plain_numbers(part: int) -> None:
-    for seed in range(50 * part, 50 * part + 50):
+    for seed in drawn(range(50 * part, 50 * part + 50)):
         check_indices_have_the_value_of_plain_numbers(seed)
 
 

@@ -57,6 +57,7 @@ def test_sizes_in_symbols_and_channels_last(target: int) -> None:
     check(x.contiguous(memory_format=torch.channels_last), False, mode="bilinear", **TARGETS[target])
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("align", [False, True])
 def test_weights_are_eagers_bit_by_bit(align: bool) -> None:
     """Rounded as a fused instruction does it, so that the same weights are 0."""
@@ -132,6 +133,7 @@ def test_samples_beside_infinities() -> None:
         torch.testing.assert_close(compiled(x, grid), f(x, grid), equal_nan=True)
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("mode", ["bilinear", pytest.param("bicubic", marks=pytest.mark.long), "nearest"])
 def test_gradients_of_changing_sizes(mode: str) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:

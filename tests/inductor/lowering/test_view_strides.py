@@ -9,6 +9,7 @@ import torch
 
 from inductor.ir.graph import Layout
 from inductor.lowering.views import _is_view
+from tests.seeds import drawn
 
 
 def parts_of(total: int, numbers: random.Random) -> list[int]:
@@ -23,9 +24,10 @@ def parts_of(total: int, numbers: random.Random) -> list[int]:
     return sizes
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("part", range(3))
 def test_views_are_torchs(part: int) -> None:
-    for seed in range(100 * part, 100 * part + 100):
+    for seed in drawn(range(100 * part, 100 * part + 100)):
         check_views_are_torchs(seed)
 
 

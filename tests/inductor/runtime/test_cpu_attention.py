@@ -12,7 +12,7 @@ import torch
 from inductor.cpu import cache_store, need_toolchain
 from inductor.runtime.attention_reference import scores_of
 from inductor.runtime.cpu_attention import CpuAttention, load_attention
-from tests.parametrize import few
+from tests.seeds import some
 
 INF = math.inf
 Tensor = torch.Tensor
@@ -69,7 +69,7 @@ def added(numbers: random.Random, scores: tuple[int, ...]) -> Tensor:
     return bias if numbers.random() < 0.6 else torch.randn(*size[:2], *size[:1:-1]).mT
 
 
-@pytest.mark.parametrize("seed", few(range(8), 3))
+@pytest.mark.parametrize("seed", some(range(8), 3))
 def test_sizes_strides_and_masks(library: CpuAttention, seed: int) -> None:
     numbers = random.Random(seed)
     torch.manual_seed(seed)

@@ -25,7 +25,7 @@ from inductor.runtime.own_libraries import own_library
 from inductor.runtime.products import Product, bind_half_product, bind_product, load_product
 from inductor.scheduler import library_kernels
 from tests.inductor.runtime.own_functions import products_are_ours
-from tests.parametrize import few
+from tests.seeds import some
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def assert_right(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: Any) ->
     assert ((out - expected).abs().max() / scale) < 1e-6
 
 
-@pytest.mark.parametrize("seed", few(range(8), 3))
+@pytest.mark.parametrize("seed", some(range(8), 3))
 def test_sizes_and_strides(product: Product, seed: int) -> None:
     numbers = random.Random(seed)
     for _ in range(12):
