@@ -338,7 +338,7 @@ def divide_out(value: int, divisor: int) -> tuple[int, int]:
 
 
 def common_factor(left: int, right: int) -> int:
-    """A positive number that divides both for all sizes; the greatest one of ints."""
+    """A positive number that divides both for all sizes; the greatest of ints, 0 of two zeros."""
     if type(left) is not Extent and type(right) is not Extent:
         return gcd(left, right)
     for one, other in ((left, right), (right, left)):
