@@ -22,7 +22,7 @@ struct Chain {
   i64 from_apart;
   f32* to;
   i64 to_apart;
-  Ahead more;  // at 72
+  Ahead* more;
 };
 
 // Rows of a: the first seven from rax on, the others from rbx on; rcx, rdx and rsi are one, three
@@ -70,21 +70,24 @@ struct Chain {
 #define ALL_14(DO) ALL_13(DO) DO(26, 27)
 #define CLEAR_BOTH(s, t) CLEAR(s) CLEAR(t)
 
-// What `more` says: next, count and left are r10, r11 and r12; lines, skip and rate stay in memory.
+// What `more` says, which is at r15: next, count and left are r10, r11 and r12; lines, skip and
+// rate stay in memory. No copy is made of it: where it is read in larger pieces than it was written
+// in, a processor waits until all earlier stores, those of the tile before, are in the cache.
 #define FETCH                                                              \
-  "movslq 112(%%rdi), %%r13\n"                                             \
+  "movslq 40(%%r15), %%r13\n"                                              \
   "2: dec %%r11\n js 4f\n"                                                 \
   "prefetcht1 (%%r10)\n add $64, %%r10\n"                                  \
   "dec %%r12\n jnz 3f\n"                                                   \
-  "add 104(%%rdi), %%r10\n mov 96(%%rdi), %%r12\n"                         \
+  "add 32(%%r15), %%r10\n mov 24(%%r15), %%r12\n"                          \
   "3: dec %%r13\n jnz 2b\n 4:\n"
 #define BEGIN                                                              \
   "mov (%%rdi), %%rax\n mov 8(%%rdi), %%rcx\n"                             \
   "lea (%%rcx,%%rcx,2), %%rdx\n lea (%%rcx,%%rcx,4), %%rsi\n"              \
   "lea (%%rdx,%%rcx,4), %%rbx\n add %%rax, %%rbx\n"                        \
   "mov 16(%%rdi), %%r8\n mov 24(%%rdi), %%r9\n"                            \
-  "mov 72(%%rdi), %%r10\n mov 80(%%rdi), %%r11\n mov 88(%%rdi), %%r12\n"
-#define KEEP "mov %%r10, 72(%%rdi)\n mov %%r11, 80(%%rdi)\n mov %%r12, 88(%%rdi)\n"
+  "mov 72(%%rdi), %%r15\n"                                                 \
+  "mov (%%r15), %%r10\n mov 8(%%r15), %%r11\n mov 16(%%r15), %%r12\n"
+#define KEEP "mov %%r10, (%%r15)\n mov %%r11, 8(%%r15)\n mov %%r12, 16(%%r15)\n"
 #define ENDS                                                               \
   "mov 40(%%rdi), %%rax\n mov 48(%%rdi), %%rcx\n"                          \
   "mov 56(%%rdi), %%rbx\n mov 64(%%rdi), %%rdx\n"
@@ -105,8 +108,8 @@ static void sum_chain(Chain& chain);
         :                                                                              \
         : "D"(&chain)                                                                  \
         : "memory", "cc", "rax", "rbx", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", \
-          "r12", "r13", "r14", "zmm0", "zmm1", "zmm2", "zmm3", "zmm4", "zmm5", "zmm6", \
-          "zmm7", "zmm8", "zmm9", "zmm10", "zmm11", "zmm12", "zmm13", "zmm14",         \
+          "r12", "r13", "r14", "r15", "zmm0", "zmm1", "zmm2", "zmm3", "zmm4", "zmm5",  \
+          "zmm6", "zmm7", "zmm8", "zmm9", "zmm10", "zmm11", "zmm12", "zmm13", "zmm14", \
           "zmm15", "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22",      \
           "zmm23", "zmm24", "zmm25", "zmm26", "zmm27", "zmm28", "zmm29", "zmm30",      \
           "zmm31");                                                                    \
@@ -123,20 +126,30 @@ SUM_CHAIN(13)
 SUM_CHAIN(14)
 static_assert(__builtin_offsetof(Chain, more) == 72 && __builtin_offsetof(Ahead, rate) == 40);
 
-// to [R, 32] = from [R, 32] + a [R, depth] b [depth, 32], chain by chain.
-template <int R>
-static void add_chains(Chain chain, i64 depth) {
-  f32 held[R * COLUMNS] __attribute__((aligned(64)));
-  f32* const to = chain.to;
-  const i64 to_apart = chain.to_apart;
-  chain.to = held, chain.to_apart = COLUMNS * 4;
-  for (i64 done = 0; done < depth; done += CHAIN) {
-    const i64 terms = depth - done < CHAIN ? depth - done : CHAIN;
-    chain.bursts = terms / BURST, chain.rest = terms % BURST;
-    if (done + terms == depth) chain.to = to, chain.to_apart = to_apart;
-    sum_chain<R>(chain);
-    chain.a += terms, chain.b += terms * COLUMNS;
-    chain.from = held, chain.from_apart = COLUMNS * 4;
+// Of LOWEST rows and more.
+static void (*const SUM_CHAINS[])(Chain&) = {
+    sum_chain<5>,  sum_chain<6>,  sum_chain<7>,  sum_chain<8>,  sum_chain<9>,
+    sum_chain<10>, sum_chain<11>, sum_chain<12>, sum_chain<13>, sum_chain<14>};
+
+// to [rows, 32] = from [rows, 32] + a [rows, depth] b [depth, 32], chain by chain. The lines of the
+// result are fetched to be written, some before each chain: a processor waits where it is asked for
+// more at once than it can await.
+static inline __attribute__((always_inline)) void add_chains(
+    i64 rows, i64 depth, const f32* a, i64 lda, const f32* b, const f32* from, i64 from_apart,
+    f32* to, i64 to_apart, Ahead& more) {
+  f32 held[14 * COLUMNS] __attribute__((aligned(64)));
+  const i64 chains = (depth + CHAIN - 1) / CHAIN;
+  for (i64 i = 0; i < chains; ++i) {
+    for (i64 r = rows * i / chains; r < rows * (i + 1) / chains; ++r) {
+      __builtin_prefetch(to + r * to_apart, 1);
+      __builtin_prefetch(to + r * to_apart + COLUMNS - 1, 1);
+    }
+    const i64 done = i * CHAIN, terms = depth - done < CHAIN ? depth - done : CHAIN;
+    const bool last = i + 1 == chains;
+    Chain chain = {a + done, lda * 4, b + done * COLUMNS, terms / BURST, terms % BURST,
+                   i ? held : from, i ? COLUMNS * 4 : from_apart * 4,
+                   last ? to : held, last ? to_apart * 4 : COLUMNS * 4, &more};
+    SUM_CHAINS[rows - LOWEST](chain);
   }
 }
 #endif

@@ -63,9 +63,8 @@ static void add_rows(
     static const f32 zeros[WIDE] = {};
     const i64 apart = WIDE * 4;
     Chain chain = {w, ldw * 4, panel, depth / BURST, depth % BURST, first ? zeros : to,
-                   first ? 0 : apart, to, apart, more};
+                   first ? 0 : apart, to, apart, &more};
     sum_chain<R>(chain);
-    more = chain.more;
   } else
 #endif
     add_few_rows<R>(w, ldw, panel, depth, to, first, more);

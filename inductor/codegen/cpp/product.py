@@ -158,17 +158,17 @@ struct Product {
     for (i64 i = 0; i < count; ++i) {
       const i64 from = rows * i / count, height = rows * (i + 1) / count - from;
       f32* to = c + (r0 + from) * n + j0;
-      const Ahead more = ahead(next, i, count, depth);
+      Ahead more = ahead(next, i, count, depth);
       Tile t = {depth, left + from * ldl, right, to, ldl, n, bias ? bias + j0 : 0, 0};
       if (p0) t.start = to, t.lds = n;
       if (width == COLUMNS) {
-        tile_of<ROWS>(height, t, more);
+        tile_of(height, t, more);
         continue;
       }
       for (int r = 0; r < height; ++r)
         for (int j = 0; j < COLUMNS; ++j)
           edge[r * COLUMNS + j] = j < width && t.start ? t.start[r * t.lds + j] : 0;
-      tile_of<ROWS>(height, {depth, t.a, right, edge, ldl, COLUMNS, edge, COLUMNS}, more);
+      tile_of(height, {depth, t.a, right, edge, ldl, COLUMNS, edge, COLUMNS}, more);
       for (int r = 0; r < height; ++r)
         for (int j = 0; j < width; ++j) to[r * n + j] = edge[r * COLUMNS + j];
     }

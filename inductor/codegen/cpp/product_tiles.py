@@ -74,26 +74,21 @@ static __attribute__((noinline)) void low_tile(const Tile& t, Ahead more) {
 }
 
 template <int R>
-static void tile(const Tile& t, const Ahead& more) {
-#if defined(__AVX512F__)
-  if constexpr (R >= LOWEST) {
-    static const f32 zeros[COLUMNS] = {};
-    for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(t.c + r * t.ldc, 1);
-      __builtin_prefetch(t.c + r * t.ldc + COLUMNS - 1, 1);
-    }
-    const f32* from = t.start ? t.start : zeros;
-    const i64 apart = t.start ? t.lds * 4 : 0;
-    add_chains<R>({t.a, t.lda * 4, t.b, 0, 0, from, apart, t.c, t.ldc * 4, more}, t.depth);
-  } else
-#endif
-    low_tile<R>(t, more);
+static void low_tile_of(i64 rows, const Tile& t, const Ahead& more) {
+  if (rows == R) return low_tile<R>(t, more);
+  if constexpr (R > 1) low_tile_of<R - 1>(rows, t, more);
 }
 
-template <int R>
-static void tile_of(i64 rows, const Tile& t, const Ahead& more) {
-  if (rows == R) return tile<R>(t, more);
-  if constexpr (R > 1) tile_of<R - 1>(rows, t, more);
+static inline __attribute__((always_inline)) void tile_of(i64 rows, const Tile& t, Ahead& more) {
+#if defined(__AVX512F__)
+  static const f32 zeros[COLUMNS] = {};
+  if (rows >= LOWEST)
+    return add_chains(rows, t.depth, t.a, t.lda, t.b, t.start ? t.start : zeros,
+                      t.start ? t.lds : 0, t.c, t.ldc, more);
+  low_tile_of<LOWEST - 1>(rows, t, more);
+#else
+  low_tile_of<ROWS>(rows, t, more);
+#endif
 }
 
 """
