@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 
 from inductor.codegen.cpp.assembly import ASSEMBLY_TEXT
+from inductor.codegen.cpp.fetching import FETCHING_TEXT
 from inductor.codegen.cpp.few_rows import FEW_ROWS_TEXT
 from inductor.codegen.cpp.plain_product import PLAIN_TEXT
 from inductor.codegen.cpp.product_chain import CHAIN_ENTRY, CHAIN_TEXT, LINK
@@ -56,38 +57,6 @@ enum { CHUNK = 512 / COLUMNS };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
-// What is read next: `runs` pieces of `lines` lines of a cache, `stride` bytes apart.
-struct Next {
-  const char* from;
-  i64 runs, lines, stride;
-};
-
-// It is fetched into the second cache line by line, `rate` lines for every BURST steps of a tile.
-// Without, weights come from memory at the moment when they are needed.
-struct Ahead {
-  const char* next;
-  i64 count, left, lines, skip;  // all lines; those of this run, of a whole one; from run to run
-  int rate;
-};
-
-static Ahead ahead(const Next& next, i64 part, i64 parts, i64 steps) {
-  i64 whole = next.runs * next.lines, first = whole * part / parts;
-  i64 count = whole * (part + 1) / parts - first;
-  if (!count) return {0, 0, 0, 0, 0, 0};
-  i64 run = first / next.lines, at = first % next.lines;
-  return {next.from + run * next.stride + at * LINE, count, next.lines - at, next.lines,
-          next.stride - next.lines * LINE, int(count * BURST / steps + 1)};
-}
-
-static inline __attribute__((always_inline)) void fetch(Ahead& more) {
-  for (int i = 0; i < more.rate && more.count > 0; ++i) {
-    __builtin_prefetch(more.next, 0, 2);
-    more.next += LINE;
-    --more.count;
-    if (--more.left == 0) more.next += more.skip, more.left = more.lines;
-  }
-}
-
 """
 
 _PRODUCT = r"""
@@ -122,6 +91,7 @@ static void copy_turned(const f32* a, i64 step, i64 rows, i64 depth, f32* to) {
 }
 
 static i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
+static i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
 typedef void Epilogue(void* context, i64 r0, i64 r1, i64 j0, i64 j1);
 
@@ -149,16 +119,23 @@ struct Product {
     return {0, 0, 0, 0};
   }
 
+  // Where rows r0.. of a lie, `depth` terms of each.
+  Next left_source(i64 r0, i64 r1, i64 p0, i64 depth) const {
+    const char* from = (const char*)(a + r0 * lda + p0 * step);
+    if (step == 1) return {from, r1 - r0, up(depth * 4, LINE), lda * 4};
+    return {from, depth, up((r1 - r0) * 4, LINE), step * 4};
+  }
+
   // Columns j0.. of the result, for the rows of a that are `left`. next: what is read later.
   void panel(i64 j0, i64 r0, i64 r1, i64 p0, i64 depth, const f32* left, const f32* right,
-             const Next& next) const {
+             const Later& next) const {
     const i64 ldl = direct ? lda : STRIDE;
     const i64 width = n - j0 < COLUMNS ? n - j0 : COLUMNS, rows = r1 - r0, count = up(rows, ROWS);
     f32 edge[ROWS * COLUMNS];
     for (i64 i = 0; i < count; ++i) {
       const i64 from = rows * i / count, height = rows * (i + 1) / count - from;
       f32* to = c + (r0 + from) * n + j0;
-      Ahead more = ahead(next, i, count, depth);
+      Ahead more = of_tile(next, i, count, depth);
       Tile t = {depth, left + from * ldl, right, to, ldl, n, bias ? bias + j0 : 0, 0};
       if (p0) t.start = to, t.lds = n;
       if (width == COLUMNS) {
@@ -173,6 +150,10 @@ struct Product {
         for (int j = 0; j < width; ++j) to[r * n + j] = edge[r * COLUMNS + j];
     }
   }
+
+  // Whether a thread takes all of its panels at once: for each few of them, a left side is copied
+  // again, or comes from memory again if it is long.
+  bool wants_all() const { return !direct || (!panels_given && k > 4 * DEPTH); }
 
   void pack_panel(i64 at, i64 p0, i64 depth, f32* to) const {
     const i64 j0 = at * COLUMNS, width = n - j0 < COLUMNS ? n - j0 : COLUMNS;
@@ -195,9 +176,9 @@ struct Product {
 
   // Of the sums of panels first.. in rows r0.. the `depth` terms from p0 on. `room` has room for
   // all panels where they are `kept` (and are there already if `packed`), else for one. They are
-  // finished GROUP at a time. near: the first one has been fetched.
+  // finished GROUP at a time. near: the first one has been fetched; then: what of a follows.
   void strip(i64 r0, i64 r1, i64 first, i64 last, i64 p0, i64 depth, f32* left, f32* room,
-             bool kept, bool packed, bool near) const {
+             bool kept, bool packed, bool near, const Next& then) const {
     const Next nothing = {0, 0, 0, 0};
     const Next begin = near || packed ? nothing
                        : panels_given ? panel_behind(panel_at(first * COLUMNS, p0), p0 ? 0 : depth)
@@ -206,20 +187,20 @@ struct Product {
     for (i64 at = first, done = first; at < last; ++at) {
       const bool ends = at + 1 == last && p0 + depth == k;  // then others follow, from their begin
       const bool more = at + 1 < (ends ? up(n, COLUMNS) : last);
-      const i64 then = ends ? 0 : p0;
+      const i64 from = ends ? 0 : p0;
       const f32* right = room + (kept ? (at - first) * depth * COLUMNS : 0);
       Next next = nothing;
       if (panels_given) {
         right = panel_at(at * COLUMNS, p0);
-        if (more) next = panel_behind(panel_at((at + 1) * COLUMNS, then), depth);
+        if (more) next = panel_behind(panel_at((at + 1) * COLUMNS, from), depth);
         else if (p0 + depth < k) next = panel_behind(panel_at(first * COLUMNS, p0 + depth), depth);
       } else if (packed) {
         if (more && !ends) next = panel_behind(right + depth * COLUMNS, depth);
       } else {
         pack_panel(at, p0, depth, (f32*)right);
-        if (more) next = source(at + 1, then, depth);
+        if (more) next = source(at + 1, from, depth);
       }
-      panel(at * COLUMNS, r0, r1, p0, depth, side, right, next);
+      panel(at * COLUMNS, r0, r1, p0, depth, side, right, {next, then, at - first, last - first});
       if (!epilogue || p0 + depth < k || (at + 1 - done < GROUP && at + 1 < last)) continue;
       const i64 end = (at + 1) * COLUMNS;
       epilogue(context, r0, r1, done * COLUMNS, end < n ? end : n);
@@ -233,13 +214,24 @@ struct Product {
     const i64 passes = up(k, DEPTH), deep = up(up(k, passes), 4) * 4;
     const bool chunks = !panels_given && end - begin > tall;  // each panel is packed once
     const i64 wide = chunks ? CHUNK : last - first, high = chunks ? end - begin : tall;
+    auto block = [&](i64 r0, i64 p0) {
+      return left_source(r0, least(r0 + tall, end), p0, least(k - p0, deep));
+    };
     for (i64 c0 = first; c0 < last; c0 += wide)
       for (i64 top = begin; top < end; top += high)
         for (i64 p0 = 0; p0 < k; p0 += deep) {
-          const i64 depth = k - p0 < deep ? k - p0 : deep, c1 = c0 + wide < last ? c0 + wide : last;
-          for (i64 r0 = top; r0 < end && r0 < top + high; r0 += tall)
-            strip(r0, r0 + tall < end ? r0 + tall : end, c0, c1, p0, depth, left, room, chunks,
-                  chunks && r0 > top, near && c0 == first && !p0);
+          const i64 depth = least(k - p0, deep), c1 = least(c0 + wide, last);
+          const i64 bottom = least(top + high, end);
+          for (i64 r0 = top; r0 < bottom; r0 += tall) {
+            const i64 r1 = least(r0 + tall, end);
+            Next then = {0, 0, 0, 0};
+            if (r1 < bottom) then = block(r1, p0);
+            else if (p0 + deep < k) then = block(top, p0 + deep);
+            else if (bottom < end) then = block(bottom, 0);
+            else if (c1 < last && (r0 > begin || p0)) then = block(begin, 0);
+            strip(r0, r1, c0, c1, p0, depth, left, room, chunks, chunks && r0 > top,
+                  near && c0 == first && !p0, then);
+          }
         }
   }
 };
@@ -295,7 +287,7 @@ static void work(const Product& p, Panels* parts, i64 down, i64 across, i64 tall
   for (i64 i = 0; i < count; ++i) {
     const i64 part = (me + i) % count, band = part % down;
     i64 first, last, before = -1;
-    while (parts[part].take(i == 0, !p.direct || count == 1, first, last)) {
+    while (parts[part].take(i == 0, p.wants_all() || count == 1, first, last)) {
       p.share(p.m * band / down, p.m * (band + 1) / down, tall, first, last, first == before, left,
               left + tall * STRIDE);
       before = last;
@@ -368,7 +360,7 @@ EXPORT int PRODUCT(
 ALIAS = 1024
 _TILES = (ASSEMBLY_TEXT, TILES_TEXT, TURNS_TEXT)
 _OTHERS = (PLAIN_TEXT, FEW_ROWS_TEXT, CHAIN_TEXT)
-_PARTS = (REGISTERS, _TEXT, *_TILES, _PRODUCT, *_OTHERS, _ENTRIES, CHAIN_ENTRY)
+_PARTS = (REGISTERS, _TEXT, FETCHING_TEXT, *_TILES, _PRODUCT, *_OTHERS, _ENTRIES, CHAIN_ENTRY)
 PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + "".join(_PARTS)
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
 PRODUCT_UNIT = "\n".join(

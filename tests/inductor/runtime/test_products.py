@@ -108,6 +108,17 @@ def test_heights_of_tiles(product: Product, k: int) -> None:
                 assert_right(out, left, weight, bias)
 
 
+@pytest.mark.parametrize("threads", (1, 2))
+def test_blocks_of_the_left_side(product: Product, threads: int) -> None:
+    """Several bands of rows, more panels than are packed at a time, and terms for five passes."""
+    for k, turned, columns in itertools.product((300, 3300), (False, True), (False, True)):
+        x = torch.randn(k, 340).t() if turned else torch.randn(340, k)
+        weight = torch.randn(k, 1100) if columns else torch.randn(1100, k).t()
+        out = torch.full((340, 1100), float("nan"))
+        product.multiply(x, weight, None, out, threads)
+        assert_right(out, x, weight, None)
+
+
 def test_no_number_is_what_it_is_elsewhere(product: Product) -> None:
     x, weight = torch.randn(20, 400), torch.randn(400, 64)
     x[3, 7], x[9, 395], x[15, 200] = float("nan"), float("inf"), -float("inf")
