@@ -1,8 +1,11 @@
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
 from lazy.values import Value
+
+Result = TypeVar("Result")
 
 def setup(
     lazy: type, parameter: type, exposed: dict[int, Any], wrap: Any, known: Any, /
@@ -24,6 +27,7 @@ def note(
     deed: int, payload: Any, operands: tuple[int, ...], made: tuple[int, ...],
     lifted: tuple[int, ...], drawn: Any, writes: bool, writes_ordinary: bool, /,
 ) -> None: ...
+def below(function: Callable[..., Result], /, *args: Any) -> Result: ...
 def look() -> tuple[Any, list[tuple[int, Any]], list[float]] | None: ...
 def owner(value: int, /) -> Value | torch.Tensor | bool: ...
 def inputs(weights: frozenset[int], /) -> list[torch.Tensor]: ...

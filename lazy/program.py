@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from dynamo.aot.boxed import call_with, of_places
 from dynamo.base.counters import once, timed
 from dynamo.base.shortfalls import Site, compiling_at
+from lazy import _C
 from lazy.graph import build, interpret
 from lazy.report import REPORT
 from lazy.trace import Trace
@@ -177,8 +178,7 @@ def rerun(
     writes: bool,
 ) -> bool:
     """Runs the graph of a trace that was followed. False where it has to run in another way."""
-    with below():
-        return _call(found, reals, numbers, keep, writes)
+    return _C.below(_call, found, reals, numbers, keep, writes)
 
 
 def _call(

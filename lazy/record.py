@@ -290,13 +290,15 @@ def _move(recorder: Any, call: Call, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     func = call.operator.func
     packet = getattr(torch.ops.aten, func._opname.removesuffix("_"), None)
-    if type(tensor) is not LazyTensor or packet is None:
+    overload = "int" if func is aten.transpose_.default else func._overloadname
+    view = getattr(packet, overload, None)
+    if type(tensor) is not LazyTensor or view is None:
         raise Unrecordable("it changes the sizes of its operand")
-    moved = dispatch(recorder, getattr(packet, func._overloadname), args, kwargs, False)
+    moved = dispatch(recorder, view, args, kwargs, False)
     with torch._C._DisableTorchDispatch():
         func(*args, **kwargs)
     tensor._lazy = moved._lazy
-    replay.SAID.deed = None
+    replay.moved()
     return tensor
 
 

@@ -231,11 +231,7 @@ class Recorder:
         for number, tensors in live.items():
             for tensor in tensors:
                 tensor._lazy = values[number]
-        REPORT.count("traces")
-        REPORT.count("operations", end.operations)
-        REPORT.count("followed", end.operations)
-        REPORT.count("hits", int(how.how == HIT))
-        REPORT.ends.append(how)
+        REPORT.trace_followed(how)
 
     def resume(self) -> None:
         """Puts what was followed into a trace of Python's, which goes on from there."""

@@ -23,8 +23,8 @@ from lazy.trace import Trace
 
 # What a call does, as in `csrc/replay.h`: one operation of the trace; another tensor of a value; it
 # runs at once, outside of the trace; it draws numbers into a value; it draws a new one; it leaves
-# the trace as it is.
-RECORD, ALIAS, OUTSIDE, FILL, LIKE, SKIP = range(6)
+# the trace as it is; it makes a tensor of the trace a view of what it was.
+RECORD, ALIAS, OUTSIDE, FILL, LIKE, SKIP, MOVE = range(7)
 MOST_STEPS = 200_000
 
 
@@ -71,6 +71,15 @@ def aliased(index: int | None) -> None:
     SAID.deed = ALIAS
     if index is not None:
         SAID.operands = SAID.made = (index,)
+
+
+def moved() -> None:
+    """The operation that was recorded is a view, which its operand becomes. Nothing is followed
+    where it is no view, or where more than one operation was recorded."""
+    is_view = SAID.deed == RECORD and SAID.records == 1 and bool(SAID.payload)
+    rule = SAID.payload[0] if is_view else None
+    is_view = rule is not None and rule.single and rule.shares == (0,) and not rule.writes
+    SAID.deed = MOVE if is_view else None
 
 
 def does(deed: int, drawn: Any = None) -> None:

@@ -81,6 +81,16 @@ class Report:
             self.counts[what] += by
             counters["lazy"][what] += by
 
+    def trace_followed(self, end: End) -> None:
+        """A trace was followed to its end."""
+        counts = {"traces": 1, "operations": end.operations, "followed": end.operations,
+                  "hits": int(end.how == "hit")}  # fmt: skip
+        with self.lock:
+            for what, by in counts.items():
+                self.counts[what] += by
+                counters["lazy"][what] += by
+        self.ends.append(end)
+
     def fell_back(self, operator: str) -> None:
         """An operator has run in eager."""
         self.count("fallbacks")

@@ -23,6 +23,7 @@ struct Learner {
   void enter(const at::Tensor& given, int value);
   void result(const IValue& given);
   void make(const at::Tensor& given);
+  void move(const at::Tensor& given);
   void drawn();
   Argument& add(Argument::Kind kind) {
     step.arguments.emplace_back();
@@ -142,6 +143,24 @@ void Learner::make(const at::Tensor& given) {
   step.results.push_back(std::move(result));
 }
 
+// A tensor that the trace has made gets other sizes, and stands for another value from now on.
+void Learner::move(const at::Tensor& given) {
+  const auto found = run.names.find(given.unsafeGetTensorImpl());
+  const int values = static_cast<int>(run.input_of.size());
+  if (found == run.names.end() || note.made.size() != 1 || note.made[0] != values ||
+      step.arguments[0].kind != Argument::Handle || step.arguments[0].handle != found->second)
+    throw Unfollowable();
+  Handle& handle = run.handles[found->second];
+  if (handle.storage || run.input_of[handle.value] >= 0) throw Unfollowable();
+  Result result;
+  result.kind = Result::Made;
+  result.handle = found->second;
+  result.value = handle.value = note.made[made++];
+  result.meta = std::make_shared<Meta>(*given.unsafeGetTensorImpl());
+  run.input_of.push_back(-1);
+  step.results.push_back(std::move(result));
+}
+
 void Learner::result(const IValue& given) {
   if (given.isTensor() && given.toTensor().defined()) {
     const auto found = run.names.find(given.toTensor().unsafeGetTensorImpl());
@@ -182,6 +201,10 @@ std::unique_ptr<Step> step_of(Run& run, const std::optional<c10::OperatorHandle>
     learner.operand++;
   }
   if (learner.operand < note.operands.size()) throw Unfollowable();
+  if (note.deed == Deed::Move) {
+    learner.move(results[0].toTensor());
+    return step;
+  }
   const bool plain = note.deed == Deed::Record || note.deed == Deed::Fill ||
                      (note.deed == Deed::Alias && !note.operands.empty());
   if (!plain) return step;

@@ -1,9 +1,15 @@
 // `lazy._C`: what Python tells and asks of the trace that is followed; see `lazy.replay`.
 #include "replay.h"
 
+#include <future>
+#include <thread>
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/torch_dispatch_mode.h>
 
 namespace lazy {
 namespace {
@@ -166,6 +172,44 @@ PyObject* data(PyObject*, PyObject* tensor) {
   END_HANDLE_TH_ERRORS
 }
 
+// What a thread that has done nothing yet includes and excludes of keys.
+c10::impl::LocalDispatchKeySet usual_keys() {
+  std::promise<c10::impl::LocalDispatchKeySet> found;
+  std::thread([&found] { found.set_value(c10::impl::tls_local_dispatch_key_set()); }).join();
+  return found.get_future().get();
+}
+
+// No `__torch_function__` is called.
+struct NoFunctions {
+  using Functions = at::impl::PythonTorchFunctionTLS;
+  at::impl::TorchFunctionDisabledState before = Functions::get_disabled_state();
+  NoFunctions() {
+    if (Functions::stack_len())
+      Functions::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~NoFunctions() { Functions::set_disabled_state(before); }
+};
+
+// `with lazy.program.below(): return function(*args)`, with nothing of it in Python.
+PyObject* below(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  static const c10::impl::LocalDispatchKeySet usual = usual_keys();
+  if (PyTuple_GET_SIZE(args) == 0) {
+    PyErr_SetString(PyExc_TypeError, "below() takes a function");
+    return nullptr;
+  }
+  Object given = Object::steal(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
+  if (!given.object) return nullptr;
+  torch::torch_dispatch_mode::StashTorchDispatchStackGuard no_modes;
+  NoFunctions no_functions;
+  std::optional<c10::InferenceMode> no_inference;
+  if (c10::InferenceMode::is_enabled()) no_inference.emplace(false);
+  c10::impl::ForceDispatchKeyGuard keys(usual);
+  c10::NoGradGuard no_grad;
+  return PyObject_CallObject(PyTuple_GET_ITEM(args, 0), given.object);
+  END_HANDLE_TH_ERRORS
+}
+
 // None where what to run is not known; else (end, live, numbers). Its inputs are there until the next
 // trace begins.
 PyObject* look(PyObject*, PyObject*) {
@@ -282,6 +326,7 @@ PyMethodDef methods[] = {
     {"note_cut", note_cut, METH_O, "The trace ends here before this operator."},
     {"note", note, METH_VARARGS, "What a recorded call has done."},
     {"data", data, METH_O, "`x.data`, which no mode sees."},
+    {"below", below, METH_VARARGS, "Calls a function as `lazy.program.below` would have it."},
     {"look", look, METH_NOARGS, "What a followed trace needs to run."},
     {"owner", owner, METH_O, "Whose memory an input of the followed trace is."},
     {"inputs", inputs, METH_O, "The inputs of the followed trace, weights as they are."},

@@ -94,23 +94,23 @@ void Run::clear() {
   numbers.clear();
   names.clear();
   storages.clear();
+  counted = 0;
 }
 
 // One more ordinary tensor of the run.
 void Run::add(const at::Tensor& ordinary, int value) {
   const auto& storage = ordinary.unsafeGetTensorImpl()->unsafe_storage();
-  storages.insert(storage.unsafeGetStorageImpl());
-  handles.push_back({ordinary.unsafeGetTensorImpl(), WeakTensor(ordinary.getIntrusivePtr()), ordinary,
-                     value, storage.unsafeGetStorageImpl(), storage.data()});
+  handles.push_back({ordinary.unsafeGetTensorImpl(), WeakTensor(at::Tensor().getIntrusivePtr()),
+                     ordinary, value, storage.unsafeGetStorageImpl(), storage.data()});
 }
 
 // Forgets the tensors from that one on.
 void Run::drop(size_t first) {
   if (handles.size() == first) return;
   handles.erase(handles.begin() + first, handles.end());
+  if (counted <= first) return;
   storages.clear();
-  for (const auto& handle : handles)
-    if (handle.storage) storages.insert(handle.storage);
+  counted = 0;
 }
 
 void Run::start(Script* of, bool follow) {
@@ -120,19 +120,27 @@ void Run::start(Script* of, bool follow) {
   on = follow && of;
 }
 
-bool Run::reads(const TensorImpl& tensor) const {
+bool Run::reads(const TensorImpl& tensor) {
+  for (; counted < handles.size(); ++counted)
+    if (handles[counted].storage) storages.insert(handles[counted].storage);
   return tensor.has_storage() && storages.count(tensor.unsafe_storage().unsafeGetStorageImpl());
 }
 
 // For each input the first one that has the same memory.
 std::vector<int> Run::sharing() const {
-  std::unordered_map<const void*, int> first;
+  size_t room = 16;  // a power of two: a table of twice as many places as it needs
+  while (room < 2 * inputs.size()) room *= 2;
+  std::vector<std::pair<const void*, int>> first(room);
   std::vector<int> found;
+  found.reserve(inputs.size());
   for (const auto& input : inputs) {
     const TensorImpl* tensor = input.tensor.unsafeGetTensorImpl();
     if (input.real.object) tensor = THPVariable_Unpack(input.real.object).unsafeGetTensorImpl();
     const void* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
-    found.push_back(first.emplace(storage, static_cast<int>(found.size())).first->second);
+    size_t at = std::hash<const void*>()(storage) / 16 * 0x9E3779B97F4A7C15 >> 32 & (room - 1);
+    while (first[at].first && first[at].first != storage) at = (at + 1) & (room - 1);
+    if (!first[at].first) first[at] = {storage, static_cast<int>(found.size())};
+    found.push_back(first[at].second);
   }
   return found;
 }
@@ -325,6 +333,18 @@ void alias_of_known(torch::jit::Stack& stack, size_t count) {
   stack.emplace_back(THPVariable_Unpack(made.object));
 }
 
+// A tensor of the run gets other sizes, and stands for another value from now on.
+void move(Run& run, const Result& wanted, torch::jit::Stack& stack, size_t count) {
+  Handle& handle = run.handles[wanted.handle];
+  const Meta& meta = *wanted.meta;
+  handle.tensor->set_sizes_and_strides(meta.sizes, meta.strides, meta.offset);
+  handle.value = wanted.value;
+  run.input_of.push_back(-1);
+  at::Tensor moved = tensor_of(handle);
+  torch::jit::drop(stack, count);
+  stack.emplace_back(std::move(moved));
+}
+
 // `TensorImpl::detach` of an ordinary tensor that is no part of the trace.
 void detach(torch::jit::Stack& stack) {
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::Python);
@@ -340,6 +360,8 @@ void perform(Run& run, Step& step, torch::jit::Stack& stack, size_t count) {
     call(*step.op, stack);
   } else if (step.deed == Deed::Fill || step.deed == Deed::Like) {
     draw(run, step, *step.op, stack);
+  } else if (step.deed == Deed::Move) {
+    move(run, step.results[0], stack, count);
   } else if (step.arguments.size() && step.arguments[0].kind == Argument::Free) {
     alias_of_known(stack, count);
   } else {

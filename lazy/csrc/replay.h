@@ -97,7 +97,7 @@ struct Result {
 };
 
 // What a call does; the names are those of `lazy.replay`.
-enum class Deed : uint8_t { Record, Alias, Outside, Fill, Like, Skip };
+enum class Deed : uint8_t { Record, Alias, Outside, Fill, Like, Skip, Move };
 
 // One call. payload: what Python needs to put it into a trace. writes: the path up to here writes
 // into inputs; writes_ordinary: into ordinary tensors.
@@ -122,7 +122,7 @@ struct Script {
   size_t steps = 0;
 };
 
-// A tensor of the run. strong: of ordinary ones, whose memory is read at the end.
+// A tensor of the run. weak: of lazy ones; strong: of ordinary ones, whose memory is read at the end.
 struct Handle {
   TensorImpl* tensor;
   WeakTensor weak;
@@ -152,13 +152,15 @@ struct Run {
   std::vector<int> input_of;  // by value: its place in inputs, or -1
   std::vector<IValue> numbers;
   std::unordered_map<const TensorImpl*, int> names;  // while Python records
-  std::unordered_set<const void*> storages;          // of ordinary tensors
+  // Of the ordinary tensors among the first `counted` handles: few runs are asked for them.
+  std::unordered_set<const void*> storages;
+  size_t counted = 0;
 
   void clear();
   void add(const at::Tensor& ordinary, int value);
   void drop(size_t handles);
   void start(Script* of, bool follow);
-  bool reads(const TensorImpl& tensor) const;
+  bool reads(const TensorImpl& tensor);
   std::vector<int> sharing() const;
 };
 
