@@ -161,6 +161,9 @@ static inline Frame *current_frame(PyThreadState *ts) {
 /* A Python trace function (debugger, coverage) is active in the thread. */
 static inline int is_tracing(PyThreadState *ts) { return ts->c_tracefunc != NULL; }
 
+/* A trace function or an audit hook runs, in whatever the program does just now. */
+static inline int is_in_observer(PyThreadState *ts) { return ts->tracing != 0; }
+
 /* Frames that run are told to a debugger, a profiler or the like. */
 static inline int is_watched(PyThreadState *ts) {
 #if PY_VERSION_HEX >= 0x030C0000

@@ -425,7 +425,7 @@ HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     if (thread_region.pending_code == code) {
         take_pending(frame);
     }
-    if (is_deep() && region != NULL) {
+    if ((is_deep() || is_in_observer(ts)) && region != NULL) {
         return run_without_hook(ts, frame, throwflag);
     }
     if (region == NULL || throwflag || !(code->co_flags & CO_OPTIMIZED) ||

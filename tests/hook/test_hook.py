@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dynamo import _C, hook
+from tests.processes import run_python
 
 
 def program(
@@ -490,3 +491,35 @@ def test_moving_no_arguments_leaves_nothing_behind() -> None:
     with pytest.raises(TypeError):
         hook.call_moving(original)
     assert call(1) == replacement(1)
+
+
+AUDITED = """
+import sys, torch, dynamo
+from dynamo import hook
+
+seen = set()
+
+def note(event):
+    seen.add(event)
+
+def audited(event, args):
+    note(event)
+
+def f(x):
+    sys.audit("told", x.sum().item())
+    return x + 1
+
+sys.addaudithook(audited)
+compiled = dynamo.compile(f)
+x = torch.rand(3)
+assert torch.equal(compiled(x), f(x)) and "told" in seen
+region = compiled._policy.region
+print([len(hook.entries(each.__code__, region)) for each in (f, audited, note)])
+"""
+
+
+def test_audit_hooks_are_not_the_program() -> None:
+    """Such as libraries add for good, filelock for one: nothing of them is compiled."""
+    done = run_python("-c", AUDITED, quiet=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["[1,", "0,", "0]"]
