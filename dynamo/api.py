@@ -16,7 +16,7 @@ import torch
 
 from dynamo import hook
 from dynamo.backends.registry import reset_backends
-from dynamo.base import counters
+from dynamo.base import counters, regions
 from dynamo.base.config import config
 from dynamo.base.environment import tell_of_torch
 from dynamo.convert import Converter
@@ -277,11 +277,14 @@ def mark_static_address(tensor: torch.Tensor) -> None:
 
 
 def nested_compile_region(fn: Any = None) -> Any:
-    """Gives the function back; a decorator with or without parentheses.
+    """Marks a function that a program calls again and again, a layer of a model for instance: it is
+    compiled once for all calls that are alike. A decorator with or without parentheses.
 
-    A repeated block is inlined like any other function: equal kernels are generated once anyhow.
+    The default backend compiles each call's operations for themselves, not together with what is
+    around them; the first of a kind is compiled, the others use what it made. Other backends get
+    one graph. Errors: TypeError for what is no function.
     """
-    return nested_compile_region if fn is None else fn
+    return nested_compile_region if fn is None else regions.mark(fn)
 
 
 def run(fn: Any) -> Any:

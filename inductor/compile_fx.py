@@ -42,6 +42,7 @@ from dynamo.base.shortfalls import (
     PIECE,
     SYMBOLIC,
     Site,
+    compiling_at,
     failed,
     place_of,
     refused,
@@ -75,6 +76,7 @@ from inductor.fx_passes.run import (
 from inductor.graph_cache import keeper_of
 from inductor.ir.graph import Prepared
 from inductor.kept import (
+    has_blocks,
     is_kept,
     is_lazy,
     needs_gradients,
@@ -121,7 +123,8 @@ def compile_fx(
     ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return _as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
-    if has_unknowns(gm) or has_cuts(gm) or has_gradients(gm) and _records(settings, example_inputs):
+    in_pieces = has_unknowns(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
+    if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
         try:
             return ways.compile_cut(gm)
         except Unsupported as refusal:
@@ -136,7 +139,7 @@ class Ways:
     are compiled at a call, so the options and the compile that it belongs to are kept."""
 
     def __init__(self, settings: Mapping[str, Any], what: logs.Compile) -> None:
-        self.settings, self.what = settings, what
+        self.settings, self.what, self.site = settings, what, site_now()
         self.compile_static: Callable[..., Compiled] = self._static
         self.compile_piece: Callable[..., Compiled] = self._piece
         if is_background():  # what is compiled at a call is so, too
@@ -161,20 +164,25 @@ class Ways:
         return compile_static(module, inputs)
 
     def _static(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        with config.patch(**self.settings), logs.compiling(self.what):
+        with self._compiling():
             return _compile(module, inputs, self.settings, refused=self._cut_or_captured)
 
     def _symbolic(self, module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
-        with (config.patch(**self.settings), logs.compiling(self.what), timed("inductor"),
-              _defects_refused()):
+        with self._compiling(), timed("inductor"), _defects_refused():
             return _compile_symbolic(module, inputs, self.settings)
 
     def _piece(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         return self._by_sizes(module, inputs, self._small)
 
     def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
-        with config.patch(**self.settings), logs.compiling(self.what):
+        with self._compiling():
             return _compile(part, given, self.settings, may_raise=True)
+
+    @contextlib.contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """As where the graph was captured: parts are compiled at a call."""
+        with config.patch(**self.settings), logs.compiling(self.what), compiling_at(self.site):
+            yield
 
     def _cut_or_captured(self, module: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
         """What is done with a graph that has no functional form."""

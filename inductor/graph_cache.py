@@ -77,7 +77,7 @@ def keeper_of(
     given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
     program the captured operations stand.)
     """
-    if not config.graph_cache or not config.kernels or config.passes:  # passes have no key
+    if not may_keep():
         return None
     store = cpu.cache_store()
     toolchain = find_toolchain(store)
@@ -98,6 +98,11 @@ def keeper_of(
         return Keeper(store, key, gm, given)
     logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
     return None
+
+
+def may_keep() -> bool:
+    """False where the options keep no graph: passes have no key."""
+    return bool(config.graph_cache and config.kernels and not config.passes)
 
 
 class Keeper:

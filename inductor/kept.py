@@ -16,13 +16,14 @@ from dynamo.background.graphs import copied
 from dynamo.background.jobs import is_background
 from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
+from dynamo.base.regions import has_repeated
 from inductor.ahead import compile_ahead
 from inductor.config import config, settings_of
 from inductor.custom_passes import run_pass
 from inductor.dynamic_shapes.pieces import has_unknowns
 from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.fx_passes.run import serve_patterns
-from inductor.graph_cache import Keeper, keeper_of
+from inductor.graph_cache import Keeper, keeper_of, may_keep
 
 # How long one graph is measured in the background, where the program's steps are slower meanwhile.
 BACKGROUND_SECONDS = 0.5
@@ -41,6 +42,17 @@ def needs_gradients(example_inputs: list[Any]) -> bool:
     )
 
 
+def has_blocks(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+) -> bool:
+    """True where blocks that the program repeats are compiled one by one: each of a kind but the
+    first is found in the cache, which knows graphs of static sizes."""
+    if not has_repeated(gm) or is_symbolic(gm, example_inputs):
+        return False
+    with config.patch(**settings):
+        return may_keep()
+
+
 def served(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> torch.fx.GraphModule:
@@ -56,7 +68,8 @@ def keeper_for(
 ) -> Keeper | None:
     """The place in the cache of what `compile_fx` gives; None where it is not kept as a whole."""
     gm = served(copied(gm), example_inputs, settings)
-    cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
+    cut = (has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
+           or has_blocks(gm, example_inputs, settings))  # fmt: skip
     if cut or is_symbolic(gm, example_inputs) or any(map(is_lazy, example_inputs)):
         return None
     with config.patch(**settings):

@@ -21,6 +21,7 @@ from dynamo.aot.fakes import is_fake, is_symbolic_number, storage_key, symbols_o
 from dynamo.aot.records import Unsupported
 from dynamo.base.cuts import RANGES, is_cut
 from dynamo.base.gradients import GRADIENTS
+from dynamo.base.regions import has_repeated, region_of
 from dynamo.shapes.fake import Fake
 from inductor.dynamic_shapes.lift_numbers import takes
 from inductor.dynamic_shapes.piece import CompilePiece, Piece
@@ -130,13 +131,16 @@ def _kind(value: Any) -> type | None:
 
 
 class _Cutter:
-    """units: nodes that run as captured, and lists of nodes that are compiled together."""
+    """units: nodes that run as captured, and lists of nodes that are compiled together. A call of
+    a repeated block is one for itself."""
 
     def __init__(self, gm: fx.GraphModule, compile_piece: CompilePiece) -> None:
         self.gm = gm
         self.compile_piece = compile_piece
         self.units: list[fx.Node | list[fx.Node]] = []
         self.open: dict[fx.Node, None] = {}  # the last unit, while it grows
+        self.repeats = has_repeated(gm)
+        self.region: tuple[str, int] | None = None  # of the last unit
         self.places = [node for node in gm.graph.nodes if node.op == "placeholder"]
         # Values that gradients are asked of need a place of their own in autograd's graph.
         self.asked = {
@@ -175,6 +179,9 @@ class _Cutter:
 
     def _sort(self, node: fx.Node, makes_unknown: bool) -> None:
         value, given = _value(node), node.all_input_nodes
+        if self.repeats and region_of(node) != self.region:
+            self._close()
+            self.region = region_of(node)
         inside = any(other in self.open for other in given)
         if node.target is operator.getitem and not isinstance(_value(given[0]), torch.Tensor):
             self._follow(node, given[0])
@@ -254,8 +261,8 @@ class _Cutter:
             if not (isinstance(_value(node), torch.Tensor) or _is_number(_value(node))):
                 raise Unsupported(f"{node.name} is a {type(_value(node)).__name__}")
         graph, env = fx.Graph(), {}
-        for node in inputs:
-            env[node] = graph.placeholder(node.name)
+        for at, node in enumerate(inputs):  # equal blocks are told by their text
+            env[node] = graph.placeholder(f"input_{at}")
             env[node].meta = dict(node.meta)
         for node in (*[other for other in read if other.op == "get_attr"], *nodes):
             env[node] = graph.node_copy(node, env.__getitem__)

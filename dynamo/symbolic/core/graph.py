@@ -6,14 +6,16 @@ in `node.meta["stack_trace"]`. Nothing of a Var is stored in a node.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from dynamo.base.regions import REGION
 from dynamo.guards.records import UserLine, source_text
 from dynamo.guards.sources import DrawSource, ItemSource, Source
 from dynamo.shapes.fake import Fake
@@ -61,6 +63,21 @@ class GraphBuilder:
         self._read_stack = read_stack
         self._read_step = read_step
         self._first_operation: fx.Node | None = None
+        self._region: tuple[str, int] | None = None
+        self._regions = 0
+
+    @contextlib.contextmanager
+    def region(self, place: str) -> Iterator[None]:
+        """Operations made inside belong to one call of a repeated block; place: where it is
+        written. A block inside of another one is a part of that."""
+        outer = self._region
+        if outer is None:
+            self._regions += 1
+            self._region = (place, self._regions)
+        try:
+            yield
+        finally:
+            self._region = outer
 
     def placeholder(self, source: Source, example: Any) -> fx.Node:
         """A new graph input that the new bytecode fetches from `source`."""
@@ -97,6 +114,8 @@ class GraphBuilder:
         node.meta["example_value"] = example
         node.meta["stack_trace"] = format_stack(self._read_stack())
         node.meta["step"] = self._read_step()
+        if self._region is not None:
+            node.meta[REGION] = self._region
         return node
 
     def read_input(self, kind: str, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:

@@ -10,12 +10,14 @@ import os
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break
+from dynamo.base.regions import is_marked
 from dynamo.guards.sources import (
     AttrSource,
     DictSource,
@@ -53,6 +55,13 @@ NESTED_REGION = "__marked_compile_region_fn__"
 NESTED_REGIONS_FILE = os.path.join("torch", "_higher_order_ops", "invoke_subgraph.py")
 # torch's own compiler, when it is used first, puts these around functions of torch's.
 LATE_WRAPPER = torch._disable_dynamo(len).__code__  # type: ignore[attr-defined]
+
+
+def _region(tx: Frame, function: Var) -> AbstractContextManager[None]:
+    """Where the operations of a call of a block that the program marks are made."""
+    code = function.code if isinstance(function, FunctionVar) else None
+    place = "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    return tx.trace.graph.region(place)
 
 
 class FunctionVar(Var):
@@ -141,7 +150,7 @@ class FunctionVar(Var):
         """The attribute with the function that is to be traced in the place of a wrapper of
         torch's own compiler: a compiled function is what it compiles, and parts of torch are
         wrapped, once that compiler is used, so that it leaves them alone. What
-        `nested_compile_region` made is the repeated function: it is inlined like any other.
+        `nested_compile_region` made is the repeated function: its operations are marked.
 
         Breaks for what `torch.compiler.disable` has made.
         """
@@ -257,7 +266,8 @@ class FunctionVar(Var):
             self.guard_identity(tx.trace)
             assert self.source is not None and self.real is not None
             inner = tx.trace.wrap(self.real.__dict__[behind], AttrSource(self.source, behind))
-            return inner.call(tx, args, kwargs)
+            with _region(tx, inner) if behind == NESTED_REGION else nullcontext():
+                return inner.call(tx, args, kwargs)
         if self.real is not None:
             if tx.trace.is_modelled(self.real):
                 self.guard_identity(tx.trace)
@@ -267,6 +277,9 @@ class FunctionVar(Var):
                 found = self._shorten(tx, args, kwargs)
                 if found is not None:
                     return found
+            if is_marked(self.real):
+                with _region(tx, self):
+                    return tx.inline(self, args, kwargs)
         return tx.inline(self, args, kwargs)
 
     def _shorten(
