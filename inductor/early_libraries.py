@@ -26,7 +26,7 @@ from inductor.cpu import cache_store
 from inductor.runtime.own_libraries import Units, begin
 from inductor.runtime.toolchain import find_toolchain
 from inductor.runtime.trials import spending
-from inductor.scheduler import library_kernels
+from inductor.scheduler import product_choice
 
 aten = torch.ops.aten
 ATTENTION = (FLASH, cpu_attention.OPERATOR)
@@ -80,7 +80,7 @@ def _library_for(node: fx.Node, frozen: bool) -> Units | None:
         if left is None or right is None:
             return None
         operations = math.prod(left.shape) * right.shape[-1]
-        if operations < library_kernels.FEWEST_OPERATIONS:
+        if operations < product_choice.FEWEST_OPERATIONS:
             return None
         if left.dtype is torch.float32:
             return (PRODUCT_UNIT,)

@@ -17,7 +17,7 @@ from inductor import cpu, library_convolutions
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
 from inductor.ir.convolutions import Geometry
-from inductor.scheduler import library_kernels
+from inductor.scheduler import product_choice
 from inductor.scheduler.schedule import Schedule
 
 
@@ -43,7 +43,7 @@ def products_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.ours(torch.float32) is not None
         return "ours"
 
-    monkeypatch.setattr(library_kernels._Chooser, "fastest", ours)
+    monkeypatch.setattr(product_choice.Chooser, "fastest", ours)
 
 
 def convolutions_are_ours(monkeypatch: pytest.MonkeyPatch, way: str = "ours") -> None:

@@ -21,8 +21,9 @@ from inductor.lowering.run import lower_graph
 from inductor.runtime import trials
 from inductor.runtime.build import BuildError
 from inductor.runtime.store import Store, opened
-from inductor.scheduler import library_kernels
+from inductor.scheduler import product_choice, product_trials
 from inductor.scheduler.library_kernels import choose_library_kernels
+from inductor.scheduler.linear import Linear, as_linear
 
 
 def lowered(function: Any, *inputs: torch.Tensor) -> LoopGraph:
@@ -46,8 +47,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
     """Says what every measurement finds; returns the products that were measured."""
     asked: list[Any] = []
     monkeypatch.setattr(
-        library_kernels,
-        "_measure",
+        product_choice,
+        "measure",
         lambda product, *rest: asked.append(product) or {"aten": 0.0, name: -1.0 * (name != "aten")},
     )
     return asked
@@ -94,7 +95,7 @@ def test_answer_is_used_and_kept(
     ],
 )
 def test_another_product_must_be_clearly_faster(ratios: Any, chosen: str, narrow: bool) -> None:
-    answer = library_kernels.Answer(ratios, 1, 0)
+    answer = product_choice.Answer(ratios, 1, 0)
     assert (answer.choice(), answer.is_narrow()) == (chosen, narrow)
 
 
@@ -102,21 +103,21 @@ def test_a_noisy_answer_is_not_kept_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [{"aten": 0.0, "onednn": 0.02}, {"aten": 0.0, "onednn": -0.5}]
-    monkeypatch.setattr(library_kernels, "_measure", lambda *_: found.pop(0))
+    monkeypatch.setattr(product_choice, "measure", lambda *_: found.pop(0))
     graph = lowered(linear, torch.randn(6, 8), torch.randn(5, 8), torch.randn(5))
     chosen = []
     for process in (1, 1, 2, 3):
-        monkeypatch.setattr(library_kernels.os, "getpid", lambda process=process: process)
+        monkeypatch.setattr(product_choice.os, "getpid", lambda process=process: process)
         chosen += targets(choose_library_kernels(graph, Store(tmp_path), 1))
     assert ["mkldnn" in target for target in chosen] == [False, False, True, True]
     assert not found
 
 
 def test_answers_of_other_candidates_are_not_mixed() -> None:
-    one = library_kernels.Answer({"aten": 0.0}, 2, 1)
-    other = library_kernels.Answer({"aten": 0.0, "packed": -0.2}, 1, 2)
+    one = product_choice.Answer({"aten": 0.0}, 2, 1)
+    other = product_choice.Answer({"aten": 0.0, "packed": -0.2}, 1, 2)
     assert one.joined(other) is other
-    both = other.joined(library_kernels.Answer({"aten": 0.0, "packed": -0.4}, 1, 3))
+    both = other.joined(product_choice.Answer({"aten": 0.0, "packed": -0.4}, 1, 3))
     assert both.ratios["packed"] == pytest.approx(-0.3) and both.measurements == 2
 
 
@@ -125,11 +126,11 @@ def test_answers_of_other_candidates_are_not_mixed() -> None:
 )
 def test_measured_sizes(sizes: Any) -> None:
     linear = SimpleNamespace(**dict(zip("mnk", sizes)), dtype=torch.float32)
-    m, n, k = library_kernels._measured_sizes(linear)  # type: ignore[arg-type]
+    m, n, k = product_trials.measured_sizes(linear)  # type: ignore[arg-type]
     size, flops = 4 * n * k, 2 * m * n * k
-    assert flops <= library_kernels.MOST_FLOPS and size <= library_kernels.MOST_TRIED
+    assert flops <= product_trials.MOST_FLOPS and size <= product_trials.MOST_TRIED
     whole = (m, n, k) == sizes
-    assert whole or 2 * flops > library_kernels.MOST_FLOPS or 2 * size > library_kernels.MOST_TRIED
+    assert whole or 2 * flops > product_trials.MOST_FLOPS or 2 * size > product_trials.MOST_TRIED
 
 
 def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +173,7 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     weight = torch.randn(64, 64).t() if columns else torch.randn(64, 64)
     graph = lowered(linear, torch.randn(64, 64), weight, torch.randn(64))
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
-    product = library_kernels._as_linear(node, graph.layouts(), ())
+    product = as_linear(node, graph.layouts(), ())
     assert product is not None
     sizes_and_kind = (64, 64, 64, True, columns, False, False, False, "torch.float32")
     assert product.shape_class() == sizes_and_kind
@@ -182,7 +183,7 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
         asked.append(torch.addmm(b, x, w, out=out))
 
     ours = SimpleNamespace(multiply=multiply)
-    found = library_kernels._measure(product, ours, 1)  # type: ignore[arg-type]
+    found = product_trials.measure(product, ours, 1)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "onednn", "ours"} and found["aten"] == 0.0
     assert asked
 
@@ -193,7 +194,7 @@ def test_a_left_side_by_columns_is_measured_as_it_lies(
     """As in the gradient of a weight: ATen's product or ours, of such a tensor."""
     graph = lowered(lambda g, x: g.t() @ x, torch.randn(40, 24), torch.randn(40, 32))
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
-    product = library_kernels._as_linear(node, graph.layouts(), ())
+    product = as_linear(node, graph.layouts(), ())
     assert product is not None and product.turned and product.columns
     strides: set[Any] = set()
 
@@ -202,25 +203,25 @@ def test_a_left_side_by_columns_is_measured_as_it_lies(
         torch.mm(x, w, out=out)
 
     ours = SimpleNamespace(multiply=multiply)
-    found = library_kernels._measure(product, ours, 1)  # type: ignore[arg-type]
+    found = product_trials.measure(product, ours, 1)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "ours"} and strides == {(1, 24)}
-    chooser = library_kernels._Chooser(Store(tmp_path), 1)
-    monkeypatch.setattr(library_kernels, "_measure", lambda *_: pytest.fail("it is too small"))
+    chooser = product_choice.Chooser(Store(tmp_path), 1)
+    monkeypatch.setattr(product_choice, "measure", lambda *_: pytest.fail("it is too small"))
     assert chooser.fastest(product) == "aten"
 
 
 def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Path) -> None:
-    chooser = library_kernels._Chooser(Store(tmp_path), 1)
+    chooser = product_choice.Chooser(Store(tmp_path), 1)
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
 
     def chosen(m: int, n: int, k: int, columns: bool = False) -> str:
-        linear = library_kernels.Linear(m, n, k, shapes, shapes, None, columns, False)
+        linear = Linear(m, n, k, shapes, shapes, None, columns, False)
         with trials.spending(0.0):
             return chooser.fastest(linear)
 
     assert chosen(64, 64, 64) == "aten"
-    near = library_kernels.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
-    far = library_kernels.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
+    near = product_choice.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
+    far = product_choice.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
     kind = (False, False, False, False, False, "torch.float32")
     chooser.answers = {
         repr((128, 64, 64, *kind)): near,
@@ -238,7 +239,7 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
     steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
-    product = library_kernels.Linear(9, 24, 40, shapes, shapes, shapes, False, False)
+    product = Linear(9, 24, 40, shapes, shapes, shapes, False, False)
 
     clocks: list[Any] = []
 
@@ -250,28 +251,28 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
             return {"aten": 0.0, "onednn": math.log(0.5)}
         return {"aten": 0.0, "onednn": math.log(8.0)}
 
-    monkeypatch.setattr(library_kernels, "compare", compare)
-    monkeypatch.setattr(library_kernels, "STEADY", -1.0 if steady else 1e9)
+    monkeypatch.setattr(product_trials, "compare", compare)
+    monkeypatch.setattr(product_trials, "STEADY", -1.0 if steady else 1e9)
     before = torch.get_num_threads()
-    found = library_kernels._measure(product, None, 2)
+    found = product_trials.measure(product, None, 2)
     assert torch.get_num_threads() == before
     assert found["onednn"] == pytest.approx(math.log(8.0 if steady else 0.5))
     # One thread is asked only where all threads tell nothing: it takes longest.
     assert clocks == ([time.perf_counter] if steady else [time.perf_counter, time.thread_time])
     clocks.clear()
-    library_kernels._measure(product, None, 1)
+    product_trials.measure(product, None, 1)
     assert clocks == [time.thread_time]
 
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_candidates_compute_the_same(columns: bool) -> None:
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
-    product = library_kernels.Linear(9, 24, 40, shapes, shapes, shapes, columns, True)
+    product = Linear(9, 24, 40, shapes, shapes, shapes, columns, True)
     x, weight, bias = torch.randn(9, 40), torch.randn(24, 40), torch.randn(24)
     panels = SimpleNamespace(
         panels=lambda w: w, multiply=lambda x, w, b, *_: torch.addmm(b, x, w),
         is_plain=lambda m, k: True)  # fmt: skip
-    found = library_kernels._candidates(product, panels, x, [weight], bias)  # type: ignore[arg-type]
+    found = product_trials.candidates_of(product, panels, x, [weight], bias)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "packed", "ours"} | ({"plain"} if not columns else set())
     for name, make in found.items():
         (call,) = make(1)
@@ -285,7 +286,7 @@ def test_where_most_time_is_spent_is_measured_first(
 ) -> None:
     sizes: list[tuple[int, int, int]] = []
 
-    def measure(linear: library_kernels.Linear, *_: Any) -> dict[str, float]:
+    def measure(linear: Linear, *_: Any) -> dict[str, float]:
         sizes.append((linear.m, linear.n, linear.k))
         return {"aten": 0.0, "onednn": -1.0}
 
@@ -294,7 +295,7 @@ def test_where_most_time_is_spent_is_measured_first(
             x = x @ many
         return x @ few, x @ most
 
-    monkeypatch.setattr(library_kernels, "_measure", measure)
+    monkeypatch.setattr(product_choice, "measure", measure)
     given = [torch.randn(size) for size in ((6, 16), (16, 4), (16, 16), (16, 90))]
     graph = choose_library_kernels(lowered(program, *given), Store(tmp_path), 1)
     assert sizes == [(6, 16, 16), (6, 90, 16), (6, 4, 16)]
@@ -305,11 +306,11 @@ def test_without_a_product_of_our_own(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> Any:
         raise BuildError("this compiler has no vectors")
 
-    monkeypatch.setattr(library_kernels, "load_product", refuse)
-    monkeypatch.setattr(library_kernels, "FEWEST_OPERATIONS", 1)
+    monkeypatch.setattr(product_choice, "load_product", refuse)
+    monkeypatch.setattr(product_choice, "FEWEST_OPERATIONS", 1)
     asked: list[Any] = []
     monkeypatch.setattr(
-        library_kernels, "_measure", lambda linear, ours, threads: asked.append(ours) or {"aten": 0.0, "ours": -1.0}
+        product_choice, "measure", lambda linear, ours, threads: asked.append(ours) or {"aten": 0.0, "ours": -1.0}
     )
     x, w, b = torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)
     graph = choose_library_kernels(lowered(linear, x, w, b), Store(tmp_path), 1)
