@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 import lazy
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    lazy.reset()
-    yield
-    lazy.reset()
 
 
 @pytest.mark.parametrize("name", [pytest.param("GPT2", marks=pytest.mark.long), "Llama"])

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +15,6 @@ from torch import nn
 from torch.nn import functional
 
 import lazy
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    lazy.reset()
-    yield
-    lazy.reset()
 
 
 def both(program: Callable[[], Any], backend: Any = "eager") -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,13 +13,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 import lazy
 
 STEPS = 6
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    lazy.reset()
-    yield
-    lazy.reset()
 
 
 def run(program: Callable[[int], list[torch.Tensor]], steps: int) -> list[list[torch.Tensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -17,13 +17,6 @@ from torch.utils.checkpoint import checkpoint
 import lazy
 
 STEPS = 6
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    lazy.reset()
-    yield
-    lazy.reset()
 
 
 def numbers(*tensors: torch.Tensor) -> list[float]:
