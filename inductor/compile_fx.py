@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.api import compile_inference, compile_training
+from dynamo.aot.api import compile_forward, compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.budget import within
 from dynamo.aot.graphs import LazyGraph
@@ -165,7 +165,9 @@ class Ways:
 
     def _static(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         with self._compiling():
-            return _compile(module, inputs, self.settings, refused=self._cut_or_captured)
+            return _compile(
+                module, inputs, self.settings,
+                refused=lambda refusal: self._cut_or_captured(module, inputs, refusal))
 
     def _symbolic(self, module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
         with self._compiling(), timed("inductor"), _defects_refused():
@@ -184,15 +186,37 @@ class Ways:
         with config.patch(**self.settings), logs.compiling(self.what), compiling_at(self.site):
             yield
 
-    def _cut_or_captured(self, module: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
+    def _cut_or_captured(
+        self, module: torch.fx.GraphModule, inputs: list[Any], refusal: Unsupported
+    ) -> Compiled:
         """What is done with a graph that has no functional form."""
-        opaque = isinstance(refusal, BackwardFails) and mark_own_operators(module)
-        if opaque or has_gradients(module):
+        fails = isinstance(refusal, BackwardFails)
+        if fails and mark_own_operators(module) or has_gradients(module):
             try:
                 return self.compile_cut(module)
             except Unsupported as other:
                 refusal = other
+        elif fails:
+            with contextlib.suppress(Unsupported):
+                return self._forward(module, inputs, refusal)
         return _as_captured(self.settings, module, refusal)
+
+    def _forward(
+        self, module: torch.fx.GraphModule, inputs: list[Any], refusal: Unsupported
+    ) -> Compiled:
+        """The forward of a graph whose backward can't be recorded. Once somebody has asked for a
+        gradient, and got it, the graph runs as it was captured. Errors: Unsupported."""
+        captured: list[Compiled] = []
+
+        def switch() -> None:
+            if not captured:
+                with compiling_at(self.site):
+                    captured.append(_as_captured(self.settings, module, refusal))
+
+        with self._compiling():
+            compiled = compile_forward(
+                module, inputs, _compile_inference, switch, decompositions=decompositions())
+        return lambda *given: (captured[0] if captured else compiled)(*given)
 
 
 def compile_whole(
@@ -235,7 +259,7 @@ def _compile(
     example_inputs: list[Any],
     settings: Mapping[str, Any],
     may_raise: bool = False,
-    refused: Callable[[torch.fx.GraphModule, Unsupported], Compiled] | None = None,
+    refused: Callable[[Unsupported], Compiled] | None = None,
 ) -> Compiled:
     """may_raise: the graph may raise for these inputs; then it does when it is called. refused:
     what to do with a graph that has no functional form; else it runs as it was captured."""
@@ -250,7 +274,7 @@ def _compile(
             return keeper.forward(lambda: _compile_program(
                 gm, example_inputs, settings, backward, {"keeping": keeper.backward}))
     except Unsupported as refusal:
-        return (refused or functools.partial(_as_captured, settings))(gm, refusal)
+        return refused(refusal) if refused else _as_captured(settings, gm, refusal)
     except NoCompiler:
         raise
     except Exception as defect:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.backward_again import plan_backward, with_own_backward
 from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
 from dynamo.aot.decompose import Chosen, decompose, each
 from dynamo.aot.epilogue import write_in_forward
@@ -66,6 +67,28 @@ def compile_inference(
     return wrap_compiled(graph, compiled, gm.forward)
 
 
+def compile_forward(
+    gm: fx.GraphModule,
+    example_inputs: list[Any],
+    compiler: Compiler,
+    tell: Callable[[], None],
+    *,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Callable[..., Any]:
+    """Compiles the forward of a program whose backward can't be recorded (`backward_again.py`).
+
+    compiler, decompositions: as for `compile_inference`. tell: called when a gradient has been
+    computed, for which the captured program ran again: that is not worth it step by step.
+    Errors: Unsupported.
+    """
+    graph, world = _captured(gm, example_inputs, False, False)
+    plan = plan_backward(gm, graph, example_inputs, tell)
+    graph = _simplified(graph, decompositions, world)
+    compiled = compiler(graph.module, graph.fakes)
+    world.forget_reals()
+    return wrap_compiled(graph, with_own_backward(plan, compiled), gm.forward)
+
+
 def functional_graph(
     gm: fx.GraphModule,
     example_inputs: list[Any],
@@ -90,22 +113,33 @@ def _functional(
     symbolic: bool,
 ) -> tuple[AtenGraph, Any]:
     """The graph and its world."""
-    graph, world = capture_in_world(
-        lambda world: capture_forward(
-            gm, example_inputs, epilogue_in_graph=epilogue_in_graph, world=world
-        ),
-        gm, example_inputs, symbolic,
-    )  # fmt: skip
+    graph, world = _captured(gm, example_inputs, epilogue_in_graph, symbolic)
     if graph.needs_grad or graph.mutates_history:
         raise NeedsGradients("an output requires grad")
     if not torch.is_inference_mode_enabled():
         if any(example_inputs[mutation.input].is_inference() for mutation in graph.mutations):
             raise Unsupported("writes into an inference tensor, which eager refuses here")
+    return _simplified(graph, decompositions, world), world
+
+
+def _captured(
+    gm: fx.GraphModule, example_inputs: list[Any], epilogue_in_graph: bool, symbolic: bool
+) -> tuple[AtenGraph, Any]:
+    return capture_in_world(
+        lambda world: capture_forward(
+            gm, example_inputs, epilogue_in_graph=epilogue_in_graph, world=world
+        ),
+        gm, example_inputs, symbolic,
+    )  # fmt: skip
+
+
+def _simplified(
+    graph: AtenGraph, decompositions: Mapping[Any, Callable[..., Any]] | None, world: Any
+) -> AtenGraph:
     module = simplify(graph.module, decompositions, world)
     if decompositions:
         merge_equal(module)
-    graph = with_symbols(replace(graph, module=module), world)
-    return graph, world
+    return with_symbols(replace(graph, module=module), world)
 
 
 def simplify(

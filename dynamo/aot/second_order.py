@@ -82,8 +82,14 @@ class SecondOrder:
                 return None
             args[at] = value
         again = self._differentiate if not self.results else self._bridged(results)
-        found = again(args, grads)
-        gradients: list[Any] = [None] * len(args)
+        return self._in_places(again(args, grads), len(args))
+
+    def differentiated(self, args: list[Any], grads: Sequence[Any]) -> list[Any]:
+        """The gradients of all inputs. grads: of the values of the program."""
+        return self._in_places(self._differentiate(args, grads), len(args))
+
+    def _in_places(self, found: Sequence[Any], count: int) -> list[Any]:
+        gradients: list[Any] = [None] * count
         for at, grad in zip(self.wanted, found, strict=True):
             gradients[at] = grad
         return gradients
@@ -186,20 +192,34 @@ def second_order(
 ) -> SecondOrder | None:
     """Where the program may run again, what does so. saved, cut: see there; outputs: the values to
     differentiate."""
-    casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     bases = any(is_base for _, is_base in joint.plan.values)
-    draws = any(
-        isinstance(node.target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded in node.target.tags
-        for node in joint.module.graph.nodes
-    )
-    if casts or bases or draws or joint.mutations:
+    if bases or joint.mutations or not may_run_again(joint.module.graph):
         return None
     results = tuple([at for at in _kept_results(joint) if at in outputs])
     count = len(joint.reference.inputs)
     others = tuple(at for at in range(count) if at not in saved or at in cut)
     places = tuple(position for position, _ in joint.plan.values)
     return SecondOrder(gm, saved, others, results, places, joint.gradients)
+
+
+def may_run_again(graph: fx.Graph) -> bool:
+    """False for a program that draws random numbers, or runs under autocast."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return False
+    return not any(map(_draws, graph.nodes))
+
+
+def _draws(node: fx.Node) -> bool:
+    function = node.target
+    if not isinstance(function, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in function.tags:
+        return False
+    for at, argument in enumerate(function._schema.arguments):
+        if argument.name == "dropout_p":  # attention draws for that, and nothing else
+            given = node.args[at] if at < len(node.args) else argument.default_value
+            return bool(node.kwargs.get(argument.name, given) != 0.0)
+    return True
 
 
 def _kept_results(joint: JointGraph) -> tuple[int, ...]:

@@ -53,6 +53,7 @@ def own_cache(tmp_path: Path) -> Iterator[None]:
     dynamo.reset()
     with dynamo.config.patch(cache_dir=str(tmp_path)), config.patch(graph_cache=True):
         yield
+    dynamo.reset()
 
 
 def counted(call: Callable[[], Any], name: str) -> tuple[Any, int]:

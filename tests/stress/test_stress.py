@@ -98,7 +98,7 @@ def test_many_calls_do_not_grow() -> None:
         for _ in range(3000):
             compiled(x, items)
         objects, growth = [], []
-        for _ in range(2):  # a leak is in both; what earlier tests have left may go on in the first one
+        while len(growth) < 4 and min(growth, default=2048) >= 2048:  # a leak is in all of them; what earlier tests have left may go on in the first ones
             gc.collect()
             objects.append(len(gc.get_objects()))
             memory = resident_kib()

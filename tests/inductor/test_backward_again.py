@@ -1,0 +1,135 @@
+"""Programs whose backward can't be recorded: their forward is compiled, and their gradients, or the
+errors in their place, are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call, grad
+from torch.nn import functional as F
+
+import dynamo
+
+Tensor = torch.Tensor
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """What is counted here is of this test, and of no other one."""
+    dynamo.reset()
+    yield
+    dynamo.reset()
+
+
+class Attention(torch.nn.Module):
+    """Eager's kernel for it, on a CPU, can be differentiated once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each, self.out = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.each(x).view(2, 5, 3, 4, 4).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 5, 16))
+
+
+def gradients(model: torch.nn.Module) -> Callable[..., dict[str, Tensor]]:
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(model, parameters, (x,)).square().sum()
+
+    return grad(loss)
+
+
+def test_a_gradient_that_has_none_itself() -> None:
+    model = Attention()
+    program = gradients(model)
+    compiled = dynamo.compile(program, fullgraph=True)
+    parameters = dict(model.named_parameters())
+    for _ in range(2):
+        x = torch.randn(2, 5, 16)
+        found, wanted = compiled(parameters, x), program(parameters, x)
+        assert found.keys() == wanted.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-5)
+            assert value.requires_grad and not value._is_view()
+            value.mul_(2)  # as an optimizer might
+        with pytest.raises(RuntimeError, match="derivative for .* is not implemented"):
+            wanted["each.weight"].sum().backward()
+        with pytest.raises(RuntimeError, match="derivative for .* is not implemented"):
+            found["each.weight"].sum().backward()
+    assert not dynamo.counters["not_compiled"] and dynamo.counters["stats"]["graphs"] == 1
+
+
+class Halves(torch.autograd.Function):
+    """A backward that looks at values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x / 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad / 2 if grad.sum().item() > 0 else grad * 3
+
+
+def looks(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return Halves.apply(x * y).sin(), (x * 2).cos(), x > y  # type: ignore[no-untyped-call]
+
+
+def given() -> list[Tensor]:
+    return [torch.randn(9, requires_grad=True) for _ in range(2)]
+
+
+def test_a_backward_that_looks_at_values() -> None:
+    """Once a gradient was wanted, and was there, the graph runs as captured: it would run twice."""
+    compiled = dynamo.compile(looks)
+    for sign in (1, -1, 1):
+        mine = given()
+        theirs = [x.detach().clone().requires_grad_() for x in mine]
+        found, wanted = compiled(*mine), looks(*theirs)
+        for at in (1, 0):
+            (found[at].sum() * sign).backward()
+            (wanted[at].sum() * sign).backward()
+        torch.testing.assert_close(list(found), list(wanted))
+        torch.testing.assert_close([x.grad for x in mine], [x.grad for x in theirs])
+        assert [x.requires_grad for x in found] == [x.requires_grad for x in wanted]
+    assert sum(dynamo.counters["not_compiled"].values()) == 1
+
+
+def test_gradients_of_gradients() -> None:
+    compiled = dynamo.compile(looks)
+    for _ in range(2):
+        x, y = given()
+        found, wanted = (
+            torch.autograd.grad(
+                torch.autograd.grad(f(x, y)[0].sum(), x, create_graph=True)[0].sum(), (x, y))
+            for f in (compiled, looks)
+        )  # fmt: skip
+        torch.testing.assert_close(found, wanted)
+
+
+def test_what_draws_runs_as_captured() -> None:
+    def draws(x: Tensor, y: Tensor) -> Tensor:
+        return Halves.apply(F.dropout(x * y)).sin()  # type: ignore[no-any-return, no-untyped-call]
+
+    compiled = dynamo.compile(draws)
+    x, y = given()
+    torch.manual_seed(3)
+    found = torch.autograd.grad(compiled(x, y).sum(), (x, y))
+    torch.manual_seed(3)
+    torch.testing.assert_close(found, torch.autograd.grad(draws(x, y).sum(), (x, y)))
+    assert sum(dynamo.counters["not_compiled"].values()) == 1
+
+
+def test_a_write_before_backward_is_an_error() -> None:
+    compiled = dynamo.compile(looks)
+    for f in (looks, compiled):
+        x, y = given()
+        out = f(x, y)[0]
+        with torch.no_grad():
+            x.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
