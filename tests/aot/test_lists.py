@@ -83,6 +83,7 @@ def test_a_tied_weight_is_clipped_as_in_eager() -> None:
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_gradients_of_a_scaled_loss(backend: str) -> None:
     """What `GradScaler.unscale_` does: no warning, and eager's values."""
+    dynamo.reset()
 
     def program(gradients: list[Tensor], found: Tensor, inverse: Tensor) -> Tensor:
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
