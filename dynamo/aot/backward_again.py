@@ -36,7 +36,8 @@ def plan_backward(
 ) -> _Plan:
     """Errors: Unsupported where the program can't run twice, or an output with a gradient is a view
     of what it computes."""
-    if not may_run_again(graph.module.graph) or graph.mutations or graph.mutates_history:
+    nodes = [node for node in graph.module.graph.nodes if not _is_calm(node)]
+    if not may_run_again(nodes) or graph.mutations or graph.mutates_history:
         raise Unsupported("its backward can't be recorded, and it can't run twice")
     if graph.spent or graph.inference or any(map(_is_odd, examples)) or _has_own_leaves(graph):
         raise Unsupported("its backward can't be recorded, and it can't be kept apart from it")
@@ -56,6 +57,18 @@ def plan_backward(
     again = SecondOrder(gm, tuple(range(len(examples))), (), (),
                         tuple([places[at] for at in range(count)]), wanted)  # fmt: skip
     return _Plan(again, count, differentiable, tell)
+
+
+def _is_calm(node: fx.Node) -> bool:
+    """True for attention without dropout, which says that it draws random numbers, and draws none.
+    """
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    for at, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[at] if at < len(node.args) else argument.default_value
+            return bool(node.kwargs.get(argument.name, given) == 0.0)
+    return False
 
 
 def _is_odd(value: Any) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,7 +193,7 @@ def second_order(
     """Where the program may run again, what does so. saved, cut: see there; outputs: the values to
     differentiate."""
     bases = any(is_base for _, is_base in joint.plan.values)
-    if bases or joint.mutations or not may_run_again(joint.module.graph):
+    if bases or joint.mutations or not may_run_again(joint.module.graph.nodes):
         return None
     results = tuple([at for at in _kept_results(joint) if at in outputs])
     count = len(joint.reference.inputs)
@@ -202,24 +202,15 @@ def second_order(
     return SecondOrder(gm, saved, others, results, places, joint.gradients)
 
 
-def may_run_again(graph: fx.Graph) -> bool:
+def may_run_again(nodes: Iterable[fx.Node]) -> bool:
     """False for a program that draws random numbers, or runs under autocast."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return False
-    return not any(map(_draws, graph.nodes))
-
-
-def _draws(node: fx.Node) -> bool:
-    function = node.target
-    if not isinstance(function, torch._ops.OpOverload):
-        return False
-    if torch.Tag.nondeterministic_seeded not in function.tags:
-        return False
-    for at, argument in enumerate(function._schema.arguments):
-        if argument.name == "dropout_p":  # attention draws for that, and nothing else
-            given = node.args[at] if at < len(node.args) else argument.default_value
-            return bool(node.kwargs.get(argument.name, given) != 0.0)
-    return True
+    return not any(
+        isinstance(node.target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded in node.target.tags
+        for node in nodes
+    )
 
 
 def _kept_results(joint: JointGraph) -> tuple[int, ...]:
