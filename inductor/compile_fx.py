@@ -197,7 +197,7 @@ class Ways:
             except Unsupported as other:
                 refusal = other
         elif fails:
-            with contextlib.suppress(Unsupported):
+            with contextlib.suppress(Unsupported), _defects_refused(GRAPH, module):
                 return self._forward(module, inputs, refusal)
         return _as_captured(self.settings, module, refusal)
 
@@ -373,14 +373,16 @@ def _compile_symbolic(
 
 
 @contextlib.contextmanager
-def _defects_refused() -> Iterator[None]:
+def _defects_refused(
+    kind: str = SYMBOLIC, module: torch.fx.GraphModule | None = None
+) -> Iterator[None]:
     """Defects inside are reported; then they are refusals, after which there is another way."""
     try:
         yield
     except (Unsupported, NoCompiler):
         raise
     except Exception as defect:
-        _report_defect(SYMBOLIC, defect, None)
+        _report_defect(kind, defect, module)
         raise Unsupported(f"{type(defect).__name__}: {defect}") from defect
 
 

@@ -18,6 +18,7 @@ from torch import fx
 from dynamo.aot.records import AtenGraph, FreshOutput, Unsupported
 from dynamo.aot.second_order import SecondOrder, may_run_again
 from dynamo.aot.training import forward_alone
+from dynamo.base.cuts import is_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,13 @@ def plan_backward(
 ) -> _Plan:
     """Errors: Unsupported where the program can't run twice, or an output with a gradient is a view
     of what it computes."""
-    nodes = [node for node in graph.module.graph.nodes if not _is_calm(node)]
-    if not may_run_again(nodes) or graph.mutations or graph.mutates_history:
+    nodes = [node for node in graph.module.graph.nodes if not _is_attention_without_dropout(node)]
+    writes = graph.mutations or graph.mutates_history
+    # An operator of the program may do more than it gives.
+    if writes or not may_run_again(nodes) or any(is_own(node.target) for node in nodes):
         raise Unsupported("its backward can't be recorded, and it can't run twice")
-    if graph.spent or graph.inference or any(map(_is_odd, examples)) or _has_own_leaves(graph):
+    kept = any(isinstance(value, torch.Tensor) and value.is_inference() for value in examples)
+    if graph.spent or graph.inference or kept or _has_own_leaves(graph):
         raise Unsupported("its backward can't be recorded, and it can't be kept apart from it")
     values: Any = graph.module.graph.output_node().args[0]
     places: dict[int, int] = {}
@@ -59,9 +63,8 @@ def plan_backward(
     return _Plan(again, count, differentiable, tell)
 
 
-def _is_calm(node: fx.Node) -> bool:
-    """True for attention without dropout, which says that it draws random numbers, and draws none.
-    """
+def _is_attention_without_dropout(node: fx.Node) -> bool:
+    """Its operators say that they draw random numbers; then they draw none."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     for at, argument in enumerate(node.target._schema.arguments):
@@ -69,11 +72,6 @@ def _is_calm(node: fx.Node) -> bool:
             given = node.args[at] if at < len(node.args) else argument.default_value
             return bool(node.kwargs.get(argument.name, given) == 0.0)
     return False
-
-
-def _is_odd(value: Any) -> bool:
-    """Eager keeps no inference tensors for backward."""
-    return isinstance(value, torch.Tensor) and value.is_inference()
 
 
 def _has_own_leaves(graph: AtenGraph) -> bool:

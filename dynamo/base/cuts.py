@@ -94,12 +94,12 @@ def mark_own_operators(gm: fx.GraphModule) -> bool:
     """Marks the operators of the program that have a history; True if any was not marked."""
     found = False
     for node in gm.graph.nodes:
-        if _is_own(node.target) and _has_history(node) and ALONE not in node.meta:
+        if is_own(node.target) and _has_history(node) and ALONE not in node.meta:
             node.meta[ALONE] = found = True
     return found
 
 
-def _is_own(target: Any) -> bool:
+def is_own(target: Any) -> bool:
     """True for an operator that torch does not come with."""
     if isinstance(target, torch._ops.OpOverload):
         return target.namespace not in ("aten", "prims")

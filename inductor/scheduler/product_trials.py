@@ -136,12 +136,11 @@ def _one_thread() -> Iterator[None]:
 def names_of(linear: Linear, ours: Product | None) -> list[str]:
     """The candidates for a product."""
     names = ["aten"]
-    if linear.turned:
-        pass  # oneDNN's products want rows
-    elif linear.frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
-        names.append("packed")
-    elif linear.dtype is torch.float32 and has_onednn("_linear_pointwise"):
-        names.append("onednn")  # of half precision, ATen's are that
+    if not linear.turned:  # oneDNN's products want rows
+        if linear.frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
+            names.append("packed")
+        elif linear.dtype is torch.float32 and has_onednn("_linear_pointwise"):
+            names.append("onednn")  # of half precision, ATen's are that
     if ours is not None:
         names.append("ours")
         if linear.frozen and not linear.turned and _can_be_plain(linear, ours):
