@@ -1,6 +1,7 @@
 """Layers that a model repeats, marked with `nested_compile_region`: first call, a step after it.
 
-    python benchmarks/regions.py [--layers 48] [--width 256] [--training] [--cuda] [--no-peer]
+    python benchmarks/regions.py [--layers 48] [--width 256] [--training] [--cuda]
+        [--mode reduce-overhead] [--no-peer]
 
 A BERT of so many layers of that width (2 x 32 tokens, or 2 x 128 from a width of 768 on), ours and
 torch.compile, with and without the mark, each in a process of its own with new caches. Seconds of
@@ -85,10 +86,12 @@ def work(options: argparse.Namespace) -> None:
     if options.case.endswith("marked"):
         mark = dynamo.nested_compile_region if ours else torch.compiler.nested_compile_region
         BertLayer.forward = mark(BertLayer.forward)
-    compiled = dynamo.compile(model) if ours else torch.compile(model)
+    mode = None if options.mode == "default" else options.mode
+    compiled = (dynamo if ours else torch).compile(model, mode=mode)
     step = step_of(model, tokens, options.training)
 
     def timed() -> float:
+        torch.compiler.cudagraph_mark_step_begin()
         begin = time.perf_counter()
         step(compiled)
         if options.cuda:
@@ -108,6 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--mode", default="default")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     for flag in ("--training", "--cuda", "--no-peer"):
         parser.add_argument(flag, action="store_true")

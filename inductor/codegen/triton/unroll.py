@@ -11,12 +11,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from inductor.codegen.triton.tiling import FEWEST_PLACES
 from inductor.ir.body import IndirectVar, Op
 from inductor.ir.index import IndexLike
+from inductor.scheduler.assemble import drop_dead
 
 COUNTS = (4, 7, 5, 6, 3, 2)  # of rows, the best first
-MANY_LOADS, FEW = 60, 4  # of windows and weights, of which a thread holds no more than so many rows
+COMPARISONS = frozenset(("lt", "ge", "eq"))
 
 
 def rows_side_by_side(ops: Sequence[Op], column: str, row: str, length: int) -> int:
@@ -34,21 +37,69 @@ def rows_side_by_side(ops: Sequence[Op], column: str, row: str, length: int) -> 
             return 1
         if op.name == "load" and op.buffer in stored or op.name == "store" and op.imm != "set":
             return 1
-    loads = sum(op.name == "load" for op in ops)
-    counts = [count for count in COUNTS if loads < MANY_LOADS or count <= FEW]
-    return next((count for count in counts if length % count == 0), 1)
+    return next((count for count in COUNTS if length % count == 0), 1)
 
 
 def unrolled(ops: Sequence[Op], rows: Sequence[Mapping[str, IndexLike]]) -> tuple[Op, ...]:
-    """rows: for each of them, what stands for the variables of the indices."""
+    """rows: for each of them, what stands for the variables of the indices. Tests whose answer is
+    known for a row are not made: else one of two rows that load a pixel would ask for its border,
+    and the pixel would be loaded twice."""
     found: list[Op] = []
     places: list[list[int]] = [[] for _ in rows]
     for op in ops:
         for values, at in zip(rows, places, strict=True):
             index = None if op.index is None else op.index.substitute(values)
-            at.append(len(found))
-            found.append(replace(op, args=tuple(at[arg] for arg in op.args), index=index))
-    return tuple(found)
+            at.append(_add(found, replace(op, args=tuple(at[arg] for arg in op.args), index=index)))
+    return drop_dead(found)
+
+
+def _add(found: list[Op], op: Op) -> int:
+    """The position of an op, or of what gives the same."""
+    known = [_known(found[arg]) for arg in op.args]
+    if op.name in COMPARISONS:
+        answer = _answer(op.name, *(_range(found[arg]) for arg in op.args))
+        op = op if answer is None else Op("constant", (), op.dtype, imm=answer)
+    elif op.name == "bitwise_and" and True in known:
+        return op.args[1 - known.index(True)]
+    elif op.name == "bitwise_and" and False in known:
+        return op.args[known.index(False)]
+    elif op.name == "load" and known == [True]:
+        op = replace(op, args=())
+    elif op.name == "load" and known == [False] and op.dtype.is_floating_point:
+        op = Op("constant", (), op.dtype, imm=0.0)
+    found.append(op)
+    return len(found) - 1
+
+
+def _known(op: Op) -> bool | None:
+    """What a test gives, where that is known."""
+    is_test = op.name == "constant" and op.dtype is torch.bool
+    return bool(op.imm) if is_test else None
+
+
+def _range(op: Op) -> tuple[int, int] | None:
+    """The least and the greatest value of an index or a number."""
+    if op.name == "constant" and type(op.imm) is int:
+        return op.imm, op.imm
+    if op.name == "index_expr" and op.index is not None:
+        low, high = op.index.low, op.index.high
+        return (low, high) if type(low) is int and type(high) is int else None
+    return None
+
+
+def _answer(
+    name: str, one: tuple[int, int] | None, other: tuple[int, int] | None
+) -> bool | None:
+    """Of a comparison of two values, by their ranges."""
+    if one is None or other is None:
+        return None
+    (low, high), (least, most) = one, other
+    if name == "eq":
+        if high < least or most < low:
+            return False
+        return True if low == high == least == most else None
+    below = True if high < least else False if low >= most else None
+    return below if name == "lt" or below is None else not below
 
 
 def count_of_rows(ops: Sequence[Op]) -> int:

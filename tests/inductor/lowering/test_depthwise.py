@@ -9,8 +9,12 @@ import pytest
 import torch
 from test_gpu_training import CLOSE, interpreted, lowered
 
+from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.codegen.triton.unroll import unrolled
 from inductor.ir import interpret
+from inductor.ir.body import Op
 from inductor.ir.graph import ExternKernel
+from inductor.ir.index import constant, variable
 from inductor.lowering import depthwise
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
@@ -93,6 +97,55 @@ def test_what_follows_is_in_the_same_kernel() -> None:
     weight = torch.empty(32, 1, 3, 3, dtype=torch.float16, device="meta")
     made = lowered(program, [x, weight, torch.empty(32, 1, 1, dtype=torch.float16, device="meta")])
     assert len(list(schedule_graph(made.graph, 8).kernels())) == 1
+
+
+@pytest.mark.parametrize("pixels, size, stride, side_by_side, loads", [
+    (14, 5, 1, 7, 55), (28, 5, 1, 4, 40), (28, 3, 2, 4, 9), (56, 7, 1, 4, 70), (14, 7, 1, 7, 91)])
+def test_a_pixel_is_loaded_once(pixels: int, size: int, stride: int, side_by_side: int, loads: int) -> None:
+    """Of a gradient of an input, for all pixels that a thread has side by side: lines of the window times
+    pixels that their windows reach (with a stride, those of its multiples)."""
+    def program(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        rest = ([stride] * 2, [size // 2] * 2, [1, 1], False, [0, 0], 64)
+        return aten.convolution_backward(grad, x, weight, None, *rest, [True, False, False])[0]
+
+    x = torch.empty(128, 64, pixels, pixels, dtype=torch.float16, device="meta").to(memory_format=torch.channels_last)
+    grad, weight = x[:, :, ::stride, ::stride], torch.empty(64, 1, size, size, dtype=torch.float16, device="meta")
+    made = lowered(program, [grad.contiguous(memory_format=torch.channels_last), x, weight]).graph
+    (source,) = print_kernel(list(schedule_graph(made, 8).kernels())[-1], made.layouts()).sources
+    assert (source.text.count("tl.store("), source.text.count("tl.load(in0 ")) == (side_by_side, loads)
+
+
+def test_answers_that_are_known_for_a_row() -> None:
+    """Of rows 2q and 2q + 1, with q < 4, of 8: what is asked of i, and what is left to ask."""
+    i, tests = variable("i0", 8), []
+    for name, offset, other in (("lt", 0, 8), ("lt", 1, 8), ("ge", -1, 0), ("ge", -8, 0), ("eq", 0, 9)):
+        tests.append((Op("index_expr", (), torch.int64, index=i + offset), Op("constant", (), torch.int64, imm=other), name))
+    left = []
+    for shown, bound, name in tests:
+        ops = [shown, bound, Op(name, (0, 1), torch.bool), Op("load", (2,), torch.float32, "x", i),
+               Op("store", (3,), torch.float32, "y", i, "set")]
+        rows = [{"i0": variable("q", 4) * 2 + n} for n in range(2)]
+        found = unrolled(ops, rows)
+        assert [op.index for op in found if op.name == "store"] == [row["i0"] for row in rows]
+        kinds = [op.name if op.args else f"{op.name} of all" for op in found if op.name == "load"]
+        kinds += [f"{op.imm}" for op in found if op.name == "constant" and op.dtype is torch.float32]
+        left.append(kinds)
+    everything, nothing = ["load of all"] * 2, ["0.0"] * 2
+    assert left == [everything, ["load of all", "load"], ["load", "load of all"], nothing, nothing]
+
+
+def test_tests_that_are_joined() -> None:
+    """A known answer leaves the other test, or none."""
+    i, j = variable("i0", 8), variable("i1", 8)
+    one = [Op("index_expr", (), torch.int64, index=i + 1), Op("constant", (), torch.int64, imm=8), Op("lt", (0, 1), torch.bool)]
+    other = [Op("index_expr", (), torch.int64, index=j + 1), Op("lt", (3, 1), torch.bool)]
+    for joined in ((2, 4), (4, 2)):
+        ops = [*one, *other, Op("bitwise_and", joined, torch.bool), Op("load", (5,), torch.float32, "x", i),
+               Op("store", (6,), torch.float32, "y", i, "set")]
+        found = unrolled(ops, [{"i0": constant(0)}, {"i0": constant(7)}])
+        masks = [found[op.args[0]] if op.args else None for op in found if op.name == "load"]
+        assert [mask.name for mask in masks if mask] == ["lt"] and len(masks) == 1
+        assert [found[op.args[0]].name for op in found if op.name == "store"] == ["load", "constant"]
 
 
 @pytest.mark.parametrize("dtype, last, ours", [
