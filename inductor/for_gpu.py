@@ -1,6 +1,6 @@
 """From a schedule to a callable on a GPU: templates, Triton modules, CUDA graphs.
 
-In: the loop graph, its schedule. Out: what `compile_fx.py` gives for it.
+In: the loop graph, its schedule. Out: what `from_aten.py` gives for it.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ from dynamo.aot.records import (
 from dynamo.background.graphs import copied
 from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
-from inductor.compile_fx import Generated, generate_inference
 from inductor.config import OWN, config
 from inductor.dynamic_shapes.pieces import has_unknowns
 from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.fx_passes.run import decompositions
+from inductor.inference import Generated, generate_inference
 from inductor.ir.graph import InputBuffer
 from inductor.kept import is_lazy, served
 from inductor.package.decompositions import own_decompositions

@@ -106,7 +106,7 @@ def test_training() -> None:
 def test_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module, attempts = importlib.import_module("inductor.compile_fx"), []
+    module, attempts = importlib.import_module("inductor.from_aten"), []
     plain = module.compile_aten
 
     def compile_aten(gm: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:

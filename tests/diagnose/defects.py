@@ -20,6 +20,7 @@ from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten
 COMPILE_FX = importlib.import_module("inductor.compile_fx")
+FROM_ATEN = importlib.import_module("inductor.from_aten")
 Patch = Callable[[pytest.MonkeyPatch], None]
 Program = Callable[..., Any]
 
@@ -199,13 +200,13 @@ def lost_alias(x: torch.Tensor) -> Any:
 
 
 def dense_results(patch: pytest.MonkeyPatch) -> None:
-    right = COMPILE_FX._tensors_only
+    right = FROM_ATEN.tensors_only
 
     def contiguous(*args: Any) -> Any:
         call = right(*args)
         return lambda *inputs: tuple(result.contiguous() for result in call(*inputs))
 
-    patch.setattr(COMPILE_FX, "_tensors_only", contiguous)
+    patch.setattr(FROM_ATEN, "tensors_only", contiguous)
 
 
 @defect(dense_results, "t", "z = y.t()", (3, 4))

@@ -38,7 +38,7 @@ class Attention(nn.Module):
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many joined products each graph has."""
     seen: list[int] = []
-    where = importlib.import_module("inductor.compile_fx")
+    where = importlib.import_module("inductor.inference")
     before = where.join_products
 
     def spying(module: torch.fx.GraphModule, *rest: Any) -> torch.fx.GraphModule:

@@ -26,10 +26,10 @@ from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
 from dynamo.base.shortfalls import BACKWARD, GRAPH, Site, failed, place_of, refused, site_now
 from dynamo.base.signals import is_of_signal
-from inductor.compile_fx import is_lazy
 from inductor.dynamic_shapes.pieces import NothingToCompile, compile_pieces, has_unknowns
 from inductor.dynamic_shapes.specialise import BySizes, fits, is_symbolic
 from inductor.freezing import frozen_inputs
+from inductor.kept import is_lazy
 
 Compiled = Callable[..., Any]
 

@@ -40,7 +40,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
         found.extend(products_of(module))
         return lower(module, *rest, **how)
 
-    monkeypatch.setattr(sys.modules["inductor.compile_fx"], "lower_graph", noted)
+    monkeypatch.setattr(sys.modules["inductor.from_aten"], "lower_graph", noted)
     return found
 
 

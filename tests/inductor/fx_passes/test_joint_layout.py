@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dynamo.aot.api import compile_training
 from dynamo.aot.capture import capture_forward
-from inductor.compile_fx import compile_aten
+from inductor.from_aten import compile_aten
 from inductor.fx_passes import bias
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.run import laid_out

@@ -22,9 +22,9 @@ from inductor.scheduler.schedule import Schedule
 @pytest.fixture
 def calls(monkeypatch: Any) -> list[GraphedCall]:
     """The graphed calls that are made for graphs."""
-    driver = importlib.import_module("inductor.compile_fx")
+    driver = importlib.import_module("inductor.from_aten")
     monkeypatch.setattr(recorded_memory, "SIZE", 1 << 25)
-    monkeypatch.setattr(driver, "frozen_inputs", lambda *_: frozenset())  # as on a GPU
+    monkeypatch.setattr(importlib.import_module("inductor.inference"), "frozen_inputs", lambda *_: frozenset())  # as on a GPU
     real, pools = driver.compile_aten, Pools()
     made: list[GraphedCall] = []
 
@@ -39,7 +39,7 @@ def calls(monkeypatch: Any) -> list[GraphedCall]:
             ))  # fmt: skip
             return made[-1]
 
-        monkeypatch.setattr(driver, "_tensors_only", graphed)
+        monkeypatch.setattr(driver, "tensors_only", graphed)
         return real(module, fakes)
 
     monkeypatch.setattr(driver, "compile_aten", compile_aten)

@@ -12,8 +12,7 @@ import dynamo
 import inductor
 from dynamo.base.config import config
 
-# The package's attribute of this name is the function.
-module = importlib.import_module("inductor.compile_fx")
+FROM_ATEN = importlib.import_module("inductor.from_aten")
 
 
 def broken(*args: Any, **kwargs: Any) -> Any:
@@ -21,7 +20,7 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 
 
 def test_a_defect_is_a_warning_and_eagers_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "schedule_graph", broken)
+    monkeypatch.setattr(FROM_ATEN, "schedule_graph", broken)
     x = torch.randn(5)
     compiled = dynamo.compile(lambda x: x.exp() + 3)
     with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="a defect of dynamo"):
@@ -32,7 +31,7 @@ def test_a_full_disk_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **kwargs: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "schedule_graph", full)
+    monkeypatch.setattr(FROM_ATEN, "schedule_graph", full)
     x = torch.randn(5)
     compiled = dynamo.compile(lambda x: x.exp() + 6)
     with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="No space left") as seen:
@@ -41,10 +40,10 @@ def test_a_full_disk_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_error_is_raised_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "schedule_graph", broken)
+    monkeypatch.setattr(FROM_ATEN, "schedule_graph", broken)
     graph = torch.fx.symbolic_trace(lambda x: (x.exp() + 4,))
     with config.patch(suppress_errors=False), pytest.raises(KeyError, match="a defect"):
-        module.compile_fx(graph, [torch.randn(5)])
+        inductor.compile_fx(graph, [torch.randn(5)])
 
 
 def test_without_a_compiler_the_error_says_what_to_do(
@@ -56,15 +55,15 @@ def test_without_a_compiler_the_error_says_what_to_do(
         config.patch(suppress_errors=True, cache_dir=str(tmp_path)),
         pytest.raises(RuntimeError, match="(?s)no-such-compiler.*CXX=") as error,
     ):
-        module.compile_fx(graph, [torch.randn(5)])
+        inductor.compile_fx(graph, [torch.randn(5)])
     assert 'backend="eager"' in str(error.value)
 
 
 def test_a_backward_that_can_not_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(5, requires_grad=True)
     graph = torch.fx.symbolic_trace(lambda x: (x.exp().sin(),))
-    compiled = module.compile_fx(graph, [x])
-    monkeypatch.setattr(module, "schedule_graph", broken)
+    compiled = inductor.compile_fx(graph, [x])
+    monkeypatch.setattr(FROM_ATEN, "schedule_graph", broken)
     with config.patch(suppress_errors=True):
         [out] = compiled(x)
         with pytest.warns(UserWarning, match="a defect of dynamo"):
