@@ -3,8 +3,9 @@
 In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
 A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too; so is one whose
-backward is a kernel of the library, an embedding whose gradient is sparse, and `torch.linspace` and
-its like of open numbers; so is an operator of the program whose backward could not be recorded.
+backward is a kernel of the library, an embedding whose gradient is sparse, `torch.linspace` and its
+like of open numbers, and `one_hot` on a CPU; so is an operator of the program whose backward could
+not be recorded.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ ASSERTIONS = frozenset({
 FUNCTIONS = frozenset({
     watch_gradient, torch.istft, *ASSERTIONS,
     torch._C._set_default_dtype,  # type: ignore[attr-defined]
+})
+# On a CPU they look at the values that they take, and raise by these.
+LOOKS = frozenset({
+    torch.nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default,
 })
 # Over open sizes they are one operation: taken apart, they are a step for each place of a sequence.
 # So they are on other devices than these: cuDNN reads the weights as one buffer, which no fake has.
@@ -124,6 +129,9 @@ def is_cut(node: fx.Node) -> bool:
     if node.target in RANGES:
         given = [other.meta.get("example_value") for other in node.all_input_nodes]
         return bool(given) and not any(isinstance(value, torch.Tensor) for value in given)
+    if node.target in LOOKS:
+        value = node.meta.get("example_value")
+        return isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return node.target in FUNCTIONS or bool(getattr(node.target, "runs_alone", False))
 
 

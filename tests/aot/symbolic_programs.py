@@ -204,7 +204,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "topk": (lambda x: x.topk(2, 1)[0], one),
     "classify": (classify, tokens),
     "numel": (count_scaled, one),
-    "one_hot": (lambda ids, table: F.one_hot(ids, 11) * 1.0 @ table, tokens),
     "number": (lambda x, k: x.new_ones(k, x.size(1)) * k + x[:1], lambda b, n: (R(b, n), b + 5)),
     "dropout": (lambda x: F.dropout(x, 0.5) * 2, one),
     "bernoulli": (lambda x, y: torch.bernoulli(x.sigmoid()) + torch.rand_like(y), two),
