@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +41,7 @@ from dynamo.base.errors import Signal
 from dynamo.base.kernel_launches import launches_recorded
 from dynamo.base.user_lines import with_ranges
 from dynamo.base.written_operators import prepare_operators
+from dynamo.shapes.facts import Facts, contiguous_stride
 from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
@@ -382,8 +384,8 @@ def _own_value(session: Session, wrapper: torch.Tensor, is_base: bool, expected:
     node = recorder.node_of(value)
     facts = facts_of(expected)
     if is_base:
-        node = recorder.base_of(value)
         facts = facts_of(expected._base)
+        node = _in_size(recorder, recorder.base_of(value), facts)
     found = facts_of(node.meta["val"])
     if (found.size, found.stride, found.dtype) != (
         facts.size,
@@ -395,3 +397,13 @@ def _own_value(session: Session, wrapper: torch.Tensor, is_base: bool, expected:
         return node
     inside = recorder.call_on_node(aten.clone.default, node)
     return recorder.node_of(inside)
+
+
+def _in_size(recorder: Recorder, node: fx.Node, facts: Facts) -> fx.Node:
+    """The node, or one with the same elements in that size: what a linear layer gives is no view,
+    but is made of the result of a product of matrices."""
+    found = facts_of(node.meta["val"])
+    whole = all(each.stride == contiguous_stride(each.size) for each in (found, facts))
+    if found.size == facts.size or not whole or math.prod(found.size) != math.prod(facts.size):
+        return node
+    return recorder.node_of(recorder.call_on_node(aten.view.default, node, facts.size))

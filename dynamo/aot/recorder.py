@@ -210,11 +210,11 @@ class Recorder(TorchDispatchMode):
             raise Unsupported("outputs share a storage that comes from outside of the graph")
         return maker
 
-    def call_on_node(self, func: Any, node: fx.Node) -> Any:
-        """Records `func(value of node)`, functionalization aside."""
+    def call_on_node(self, func: Any, node: fx.Node, *args: Any) -> Any:
+        """Records `func(value of node, *args)`, functionalization aside."""
         fake = self.world.make(facts_of(node.meta["val"]))
         self.alias(fake, node)
-        return self.call(func, (fake,), {})
+        return self.call(func, (fake, *args), {})
 
     # -- operations that write although their schema does not say so ----------------------------
 
