@@ -403,7 +403,8 @@ def _in_size(recorder: Recorder, node: fx.Node, facts: Facts) -> fx.Node:
     """The node, or one with the same elements in that size: what a linear layer gives is no view,
     but is made of the result of a product of matrices."""
     found = facts_of(node.meta["val"])
-    whole = all(each.stride == contiguous_stride(each.size) for each in (found, facts))
-    if found.size == facts.size or not whole or math.prod(found.size) != math.prod(facts.size):
+    if found.size == facts.size or math.prod(found.size) != math.prod(facts.size):
+        return node
+    if any(each.stride != contiguous_stride(each.size) for each in (found, facts)):
         return node
     return recorder.node_of(recorder.call_on_node(aten.view.default, node, facts.size))
