@@ -41,7 +41,7 @@ FUNCTIONS = frozenset({
     torch._C._set_default_dtype,  # type: ignore[attr-defined]
 })
 # On a CPU they look at the values that they take, and raise by these.
-LOOKS = frozenset({
+RAISE_BY_VALUES = frozenset({
     torch.nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default,
 })
 # Over open sizes they are one operation: taken apart, they are a step for each place of a sequence.
@@ -129,7 +129,7 @@ def is_cut(node: fx.Node) -> bool:
     if node.target in RANGES:
         given = [other.meta.get("example_value") for other in node.all_input_nodes]
         return bool(given) and not any(isinstance(value, torch.Tensor) for value in given)
-    if node.target in LOOKS:
+    if node.target in RAISE_BY_VALUES:
         value = node.meta.get("example_value")
         return isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return node.target in FUNCTIONS or bool(getattr(node.target, "runs_alone", False))
