@@ -8,7 +8,9 @@ of neighbouring kernels; those of weights of inference are made once (`constant_
 
 What stays: products of few rows with the transpose of a dense weight, for which ATen reads the
 halves at the speed of memory; tiny ones; attention of bfloat16 without gradients, which has a
-kernel (`cpu_attention.py`); all on processors for which oneDNN has products of the dtype.
+kernel (`cpu_attention.py`); all on processors for which oneDNN has products of the dtype. Where no
+library is wanted, these don't stay: a package has kernels for float32 wherever it has none for half
+precision, on each processor.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import torch
 from torch import Tensor, fx
 
 from inductor.attention_choice import FLASH
+from inductor.config import OWN, config
 from inductor.fx_passes.fakes import fake_runner
 from inductor.library_convolutions import HALF_SUPPORT, is_native
 
 aten = torch.ops.aten
+CONVOLUTION = aten.convolution.default
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 FEWEST_OPERATIONS = 1 << 14
 FEW_ROWS = 8
@@ -48,9 +52,11 @@ def _is_slow(node: fx.Node) -> bool:
     halves = [v for v in values if isinstance(v, Tensor) and v.dtype in HALF_SUPPORT]
     if judge is None or not halves or any(v.device.type != "cpu" for v in halves):
         return False
-    if any(v.dtype is not halves[0].dtype for v in halves) or is_native(halves[0].dtype):
+    if any(v.dtype is not halves[0].dtype for v in halves):
         return False
-    return judge(node)
+    if config.library_kernels == OWN:
+        return node.target is CONVOLUTION or judge is _is_slow_attention and judge(node)
+    return not is_native(halves[0].dtype) and judge(node)
 
 
 def _is_slow_product(node: fx.Node) -> bool:
@@ -65,7 +71,7 @@ def _is_slow_product(node: fx.Node) -> bool:
 
 def _is_slow_convolution(node: fx.Node) -> bool:
     result, weight = node.meta["val"], _value(node.args[1])
-    if node.target is not aten.convolution.default:  # backward: the gradient of the result
+    if node.target is not CONVOLUTION:  # backward: the gradient of the result
         result = _value(node.args[0])
     sizes = (*result.shape, *weight.shape[1:])
     if any(type(size) is not int for size in sizes):
@@ -82,7 +88,7 @@ RULES: dict[Any, Callable[[fx.Node], bool]] = {
         (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default),
         _is_slow_product,
     ),
-    aten.convolution.default: _is_slow_convolution,
+    CONVOLUTION: _is_slow_convolution,
     aten.convolution_backward.default: _is_slow_convolution,
     FLASH: _is_slow_attention,
     FLASH_BACKWARD: lambda node: True,

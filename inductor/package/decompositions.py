@@ -2,7 +2,8 @@
 
 In: nothing. Out: a table for `dynamo.aot.decompose`, beside the usual one: products with matrices
 that are added, of vectors, of other dtypes than float32, of operands with steps; convolutions of
-one dimension. A function that gives NotImplemented leaves its operator as it is.
+one dimension. A function that gives NotImplemented leaves its operator as it is. What libraries can do
+on this processor decides nothing here: they are not in a package.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 
 import torch
 
-from inductor.library_convolutions import HALF_SUPPORT, is_native
+from inductor.cpu import cache_store
+from inductor.library_convolutions import HALF_SUPPORT
+from inductor.scheduler.product_choice import own_product
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -28,10 +31,10 @@ def _sum(added: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
     return (added if beta == 1 else added * beta) + whole
 
 
-def _addmm_for(native: Collection[Any]) -> Callable[..., Any]:
+def _addmm_for(half: Collection[Any]) -> Callable[..., Any]:
     def addmm(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
         plain = beta == 1 == alpha and added.dim() == 1 and added.shape[0] == y.shape[1]
-        known = x.dtype is torch.float32 or x.dtype in native
+        known = x.dtype is torch.float32 or x.dtype in half and _is_dense_linear(x, y)
         if plain and known and added.is_contiguous():
             return NotImplemented
         return _added(added, x, y, beta, alpha, aten.mm.default)
@@ -74,14 +77,20 @@ def _has_steps(x: Tensor) -> bool:
     return 1 not in (*x.stride()[-2:], *x.shape[-2:])
 
 
-def _product(multiply: Callable[..., Any], dim: int, native: Collection[Any]) -> Any:
-    """Of matrices, or of stacks of them. dim: where the sum is taken in the product of all; native:
-    dtypes of half precision for which there is a product."""
+def _is_dense_linear(x: Tensor, y: Tensor) -> bool:
+    """Whether our product of half precision takes these matrices (`scheduler/linear.py`)."""
+    (_, k), n = x.shape, y.shape[1]
+    return x.stride() == (k, 1) and y.stride() in ((1, k), (n, 1)) and min(n, k) > 1
+
+
+def _product(multiply: Callable[..., Any], dim: int, fits: Callable[..., bool]) -> Any:
+    """Of matrices, or of stacks of them. dim: where the sum is taken in the product of all; fits:
+    whether there is a product of these of half precision."""
 
     def product(x: Tensor, y: Tensor) -> Any:
         if x.dtype is torch.float32:
             return multiply(x.contiguous(), y) if _has_steps(x) else NotImplemented
-        if x.dtype in native:
+        if x.dtype in HALF_SUPPORT and fits(x, y):
             return NotImplemented
         if x.dtype in HALF_SUPPORT:
             return _cast(multiply(_cast(x), _cast(y)), x.dtype)
@@ -96,7 +105,7 @@ def _convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
     dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
 ) -> Any:
-    if x.dim() != 3 or transposed or x.dtype is not torch.float32:
+    if x.dim() != 3 or transposed or x.dtype not in (torch.float32, *HALF_SUPPORT):
         return NotImplemented
     made = aten.convolution.default(
         x.unsqueeze(2), weight.unsqueeze(2), bias, [1, *stride], [0, *padding], [1, *dilation],
@@ -106,13 +115,14 @@ def _convolution(
 
 def own_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table, for this processor."""
-    native = [dtype for dtype in HALF_SUPPORT if is_native(dtype)]
+    half = [dtype for dtype in HALF_SUPPORT if own_product(cache_store(), dtype) is not None]
     return {
-        aten.addmm.default: _addmm_for(native), aten.baddbmm.default: _baddbmm,
+        aten.addmm.default: _addmm_for(half), aten.baddbmm.default: _baddbmm,
         aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
         aten.convolution.default: _convolution,
-        aten.mm.default: _product(aten.mm.default, 1, native),
-        aten.bmm.default: _product(aten.bmm.default, 2, ()),
+        aten.mm.default: _product(
+            aten.mm.default, 1, lambda x, y: x.dtype in half and _is_dense_linear(x, y)),
+        aten.bmm.default: _product(aten.bmm.default, 2, lambda x, y: False),
     }  # fmt: skip
 
 
@@ -125,13 +135,12 @@ def _plain_sum(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: f
 
 def gpu_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table of packages for a GPU, whose template multiplies matrices of any strides."""
-    half = tuple(HALF_SUPPORT)
     return {
         aten.cumsum.default: _cumsum, aten.convolution.default: _by_windows,
         aten.addmm.default: _plain_sum, aten.baddbmm.default: _plain_sum,
         aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
-        aten.mm.default: _in_double(aten.mm.default, 1, half),
-        aten.bmm.default: _in_double(aten.bmm.default, 2, half),
+        aten.mm.default: _in_double(aten.mm.default, 1),
+        aten.bmm.default: _in_double(aten.bmm.default, 2),
     }  # fmt: skip
 
 
@@ -200,7 +209,7 @@ def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     return _cast(sums.movedim(-1, dim), kind).contiguous()
 
 
-def _in_double(multiply: Callable[..., Any], dim: int, half: Collection[Any]) -> Any:
+def _in_double(multiply: Callable[..., Any], dim: int) -> Any:
     """Products of float64 as loops; others as they are."""
-    product = _product(multiply, dim, half)
+    product = _product(multiply, dim, lambda x, y: True)
     return lambda x, y: product(x, y) if x.dtype is torch.float64 else NotImplemented

@@ -68,6 +68,13 @@ def as_linear(
     half = node.layout.dtype in HALF_SUPPORT
     if not (is_native(node.layout.dtype) if half else node.layout.dtype is torch.float32):
         return None
+    return _as_dense_linear(node, node.layout, frozen)
+
+
+def _as_dense_linear(
+    node: ExternKernel, layout: Layout, frozen: Collection[str]
+) -> Linear | None:
+    """As above, whatever knows its dtype."""
     factors = _factors(node)
     if factors is None:
         return None
@@ -75,9 +82,9 @@ def as_linear(
     (m, k), n = x.size, weight.size[1]
     if x.stride not in ((k, 1), (1, m)) or weight.stride not in ((1, k), (n, 1)):
         return None
-    if half and x.stride != (k, 1):
+    if layout.dtype in HALF_SUPPORT and x.stride != (k, 1):
         return None
-    if node.layout.stride != (n, 1):
+    if layout.stride != (n, 1):
         return None
     if isinstance(bias, ViewRef) and (bias.size != (n,) or bias.stride != (1,)):
         return None
@@ -94,10 +101,14 @@ def as_linear(
 def as_own_linear(
     node: ExternKernel, layouts: dict[str, Layout], frozen: Collection[str]
 ) -> Linear | None:
-    """As above, where our own product is the only one: it takes rows at any distance, any weight,
-    and sizes of 1."""
-    if node.layout is None or node.kwargs or node.layout.dtype is not torch.float32:
-        return as_linear(node, layouts, frozen)
+    """As above, where our own product is the only one: of float32 it takes rows at any distance,
+    any weight, and sizes of 1. What oneDNN knows does not matter."""
+    if node.layout is None or node.kwargs:
+        return None
+    if node.layout.dtype is torch.bfloat16:
+        return _as_dense_linear(node, node.layout, frozen)
+    if node.layout.dtype is not torch.float32:
+        return None
     factors = _factors(node)
     if factors is None:
         return None

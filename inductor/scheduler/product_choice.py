@@ -149,17 +149,7 @@ class Chooser:
         return other_process and known.measurements < MOST_MEASUREMENTS and known.is_narrow()
 
     def ours(self, dtype: torch.dtype) -> Product | None:
-        if not self.with_ours or dtype is torch.float16:
-            return None
-        toolchain = find_toolchain(self.store)
-        if isinstance(toolchain, str):
-            return None
-        try:
-            return load_product(self.store, toolchain, dtype)
-        except BuildError as error:
-            why = str(error)
-            logs.log("inductor").emit(lambda: f"there is no product of our own: {why}")
-            return None
+        return own_product(self.store, dtype) if self.with_ours else None
 
     def save(self) -> None:
         if self.measured:
@@ -168,3 +158,18 @@ class Chooser:
                 for name, known in self.answers.items()
             }
             self.store.keep_values(self.key, rows)
+
+
+def own_product(store: Store, dtype: torch.dtype) -> Product | None:
+    """Our own product of a dtype, built or found; None where there is none for this processor."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return None
+    toolchain = find_toolchain(store)
+    if isinstance(toolchain, str):
+        return None
+    try:
+        return load_product(store, toolchain, dtype)
+    except BuildError as error:
+        why = str(error)
+        logs.log("inductor").emit(lambda: f"there is no product of our own: {why}")
+        return None

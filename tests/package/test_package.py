@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import dynamo
@@ -248,6 +249,30 @@ def test_products_of_all_kinds(runner: Path, tmp_path: Path) -> None:
     loaded = check(runner, tmp_path / "products", products,
                    lambda: ((numbers(6, 8), numbers(8, 4), numbers(2, 6, 8)), {}))
     assert len(loaded.description["outputs"]) == 37
+
+
+WINDOWS = torch.randint(-4, 5, (3, 4, 3, 3)).float() / 2
+
+
+def halves(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """Half precision, for which some processors have instructions and some libraries kernels. x [2, 4, 6, 6], y [2, 4, 7]."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float16):
+        image, row = x.to(dtype), y.to(dtype)
+        found += [F.conv2d(image, WINDOWS.to(dtype), padding=1), F.conv1d(row, WINDOWS[..., 0].to(dtype)),
+                  F.scaled_dot_product_attention(image, image, image), row[0] @ row[1].mT, row[0, :1] @ row[1, :1].mT,
+                  F.linear(image[0, :, :, :3], image[0, 0, :, 3:], image[0, 0, :, 0]), row[0].mT @ row[1]]  # fmt: skip
+    return found
+
+
+def test_half_precision(runner: Path, tmp_path: Path) -> None:
+    def numbers(*size: int) -> torch.Tensor:
+        return torch.randint(-4, 5, size).float() / 2
+
+    dynamo.package(halves, (numbers(2, 4, 6, 6), numbers(2, 4, 7)), tmp_path / "halves")
+    given = [numbers(2, 4, 6, 6), numbers(2, 4, 7)]
+    for got in (run_program(runner, tmp_path / "halves", given), dynamo.load_package(tmp_path / "halves")(*given)):
+        torch.testing.assert_close(got, halves(*given), check_stride=True, rtol=1e-2, atol=1e-2)
 
 
 def test_results_outlive_the_model_and_are_not_overwritten(tmp_path: Path) -> None:
