@@ -125,3 +125,81 @@ def test_errors_of_a_graph_leave_its_modes(f: Callable[..., Any]) -> None:
         assert not torch.is_autocast_enabled("cpu")
         del caught
     assert counter.frame_count == 1
+
+
+def grow(w: torch.Tensor) -> None:
+    with torch.no_grad():
+        w.mul_(2)
+
+
+def two_regions(w: torch.Tensor, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ w
+    grow(w)
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        b = x @ w
+    grow(w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return a, b, x @ w
+
+
+def nested_regions(w: torch.Tensor, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            a = x @ w
+        grow(w)
+        region = torch.autocast("cpu", dtype=torch.bfloat16)
+        region.__enter__()
+        b = x @ w
+        region.__exit__(None, None, None)
+    grow(w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return a, b, x @ w
+
+
+def cache_cleared(w: torch.Tensor, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ w
+        grow(w)
+        b = x @ w
+        torch.clear_autocast_cache()
+        return a, b, x @ w
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("f", [two_regions, nested_regions, cache_cleared])
+def test_casts_are_forgotten_behind_the_outermost_region(
+    f: Callable[..., Any], backend: str
+) -> None:
+    compiled = dynamo.compile(f, backend=backend, fullgraph=True)
+    for around in (contextlib.nullcontext(), torch.autocast("cpu", enabled=False)):
+        x = torch.randn(2, 2)
+        weights = [torch.ones(2, 2, requires_grad=True) for _ in range(2)]
+        results = []
+        for call, w in zip((f, compiled), weights, strict=True):
+            with around:
+                results.append(call(w, x))
+            sum(result.float().sum() for result in results[-1]).backward()
+        for got, want in zip(results[1], results[0], strict=True):
+            assert torch.equal(got, want) and got.dtype is want.dtype
+        assert torch.equal(weights[0].grad, weights[1].grad)
+
+
+def older_names(x: torch.Tensor) -> Any:
+    before = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
+    torch.set_autocast_cpu_enabled(True)
+    torch.set_autocast_cpu_dtype(torch.float16)
+    y = x @ x + torch.is_autocast_cpu_enabled()
+    inside = torch.get_autocast_cpu_dtype(), torch.get_autocast_gpu_dtype()
+    torch.set_autocast_cpu_enabled(before[0])
+    torch.set_autocast_cpu_dtype(before[1])
+    return y, inside, torch.is_autocast_cpu_enabled()
+
+
+@pytest.mark.filterwarnings("ignore:.*autocast.*:DeprecationWarning")
+def test_older_names_of_autocast() -> None:
+    x = torch.randn(3, 3)
+    want = older_names(x)
+    got = dynamo.compile(older_names, backend="eager", fullgraph=True)(x)
+    assert torch.equal(got[0], want[0]) and got[0].dtype is want[0].dtype
+    assert got[1:] == want[1:]

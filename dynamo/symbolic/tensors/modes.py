@@ -13,8 +13,9 @@ import torch
 from torch._C import _functorch
 
 from dynamo.base.errors import Break
+from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
-from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import foldable, rule
 from dynamo.symbolic.core.var import Var
 
@@ -24,6 +25,7 @@ SETTERS: tuple[Callable[..., Any], ...] = (
     torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled,
     torch._C._set_default_dtype,
+    torch.clear_autocast_cache,  # in the graph, or weights that it changes keep their old casts
 )
 # What leaves the innermost level of torch.func, by its kind.
 LEAVE_LEVEL: dict[Any, Callable[[], Any]] = {
@@ -36,8 +38,15 @@ LEAVE_LEVEL: dict[Any, Callable[[], Any]] = {
 COUNTERS: tuple[Callable[..., Any], ...] = (
     torch.autocast_increment_nesting,
     torch.autocast_decrement_nesting,
-    torch.clear_autocast_cache,
 )
+# Older names of autocast's functions, each for one kind of device.
+OF_ONE_DEVICE: dict[str, tuple[Callable[..., Any], str]] = {
+    f"{verb}_autocast_{name}_{what}": (function, device)
+    for name, device in (("cpu", "cpu"), ("gpu", "cuda"), ("xla", "xla"), ("ipu", "ipu"))
+    for verb, what, function in (
+        ("is", "enabled", torch.is_autocast_enabled), ("get", "dtype", torch.get_autocast_dtype),
+        ("set", "enabled", torch.set_autocast_enabled), ("set", "dtype", torch.set_autocast_dtype))
+}  # fmt: skip
 
 
 def _constants(args: tuple[Var, ...]) -> tuple[Any, ...]:
@@ -56,18 +65,41 @@ def _register_setter(function: Callable[..., Any]) -> None:
         return ConstVar(None)
 
 
+class CastDepth:
+    """How deep autocast was nested when the trace began; made before the trace changes it."""
+
+    def __init__(self, trace: Evaluation) -> None:
+        self.at_start = nesting()
+
+
 def _register_counter(function: Callable[..., Any]) -> None:
     @rule(function)
     def count(tx: Frame, *args: Var) -> Var:
         values = _constants(args)
+        depth = tx.trace.state(CastDepth).at_start
+        if function is torch.autocast_decrement_nesting:  # the outermost region forgets its casts
+            source = CallSource(ObjectSource(nesting, "how deep autocast is nested"))
+            tx.trace.guard("CONST", source, depth)
         tx.trace.effects.call(function, *values)
         return ConstVar(function(*values))
+
+
+def _register_old_name(name: str, function: Callable[..., Any], device: str) -> None:
+    old = getattr(torch, name, None)
+    if old is None:
+        return
+
+    @rule(old)
+    def for_device(tx: Frame, *args: Var) -> Var:
+        return tx.trace.call(tx, function, ConstVar(device), *args)
 
 
 for _function in SETTERS:
     _register_setter(_function)
 for _function in COUNTERS:
     _register_counter(_function)
+for _name, (_function, _device) in OF_ONE_DEVICE.items():
+    _register_old_name(_name, _function, _device)
 
 foldable(
     [

@@ -40,7 +40,7 @@ NOTICED = (
     "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
     "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed",
     "sample",
-    "backward", "record_hook",
+    "backward", "record_hook", "clear_autocast",
 )  # fmt: skip
 # Further parts of names of operations that draw random numbers or keep a state.
 DRAWS = (
