@@ -60,6 +60,13 @@ class _Facts:
         return (self.offset + last + 1) * self.dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """A number that only the running program knows."""
+
+    kind: type
+
+
 class Trial:
     """A call that may be tried, taken down before it runs on fakes."""
 
@@ -76,11 +83,12 @@ class Trial:
 
     def refuses(
         self, function: Callable[..., Any], result: Any, known: dict[Any, bool] | None = None
-    ) -> bool:
-        """True where eager fails whatever the values are. result: what fakes have given. known:
-        answers of the same compile, of which equal layers ask the same."""
+    ) -> bool | None:
+        """True where eager fails whatever the values are; None where it can't be tried. result:
+        what fakes have given. known: answers of the same compile, of which equal layers ask the
+        same."""
         if self._call is None or not self._is_small(result):
-            return False
+            return None
         key = None if known is None else self._key(function)
         if key is None or known is None:
             return all(self._fails(function, value) for value in (0, 1))
@@ -112,7 +120,7 @@ class Trial:
         if type(value) is slice:
             return slice(*map(self._taken, (value.start, value.stop, value.step)))
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return _number(value)
+            return _taken_number(value)
         if not isinstance(value, PLAIN):
             raise _Unknown
         return value
@@ -145,7 +153,8 @@ class Trial:
         """Real arguments."""
         storages: dict[int, torch.UntypedStorage] = {}
         facts = self._facts.values()
-        reals = {each: _real(each, facts, storages, value) for each in facts}
+        reals: dict[Any, Any] = {each: _real(each, facts, storages, value) for each in facts}
+        reals.update((_Unseen(kind), kind(value)) for kind in NUMBERS.values())
         return tuple(_put(part, reals) for part in self._call)
 
 
@@ -173,6 +182,14 @@ def _number(value: Any) -> Any:
     return hint if isinstance(hint, int | float) else int(hint)
 
 
+NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+def _taken_number(value: Any) -> Any:
+    """The first value of a symbolic number, or that it has none so far."""
+    return _Unseen(NUMBERS[type(value)]) if value.node.hint is None else _number(value)
+
+
 def _state() -> tuple[Any, ...]:
     """What of torch's state decides whether a kernel refuses."""
     return (
@@ -187,6 +204,8 @@ def _key_of(value: Any, storages: dict[int, int]) -> Any:
     if type(value) is _Facts:
         storage = storages.setdefault(value.storage, len(storages))
         return storage, value.size, value.stride, value.offset, value.dtype
+    if type(value) is _Unseen:
+        return value
     if isinstance(value, torch.Tensor):
         raise _Unknown  # a known value, of which the answer may depend
     if isinstance(value, dict):
@@ -211,8 +230,8 @@ def _real(
     return blank.set_(storage, facts.offset, facts.size, facts.stride)
 
 
-def _put(value: Any, reals: Mapping[_Facts, torch.Tensor]) -> Any:
-    if type(value) is _Facts:
+def _put(value: Any, reals: Mapping[Any, Any]) -> Any:
+    if type(value) in (_Facts, _Unseen):
         return reals[value]
     if isinstance(value, dict):
         return {name: _put(item, reals) for name, item in value.items()}

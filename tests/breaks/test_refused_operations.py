@@ -3,6 +3,8 @@ where the operation stands, inside of its `try`, and also where nobody wants the
 
 from __future__ import annotations
 
+import random
+import unittest
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -156,6 +158,39 @@ def test_arguments_share_memory_as_in_the_program() -> None:
     apart = world.from_real(torch.ones(7))
     trial = Trial((one, apart), {})
     assert not trial.refuses(torch.Tensor.add_, world.run(torch.Tensor.add_, one, apart))
+
+
+def by_assertion(target: torch.Tensor, mask: torch.Tensor, value: float) -> str:
+    with unittest.TestCase().assertRaises(RuntimeError):
+        target.masked_fill_(mask, value)
+    return "caught"
+
+
+def by_try(target: torch.Tensor, mask: torch.Tensor, value: float) -> str:
+    try:
+        target.masked_fill_(mask, value)
+    except RuntimeError:
+        return "caught"
+    finally:
+        target.add_(1)
+    return "not caught"
+
+
+@pytest.mark.parametrize("size", [10, 1 << 17], ids=("small", "large"))
+@pytest.mark.parametrize("handle", [by_assertion, by_try])
+def test_errors_beside_random_numbers_reach_their_handlers(handle: Any, size: int) -> None:
+    """The graph draws, so that it can't simply run again; the number is not known either."""
+    def f(target: torch.Tensor) -> Any:
+        mask = torch.randint(2, (len(target),), dtype=torch.uint8)
+        return handle(target, mask, random.random()), random.random(), torch.rand(2)
+
+    results = []
+    for call in (f, dynamo.compile(f, backend="eager")):
+        random.seed(0), torch.manual_seed(0)
+        target = torch.zeros(size)
+        results.append([*call(target), target])
+    assert results[0][0] == "caught" and results[0][:2] == results[1][:2]
+    assert all(map(torch.equal, results[0][2:], results[1][2:]))
 
 
 def test_numbers_of_a_few_bits_are_not_tried() -> None:

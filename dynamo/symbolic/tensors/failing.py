@@ -131,13 +131,17 @@ def is_usual(values: list[Any]) -> bool:
 
 
 def break_where_refused(
-    tx: Frame, function: Any, trial: Trial | None, result: Any
+    tx: Frame, function: Any, trial: Trial | None, given: list[Any], result: Any
 ) -> None:
     """Breaks the graph for a call that fakes let pass though eager refuses what it is given,
-    whatever the values. Where those may decide, it is noted in the node (see `note_failing`)."""
+    whatever the values. Where those may decide, it is noted in the node (see `note_failing`), as is
+    a call of unusual dtypes that can't be tried."""
     if trial is None or "fails" in tx.trace.world.noticed:
         return
-    if not trial.refuses(function, result, tx.trace.context.refusals):
+    refused = trial.refuses(function, result, tx.trace.context.refusals)
+    if refused is None and not is_usual(given):
+        tx.trace.world.noticed.add("fails")
+    if not refused:
         return
     seen = any(map(handles, tx.trace.frames))
     name = getattr(function, "__name__", str(function))

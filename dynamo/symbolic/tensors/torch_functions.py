@@ -302,7 +302,8 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     ]
     given = written_by_schema(schemas_of(function, result), op.args, op.kwargs)
     changed = [*changed, *(var for var in given or () if var not in changed)]
-    break_where_refused(tx, function, op.trial, result)
+    given_fakes = [*op.fake_args, *op.fake_kwargs.values()]
+    break_where_refused(tx, function, op.trial, given_fakes, result)
     break_where_write_fails(tx, function, [var.fake for var in changed])
     if given is None and not changed and is_plain_result(result) and function not in ASSERTIONS:
         return trace.constant(result)
