@@ -7,6 +7,7 @@ compile it by the backend -> generate bytecode -> build guards -> entry.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import CodeType
 from typing import Any
 
@@ -27,7 +28,7 @@ from dynamo.codegen.generate import generate
 from dynamo.frames.choice import check_worth, skip_reason
 from dynamo.frames.libraries import is_whole
 from dynamo.frames.settings import context_of
-from dynamo.graph_functions import GraphFunctions, close, plan_of
+from dynamo.graph_functions import GraphFunctions, close, is_opened, plan_of
 from dynamo.guards.shape_code import Fact
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.context import CodeCache, CompileContext
@@ -129,6 +130,9 @@ class Converter:
         with counters.timed("outputs"):
             graph = close(result)
         made: list[entries.Checks] = []
+        opened = graph.record is not None and is_opened(graph.record.module, options)
+        if opened:
+            keeping = None  # the next process may have another backend of that name
 
         def prepare() -> None:
             """What does not hang on the compiled graph."""
@@ -141,11 +145,12 @@ class Converter:
         if graph.record is not None:
             if keeping is not None:
                 keeping.note_graph(graph.record.module)  # the backend may change it
-            with while_waiting(prepare), counters.timed("backend"):
+            waiting = nullcontext() if opened else while_waiting(prepare)
+            with waiting, counters.timed("backend"):
                 function = self.functions.compile(
                     graph.record.module, graph.sources(), frame, options, compile_id, graph.again,
-                    graph.tensors())
-        else:
+                    graph.tensors(), result.guards)
+        if graph.record is None or opened:
             prepare()
         plan = plan_of(frame, result, graph, function)
         with counters.timed("codegen"), collection_paused():

@@ -18,6 +18,7 @@ from torch import fx
 
 from dynamo import hook
 from dynamo.attempts import choose_outputs
+from dynamo.backends.opened import Opened, has_open, takes_open
 from dynamo.backends.rescue import rescued
 from dynamo.backends.results import checked, is_own
 from dynamo.base import counters, logs, recordings
@@ -27,6 +28,7 @@ from dynamo.base.shortfalls import GRAPH, Site, compiling_at, refused
 from dynamo.base.signals import is_of_signal
 from dynamo.codegen.generate import Plan
 from dynamo.codegen.prune import prune
+from dynamo.guards.records import GuardSet, UserLine
 from dynamo.guards.sources import DrawSource, Scope, Source
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.trace_result import DrawEffect, GraphRecord, TraceResult
@@ -130,6 +132,11 @@ def copy_of_graph(graph: fx.Graph) -> fx.Graph:
     return copy
 
 
+def is_opened(module: fx.GraphModule, options: CompileOptions) -> bool:
+    """True where the backend's assumptions become guards, so that it goes before these."""
+    return takes_open(options.backend) and has_open(module)
+
+
 class GraphFunctions:
     """The compiled graphs of one region."""
 
@@ -139,20 +146,30 @@ class GraphFunctions:
     def compile(
         self, module: fx.GraphModule, sources: Iterable[Source], frame: hook.FrameState,
         options: CompileOptions, compile_id: str, again: bool, tensors: list[bool],
+        guards: GuardSet | None = None,
     ) -> hook.Compiled:
         """The backend's function for the graph, callable without the hook; sources: of its inputs;
         again: True where the part runs once more when it raises; tensors: which of the outputs are
-        tensors."""
+        tensors; guards: gets those of a backend that takes what is open (see `is_opened`)."""
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         if recordings.wanted():
             recordings.keep("graph", copy_of_graph(module.graph))
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
+        sources = tuple(sources)
         inputs = [source.fetch(scope) for source in sources]
         counters.counters["stats"]["graphs"] += 1
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         site = Site(place, options.fullgraph, logs.compile_now())
-        compiled = GraphCompiler(module, options, site, again, tensors).compile(inputs)
+        compiler = GraphCompiler(module, options, site, again, tensors)
+        if guards is not None and is_opened(module, options):
+            line = UserLine(frame.code.co_filename, frame.code.co_firstlineno, frame.code.co_name)
+            opened = Opened(module, inputs, sources, line)
+            compiled = compiler.compile_opened(opened)
+            for guard in opened.guards:
+                guards.add(guard)
+        else:
+            compiled = compiler.compile(inputs)
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function
@@ -176,6 +193,12 @@ class GraphCompiler:
             return self._in_background(inputs, wrap)
         return wrap(self._by_backend(self.module, inputs))
 
+    def compile_opened(self, opened: Opened) -> Call:
+        """The same for a backend of the program's own and a graph with open inputs, now: its guards
+        are wanted."""
+        wrap = self._wrapper()
+        return wrap(self._told(lambda: opened.compile(self._compile)))
+
     def _in_background(self, inputs: list[Any], wrap: Callable[[Call], Call]) -> Call:
         background = importlib.import_module("dynamo.background.graphs")
         options = self.options
@@ -192,20 +215,27 @@ class GraphCompiler:
 
     def _by_backend(self, module: fx.GraphModule, inputs: list[Any]) -> Call:
         """The backend's function. Errors: DynamoError."""
-        name = self.options.backend_name
+        return self._told(lambda: self._compile(module, inputs))
+
+    def _compile(self, module: fx.GraphModule, inputs: list[Any]) -> Call:
+        with compiling_at(self.site):
+            compiled = self.options.compile_graph(module, inputs)
+        if not callable(compiled):
+            raise TypeError(f"a backend returns a callable, not {compiled!r}")
+        return compiled
+
+    def _told(self, compile_it: Callable[[], Call]) -> Call:
+        """What it gives. Errors: DynamoError, with the user's line."""
         try:
-            with compiling_at(self.site):
-                compiled = self.options.compile_graph(module, inputs)
-            if not callable(compiled):
-                raise TypeError(f"a backend returns a callable, not {compiled!r}")
+            return compile_it()
         except DynamoError:
             raise
         except Exception as error:
             if is_of_signal(error):
                 raise
-            failure = backend_failure(error, self.site.place, name, module)
+            name = self.options.backend_name
+            failure = backend_failure(error, self.site.place, name, self.module)
             raise failure from (None if is_explained(error) else error)
-        return compiled
 
     def _wrapper(self) -> Callable[[Call], Call]:
         """What goes around the backend's function; made before the backend, which may change the

@@ -28,6 +28,7 @@ from dynamo.background.jobs import is_background
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.cuts import has_cuts, mark_own_operators
+from dynamo.base.examples import real_examples
 from dynamo.base.gradients import has_gradients
 from dynamo.base.loading import collection_paused
 from dynamo.base.shortfalls import (
@@ -89,6 +90,7 @@ def compile_fx(
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
     settings = settings_now(mode, options)
+    example_inputs = real_examples(example_inputs)
     gm = served(gm, example_inputs, settings)
     ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):

@@ -97,14 +97,16 @@ class SymbolicWorld:
         return self._symbol(name, value, self.env.create_symbol(
             value, Place(name), DimDynamic.DYNAMIC))
 
-    def number(self, name: str, value: int) -> Any:
-        """A new int that may be anything."""
+    def number(self, name: str, value: int | float) -> Any:
+        """A new int or float that may be anything."""
         return self._symbol(name, value, self.env.create_unspecified_symbol(
             value, Place(name), DimDynamic.DYNAMIC))
 
-    def _symbol(self, name: str, value: int, symbol: Any) -> Any:
+    def _symbol(self, name: str, value: int | float, symbol: Any) -> Any:
         self._names[symbol] = name
-        self.symbols[name] = self.env.create_symintnode(symbol, hint=value, source=Place(name))
+        make: Any = self.env.create_symintnode if type(value) is int else (
+            self.env.create_symfloatnode)
+        self.symbols[name] = make(symbol, hint=value, source=Place(name))
         return self.symbols[name]
 
     def fixed_value(self, name: str) -> int | None:

@@ -23,6 +23,7 @@ from dynamo.aot.records import NeedsGradients, Unsupported
 from dynamo.backends.engines.parts import compile_parts
 from dynamo.backends.engines.records import Engine
 from dynamo.base.cuts import has_cuts
+from dynamo.base.examples import real_examples
 from dynamo.base.gradients import has_gradients
 from dynamo.base.shortfalls import BACKWARD, GRAPH, Site, failed, place_of, refused, site_now
 from dynamo.base.signals import is_of_signal
@@ -40,6 +41,7 @@ def compile_by(engine: Engine, gm: fx.GraphModule, example_inputs: list[Any]) ->
     Errors: InvalidBackend where the engine is not installed.
     """
     engine.check_options(None, None)
+    example_inputs = real_examples(example_inputs)
 
     def compile_piece(module: fx.GraphModule, inputs: list[Any]) -> Compiled:
         compiled = functools.partial(_compile, engine, site_now())
