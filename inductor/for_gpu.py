@@ -21,7 +21,7 @@ from inductor.ir.graph import LoopGraph
 from inductor.lowering.run import Lowered
 from inductor.report import report_steps
 from inductor.runtime.cuda_graphs import Graphing
-from inductor.runtime.recordable import draws_random, refusal, written_inputs
+from inductor.runtime.recordable import is_seen_again, refusal, written_inputs
 from inductor.runtime.recorder import CudaRecorder
 from inductor.scheduler.peak import with_less_held
 from inductor.scheduler.schedule import Schedule
@@ -93,7 +93,7 @@ def _graphing(
         logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
         return None
     written = written_inputs(graph, schedule)
-    again = not (written or draws_random(schedule))
+    again = not (written or is_seen_again(schedule))
     return Graphing(CudaRecorder(graph.device), values, written, again)
 
 

@@ -24,7 +24,7 @@ from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AGAIN, FAILS, PART, Unsupported
+from dynamo.aot.records import AGAIN, FAILS, LATE, PART, Unsupported
 from dynamo.base import logs
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
@@ -248,7 +248,8 @@ class TemplateRecorder(Recorder):
 
 def _passed_on(node: fx.Node) -> dict[str, Any]:
     """What is known of an operation and holds for all parts of it."""
-    known = {name: node.meta[name] for name in ("stack_trace", AGAIN, FAILS) if name in node.meta}
+    names = ("stack_trace", AGAIN, FAILS, LATE)
+    known = {name: node.meta[name] for name in names if name in node.meta}
     return {**known, PART: True}
 
 

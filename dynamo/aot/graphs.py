@@ -8,9 +8,8 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from dynamo.aot.records import FAILS
-
-aten = torch.ops.aten
+from dynamo.aot.records import AGAIN, FAILS
+from dynamo.base.operator_effects import acts, freedom_of
 
 
 class LazyGraph(_LazyGraphModule):
@@ -34,17 +33,24 @@ def make_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.Graph
     return LazyGraph(root, graph, class_name="AtenGraph")
 
 
-_EFFECTS = frozenset({aten._assert_async.msg, aten._assert_async.default, aten._print.default})
-
-
 def is_effect(node: fx.Node) -> bool:
-    """True for a node that must stay though nothing reads it: random, mutating, or checking."""
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+    """True for a node that must stay though nothing reads it: random, mutating, checking, or of a
+    library that is not known."""
+    if node.op != "call_function":
         return node.op in ("placeholder", "output")
-    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
-        return True
-    return target in _EFFECTS or not target._schema.returns
+    return not freedom_of(node.target, node.args, node.kwargs).drop
+
+
+def is_once(node: fx.Node) -> bool:
+    """True for a node that may not run twice, nor once for two."""
+    return node.op == "call_function" and not freedom_of(
+        node.target, node.args, node.kwargs).repeat
+
+
+def acts_late(node: fx.Node) -> bool:
+    """True for an effect of a node that was recorded in backward. A checkpoint draws nothing again,
+    and writes nothing again."""
+    return is_effect(node) and (AGAIN not in node.meta or acts(node.target))
 
 
 def must_run(node: fx.Node) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.joint import JointGraph
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import LATE, Unsupported
 
 aten = torch.ops.aten
 MOST = 4
@@ -52,7 +52,7 @@ def find_groups(joint: JointGraph) -> tuple[Group, ...]:
     known = all(met.values()) and not _adds_zeros(reached)
     if not known or not frozenset(outputs) <= frozenset().union(*met.values()):
         raise Unsupported("the derivative of an output is zero everywhere")
-    if written:
+    if written or any(LATE in node.meta for node in joint.module.graph.nodes):
         return everything
     parts: list[tuple[set[int], list[int]]] = [({output}, []) for output in outputs]
     for gradient, tangents in met.items():

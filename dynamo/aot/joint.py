@@ -27,8 +27,8 @@ from dynamo.aot.capture import (
     refusals,
 )
 from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
-from dynamo.aot.graphs import make_module, remove_dead_code
-from dynamo.aot.records import BackwardFails, Mutation, Unsupported
+from dynamo.aot.graphs import acts_late, make_module, remove_dead_code
+from dynamo.aot.records import LATE, BackwardFails, Mutation, Unsupported
 from dynamo.aot.reference import Reference, ReferenceWorld
 from dynamo.shapes.facts import Facts, contiguous_stride
 
@@ -168,6 +168,9 @@ def _differentiate(
     recorder.graph.output((*leaving.values, *nodes))
     remove_dead_code(recorder.graph)
     _mark_saved(recorder.graph, forward)
+    for node in recorder.graph.nodes:
+        if node.op == "call_function" and node not in forward and acts_late(node):
+            node.meta[LATE] = True
     return JointGraph(
         module=make_module(recorder.graph, recorder.constants),
         reference=session.reference,

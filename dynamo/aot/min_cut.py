@@ -10,7 +10,7 @@ from torch import fx
 
 from dynamo.aot.fakes import bytes_of, elements_of, is_fake
 from dynamo.aot.flow import FlowNetwork
-from dynamo.aot.graphs import is_effect
+from dynamo.aot.graphs import is_effect, is_once
 from dynamo.aot.joint import SAVED, viewed
 from dynamo.aot.partition import Halves
 from dynamo.aot.records import FAILS, Unsupported
@@ -143,7 +143,7 @@ class _Network:
 
     def _may_recompute(self, node: fx.Node) -> bool:
         if self.anything:
-            return node.op == "get_attr" or FAILS not in node.meta and not _draws(node)
+            return node.op == "get_attr" or FAILS not in node.meta and not is_once(node)
         if node.op == "get_attr" or node.target is operator.getitem:
             return node.op == "get_attr" or _is_cheap(node.args[0])
         if not _is_cheap(node):
@@ -179,28 +179,13 @@ class _Network:
         return False
 
 
-def _draws(node: fx.Node) -> bool:
-    """Whether it must not run twice; attention draws nothing where nothing is dropped."""
-    if not is_effect(node):
-        return False
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.is_mutable or not schema.returns:
-        return True
-    names = [argument.name for argument in schema.arguments]
-    if "dropout_p" not in names:
-        return True
-    at = names.index("dropout_p")
-    given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-    return bool(given != 0.0)
-
-
 def _is_on_gpu(node: fx.Node) -> bool:
     value = node.meta["val"]
     return is_fake(value) and value.device.type != "cpu"
 
 
 def _is_cheap(node: Any) -> bool:
-    if is_effect(node):
+    if is_effect(node) or is_once(node):
         return False
     if node.target is aten.embedding.default:  # kernels of a GPU read the table as they need it
         return _is_on_gpu(node)

@@ -18,7 +18,7 @@ joint graph's groups (`groups.py`). Rules of the choice:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +30,8 @@ from dynamo.aot.graphs import is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
-from dynamo.aot.records import AGAIN, Place, SymbolTable, Unsupported
+from dynamo.aot.records import AGAIN, LATE, Place, SymbolTable, Unsupported
+from dynamo.base.operator_effects import acts
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class Halves:
     the values that the program returns (the others are written into inputs).
     backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
     compute them. Symbolic numbers are in neither: each half computes its own.
-    loose: outputs that may be saved though eager does not. differentiated: inputs that have a
+    loose: outputs that may be saved though eager does not. late: what backward does for its effect.
+    differentiated: inputs that have a
     gradient, weights most of all.
     """
 
@@ -88,6 +90,7 @@ class Halves:
     backward: set[fx.Node]
     available: list[fx.Node]
     loose: frozenset[fx.Node] = frozenset()
+    late: tuple[fx.Node, ...] = ()
     differentiated: frozenset[fx.Node] = frozenset()
 
 
@@ -139,7 +142,7 @@ def _backward_of(
         module, sizes = _extract_backward(halves, saved, table)
         return Backward(module, group.outputs, origins, sizes)
     module = _extract(
-        halves.module, [*saved, *halves.tangents], halves.gradients, effects=False)
+        halves.module, [*saved, *halves.tangents], halves.gradients, also=halves.late)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, given in zip(saved, placeholders, strict=False):
         kind, at = known[node]
@@ -153,7 +156,7 @@ def _backward_of(
     helpers = [at for at, node in enumerate(halves.inputs)
                if node in found and node not in others]  # fmt: skip
     others += [halves.inputs[at] for at in helpers]
-    restore = _extract(halves.module, others, [*loose], effects=False)
+    restore = _extract(halves.module, others, [*loose])
     return Backward(module, group.outputs, origins, (), restore, tuple(helpers))
 
 
@@ -206,7 +209,8 @@ def _not_restorable(
 def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     count = len(joint.reference.inputs)
-    backward: set[fx.Node] = {*placeholders[count:], *_computed_again(module)}
+    late = [node for node in module.graph.nodes if LATE in node.meta]
+    backward: set[fx.Node] = {*placeholders[count:], *_computed_again(module), *late}
     available = []
     results: Any = ()
     for node in module.graph.nodes:
@@ -227,6 +231,7 @@ def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
         gradients=list(results[joint.values :]),
         backward=backward,
         available=available,
+        late=tuple(filter(is_effect, late)),
         differentiated=frozenset([placeholders[at] for at in joint.gradients]),
     )
 
@@ -237,19 +242,21 @@ def _computed_again(module: fx.GraphModule) -> list[fx.Node]:
         node for node in module.graph.nodes
         if AGAIN in node.meta and not is_symbolic_number(node.meta["val"])
     ]  # fmt: skip
-    return [] if any(map(is_effect, found)) else found
+    return [] if any(is_effect(node) and not acts(node.target) for node in found) else found
 
 
 def _extract(
-    module: fx.GraphModule, inputs: list[fx.Node], outputs: list[fx.Node | None], *, effects: bool
+    module: fx.GraphModule, inputs: list[fx.Node], outputs: list[fx.Node | None], *,
+    effects: bool = False, also: Sequence[fx.Node] = (),
 ) -> fx.GraphModule:
-    """The part of a graph between these nodes; with what must run where wanted."""
+    """The part of a graph between these nodes; with all of forward that must run where wanted, and
+    with these nodes."""
     stop = set(inputs)
     needed: set[fx.Node] = set()
-    work = [node for node in outputs if node is not None]
+    work = [*also, *(node for node in outputs if node is not None)]
     if effects:
-        tangents = _dependents(module, stop)
-        work += [node for node in module.graph.nodes if must_run(node) and node not in tangents]
+        others = _dependents(module, stop)
+        work += [node for node in module.graph.nodes if must_run(node) and node not in others]
     while work:
         node = work.pop()
         if node in needed or node in stop or node.op == "output":
@@ -277,11 +284,11 @@ def _in_order(module: fx.GraphModule, needed: set[fx.Node]) -> list[fx.Node]:
 def _on_demand(
     module: fx.GraphModule, needed: set[fx.Node], given: set[fx.Node]
 ) -> list[fx.Node]:
-    """The nodes in order, but those that no tangent reaches right before what reads them first: so
-    what is computed again does not live longer than it must."""
+    """The nodes in order, but those that no tangent and no effect reaches right before what reads
+    them first: so what is computed again does not live longer than it must."""
     late = {
         node for node in given if node.op == "placeholder" and node.name.startswith(TANGENT)
-    }
+    } | {node for node in needed if LATE in node.meta}
     for node in module.graph.nodes:
         if node in needed and not late.isdisjoint(node.all_input_nodes):
             late.add(node)
@@ -365,7 +372,7 @@ def _needed(halves: Halves, saved: list[fx.Node]) -> list[fx.Node]:
     """The nodes that backward computes, in order, numbers aside."""
     stop = {*saved, *halves.tangents}
     found: set[fx.Node] = set()
-    work = [node for node in halves.gradients if node is not None]
+    work = [*halves.late, *(node for node in halves.gradients if node is not None)]
     while work:
         node = work.pop()
         if node in found or node in stop or is_symbolic_number(node.meta["val"]):
@@ -378,10 +385,11 @@ def _needed(halves: Halves, saved: list[fx.Node]) -> list[fx.Node]:
 
 
 def _dependents(module: fx.GraphModule, inputs: set[fx.Node]) -> set[fx.Node]:
-    """Placeholders that are no inputs of this half, and all that depends on them."""
+    """Placeholders that are no inputs of this half and what only backward does, and all that
+    depends on them."""
     found: set[fx.Node] = set()
     for node in module.graph.nodes:
-        foreign = node.op == "placeholder" and node not in inputs
+        foreign = LATE in node.meta or node.op == "placeholder" and node not in inputs
         if foreign or not found.isdisjoint(node.all_input_nodes):
             found.add(node)
     return found | inputs

@@ -80,6 +80,8 @@ AGAIN = "again"
 FAILS = "fails"
 # In the meta of nodes that are parts of an operation which was taken apart.
 PART = "part"
+# In the meta of what backward does for its effect.
+LATE = "late"
 
 
 @dataclass(frozen=True, slots=True)

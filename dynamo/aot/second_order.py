@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from dynamo.aot.graphs import is_once
 from dynamo.aot.joint import SAVED, JointGraph
 
 TWICE = (
@@ -203,14 +204,10 @@ def second_order(
 
 
 def may_run_again(nodes: Iterable[fx.Node]) -> bool:
-    """False for a program that draws random numbers, or runs under autocast."""
+    """False for a program that has effects or draws random numbers, or runs under autocast."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return False
-    return not any(
-        isinstance(node.target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded in node.target.tags
-        for node in nodes
-    )
+    return not any(map(is_once, nodes))
 
 
 def _kept_results(joint: JointGraph) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.base.operator_effects import freedom_of
 from dynamo.symbolic.core.lookup import module_of
 from dynamo.symbolic.tensors.repeating import NOTICED
 
@@ -17,18 +18,21 @@ IN_PLACE_OPERATORS = frozenset(
     for name in """setitem delitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift
     irshift iand ior ixor""".split()
 )
-# Parts of names of ATen operations that change or check something without a word in their schemas.
-SILENT = ("batch_norm", "assert", "constrain", "set_")
+# Parts of names of ATen operations that write running statistics without a word in their schemas.
+SILENT = ("batch_norm", "instance_norm")
 
 
 def is_noticed(node: fx.Node) -> bool:
     """True where leaving the node out could be noticed."""
     target: Any = node.target
-    if node.op in ("placeholder", "output", "call_module") or node.meta.get("checks"):
+    if node.op in ("placeholder", "output", "call_module"):
+        return True
+    if node.meta.get("checks") or node.meta.get("acts"):
+        return True
+    if node.op == "call_function" and not freedom_of(target).drop:
         return True
     if isinstance(target, torch._ops.OpOverload):
-        draws = torch.Tag.nondeterministic_seeded in target.tags
-        return draws or target._schema.is_mutable or any(part in target.__name__ for part in SILENT)
+        return any(part in target.__name__ for part in SILENT)
     if target in IN_PLACE_OPERATORS:
         return True
     name = target if isinstance(target, str) else getattr(target, "__name__", "")

@@ -1,4 +1,4 @@
-"""What is noticed of an ATen operator though nobody wants its result: an error, random numbers.
+"""What is noticed of an operator though nobody wants its result: an error, random numbers, effects.
 
 What an operator says of sizes and dtypes is known before it runs; whether an index is in range, a
 matrix singular or an integer divisor zero is not.
@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from dynamo.base.operator_effects import acts, draws
 
 # By the operator's name, without the underscore of its in-place form.
 BY_VALUES = frozenset(
@@ -78,20 +80,11 @@ def divides_integers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return not any(map(is_inexact, numbers_in(args)))
 
 
-def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """True where the operator draws random numbers; attention may be without dropout."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    names = [argument.name for argument in func._schema.arguments]
-    if "dropout_p" not in names:
-        return True
-    place = names.index("dropout_p")
-    return bool(args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
-
-
 def noticed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
-    """Which of "fails" and "draws" hold of a call."""
+    """Which of "fails", "draws" and "acts" hold of a call."""
     found = {"fails"} if may_fail(func, args, kwargs) else set()
+    if acts(func):
+        found.add("acts")
     return found | {"draws"} if draws(func, args, kwargs) else found
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dynamo.base.operator_effects import acts, draws
 from dynamo.shapes.constants import READS, role_of
 from dynamo.shapes.facts import Facts, OpCache
 from dynamo.shapes.fake_tensor import DataDependent, Fake, NoFakeKernel, StorageToken
@@ -35,8 +36,8 @@ class OpFacts:
         self.func = func
         self.takes_device = "device" in names
         self.changes_facts = torch.Tag.inplace_view in tags
-        self.draws = torch.Tag.nondeterministic_seeded in tags
-        self.noticed = self.draws or kind_of(func) is not None
+        self.draws = draws(func)
+        self.noticed = self.draws or kind_of(func) is not None or acts(func)
         self.data_dependent = (
             torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
         )

@@ -26,6 +26,7 @@ from dynamo.aot.fakes import is_fake, storage_key
 from dynamo.aot.joint import TANGENT, viewed
 from dynamo.aot.records import AGAIN
 from dynamo.base import logs
+from dynamo.base.operator_effects import freedom_of
 from inductor.dropout_ops import MASK, STATE
 from inductor.fx_passes.fakes import fake_runner
 from inductor.ir.philox import BYTES
@@ -85,8 +86,7 @@ def _may_draw(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    drawing = torch.Tag.nondeterministic_seeded in target.tags
-    return drawing or target.namespace not in ("aten", "prims")
+    return not freedom_of(target).move
 
 
 def _device(node: fx.Node) -> torch.device:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from dynamo.aot.graphs import LazyGraph
+from dynamo.base.operator_effects import freedom_of
 from inductor.ir.graph import Prepared
 
 aten = torch.ops.aten
@@ -205,7 +206,7 @@ def _computed(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.Tensor
         return None
     if torch.Tag.pointwise not in target.tags and target not in OTHERS:
         return None
-    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+    if not freedom_of(target).repeat:
         return None
     if any(given not in known for given in node.all_input_nodes):
         return None

@@ -7,7 +7,7 @@ Allowed is what does the same each time its launches run again: no operator that
 device or reads its memory on the host. Random numbers may be drawn by ATen's own operators, and
 states of the generator for our kernels: PyTorch moves their seed and offset from replay to replay.
 Operators of libraries and the program's Triton kernels are recorded, unless they carry torch's tag
-`cudagraph_unsafe`; one that waits for the device fails while it is recorded, and its graph runs
+`cudagraph_unsafe` or are registered as having effects; one that waits for the device fails while it is recorded, and its graph runs
 without.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from dynamo.base.operator_effects import draws, freedom_of, is_check, is_registered
 from dynamo.base.written_operators import operator_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, MultiOutput, ViewRef
 from inductor.scheduler.schedule import Schedule
@@ -67,10 +68,11 @@ def written_inputs(graph: LoopGraph, schedule: Schedule) -> frozenset[int]:
     return frozenset(n for n, name in enumerate(tensors) if name in names)
 
 
-def draws_random(schedule: Schedule) -> bool:
-    """Whether one more run of the schedule would be seen in the random numbers that follow."""
+def is_seen_again(schedule: Schedule) -> bool:
+    """Whether one more run of the schedule would be seen: in the random numbers that follow, or in
+    what an operator of a library does."""
     externs = (step for step in schedule.steps if isinstance(step, ExternKernel))
-    return any(torch.Tag.nondeterministic_seeded in step.target.tags for step in externs)
+    return any(not freedom_of(step.target).move for step in externs)
 
 
 def _extern_refusal(step: ExternKernel) -> str:
@@ -78,7 +80,9 @@ def _extern_refusal(step: ExternKernel) -> str:
     name = target._schema.name.split("::")[1]
     if UNSAFE is not None and UNSAFE in (operator_of(target) or target).tags:
         return f"{target} says that it must not be recorded"
-    if torch.Tag.nondeterministic_seeded in target.tags and _argument(step, "dropout_p") != 0:
+    if is_registered(target) and not is_check(target):
+        return f"{target} is registered as having effects, which a replay would leave out"
+    if draws(target) and _argument(step, "dropout_p") != 0:
         if name not in RANDOM or _argument(step, "generator") is not None:
             return f"{target} draws random numbers"
     if any(tag in target.tags for tag in WAITING_TAGS):

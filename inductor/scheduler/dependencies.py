@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
+from dynamo.base.operator_effects import freedom_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, Node
 
 
@@ -85,9 +84,4 @@ def written_in_place(node: Node) -> tuple[str, ...]:
 
 def has_effect(node: Node) -> bool:
     """Whether calls of it may not change places: it draws random numbers, or is not known."""
-    if not isinstance(node, ExternKernel):
-        return False
-    target = node.target
-    return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in (
-        "aten", "prims", "mkldnn",
-    )
+    return isinstance(node, ExternKernel) and not freedom_of(node.target).move

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
 
-from dynamo.aot.graphs import must_run
+from dynamo.aot.graphs import is_once, must_run
 from dynamo.backends.engines.kept import converted
 from dynamo.backends.engines.records import MAKES, VIEWS, Built, Engine
 from dynamo.base import logs
@@ -60,7 +60,7 @@ class Cutter:
             return "its converter refuses it"
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             return "no operator of ATen"
-        if must_run(node) or torch.Tag.nondeterministic_seeded in node.target.tags:
+        if must_run(node) or is_once(node):
             return "it may raise, has an effect, or draws random numbers"
         for value in (node, *node.all_input_nodes):
             for fake in tensors_of(value):

@@ -76,7 +76,8 @@ def note_failing(tx: Frame, node: fx.Node, function: Any, noticed: set[str]) -> 
     its errors. Operators that are not torch's may raise for reasons of their own."""
     own = not isinstance(function, torch._ops.OpOverload) or function.namespace in TORCH_OPERATORS
     fails = "fails" in noticed or getattr(function, "__name__", "") in UNSEEN
-    node.meta["checks"] |= fails or bool(noticed)
+    node.meta["checks"] |= fails or bool(noticed - {"acts"})
+    node.meta["acts"] = "acts" in noticed or is_in_graph(function)
     node.meta["draws"] = "draws" in noticed
     node.meta["fails"] = fails or not own or is_in_graph(function)
     node.meta["caught"] = node.meta["fails"] and any(map(catches, tx.trace.frames))

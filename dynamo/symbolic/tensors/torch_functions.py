@@ -305,7 +305,7 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     given_fakes = [*op.fake_args, *op.fake_kwargs.values()]
     break_where_refused(tx, function, op.trial, given_fakes, result)
     break_where_write_fails(tx, function, [var.fake for var in changed])
-    if given is None and not changed and is_plain_result(result) and function not in ASSERTIONS:
+    if given is None and not changed and is_plain_result(result) and not tells(tx, function):
         return trace.constant(result)
     proxies = tuple(as_argument(function, as_read(tx, op, arg)) for arg in op.args)
     keywords = {
@@ -327,6 +327,12 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
 
 
 OF_VALUES = frozenset(("item", "dynamic_output_shape", "text_of_tensor"))
+
+
+def tells(tx: Frame, function: Any) -> bool:
+    """True for a call that is made for what it does, though it gives no tensor."""
+    acts = "acts" in tx.trace.world.noticed or is_in_graph(function)
+    return acts or function in ASSERTIONS
 
 
 def written_down(tx: Frame, function: Any, result: Any) -> Var:

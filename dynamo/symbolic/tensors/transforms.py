@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Break
 from dynamo.shapes.fake import Fake
+from dynamo.base.operator_effects import acts
 from dynamo.shapes.noticed import noticed
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
@@ -142,7 +143,7 @@ class KnownFakes:
         around = torch.is_grad_enabled()
         for func, args, kwargs, result, grad in map(spell_out, calls):
             mutable = func is not torch.tensor and func._schema.is_mutable
-            if torch_functions.is_plain_result(result) and not mutable:
+            if torch_functions.is_plain_result(result) and not mutable and not acts(func):
                 continue
             nodes = _map(self.node_of, args), _map(self.node_of, kwargs)
             self._set_grad_enabled(grad, around)
