@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Signal
+from dynamo.base.operator_effects import acts
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
 from lazy.values import FACTS
@@ -141,6 +142,9 @@ def make_rule(
     template = tuple(form.of(at, arg) for at, arg in enumerate(args))
     named = {name: form.of(name, arg) for name, arg in kwargs.items()}
     rule = Rule(operator.func, template, named, numbers=form.numbers, operands=form.tensors)
+    if acts(operator.func):
+        rule.refusal = "it may have effects"
+        return rule
     if form.numbers:
         rule.dtype = facts[0].dtype
     world = FakeWorld(FACTS)

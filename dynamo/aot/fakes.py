@@ -114,16 +114,18 @@ def symbols_shown(value: Any) -> list[tuple[Any, int | None]]:
     return [(part, dim) for dim, part in parts if part.is_Symbol]
 
 
-def symbols_of(values: Iterable[Any]) -> set[Any]:
-    """All symbols in sizes, strides and offsets of fakes, also in lists, and in numbers."""
+def symbols_of(values: Iterable[Any], as_made: bool = False) -> set[Any]:
+    """All symbols in sizes, strides and offsets of fakes, also in lists, and in numbers. as_made:
+    also those of which a check has said later what they are (`n == 2 * x.shape[0]`)."""
     found: set[Any] = set()
     for value in values:
         if isinstance(value, (list, tuple)):
-            found |= symbols_of(value)
+            found |= symbols_of(value, as_made)
         elif is_fake(value):
-            found |= symbols_of((*value.shape, *value.stride(), value.storage_offset()))
+            parts = (*value.shape, *value.stride(), value.storage_offset())
+            found |= symbols_of(parts, as_made)
         elif is_symbolic_number(value):
-            found |= expression_of(value).free_symbols
+            found |= (value.node._expr if as_made else value.node.expr).free_symbols
     return found
 
 

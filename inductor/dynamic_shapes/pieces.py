@@ -91,7 +91,7 @@ def _makers(gm: fx.GraphModule) -> Iterable[tuple[fx.Node, bool]]:
     known: set[Any] = set()
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
-        new = set() if type(value) is Fake else symbols_of([value]) - known
+        new = set() if type(value) is Fake else symbols_of([value], as_made=True) - known
         known |= new
         unknown = node.op != "placeholder" and bool(new) and not _has_hint(value)
         yield node, unknown and not _follows(node)
