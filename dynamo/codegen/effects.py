@@ -24,7 +24,7 @@ from dynamo.symbolic.core.lookup import all_in_mro, find_in_mro, is_own_method
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.binders import is_data_descriptor
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.lists import ListVar
+from dynamo.symbolic.python.lists import DequeVar, ListVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.shapes.numbers import SymbolicNumber
 from dynamo.symbolic.tensors.handles import HandleVar
@@ -147,6 +147,19 @@ def _list(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     _drop(rebuilder)
 
 
+def _deque(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
+    emitter = rebuilder.emitter
+    rebuilder.build("BUILD_LIST", holder.items)  # first: they may be fetched from the deque itself
+    kept = emitter.store_fresh("items")
+    rebuilder.call_const(collections.deque.clear, target)
+    _drop(rebuilder)
+    emitter.start_call_const(collections.deque.extend)
+    rebuilder.load(target)
+    emitter.load_fast(kept)
+    emitter.call(2)
+    _drop(rebuilder)
+
+
 MOST_STEPS = 1000  # that are made one by one
 
 
@@ -191,6 +204,7 @@ def _set(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
 
 
 CONTENTS: tuple[tuple[Any, Callable[[Rebuilder, Any, Any], None]], ...] = (
+    (DequeVar, _deque),
     (ListVar, _list),
     (DictVar, _dict),
     (SetVar, _set),

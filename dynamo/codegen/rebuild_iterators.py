@@ -36,6 +36,17 @@ def sequence_iterator(rebuilder: Rebuilder, var: iterators.SequenceIteratorVar) 
     rebuilder.emitter.call(2)
 
 
+@rebuilds(iterators.DequeIteratorVar)
+def deque_iterator(rebuilder: Rebuilder, var: iterators.DequeIteratorVar) -> None:
+    if var.changes != var.deque.changes:
+        raise Break("container_changed_in_loop", repr(var.deque))
+    rebuilder.expect_filled(var.deque)
+    rebuilder.emitter.start_call_const(advance)
+    rebuilder.call_const(iter, var.deque)
+    rebuilder.emitter.load_const(len(var.deque.items) if var.position is None else var.position)
+    rebuilder.emitter.call(2)
+
+
 def reverse_from(sequence: Any, position: int) -> Any:
     """A reverse iterator, the next item of which has this index."""
     iterator = reversed(sequence)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -268,10 +268,13 @@ class DictSource(Source):
         return find.__getattribute__(value, "__dict__")
 
 
+READ_BY_KEY = dict | list | tuple | deque | types.MappingProxyType
+
+
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class ItemSource(Source):
-    """`base[key]` of an exact list, tuple or dict (or a subclass that does not override
+    """`base[key]` of an exact list, tuple, deque or dict (or a subclass that does not override
     `__getitem__`), key an int, str or another hashable constant. Reads the container directly
     (`read_item`), never an override."""
 
@@ -295,7 +298,7 @@ class ItemSource(Source):
 
     def fetch(self, scope: Scope) -> Any:
         container = self.base.fetch(scope)
-        if not issubclass(type(container), dict | list | tuple | types.MappingProxyType):
+        if not issubclass(type(container), READ_BY_KEY):
             raise TypeError(f"{type(container).__name__} is no dict, list or tuple")
         return read_item(container, self.key)
 

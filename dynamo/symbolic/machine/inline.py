@@ -33,7 +33,7 @@ OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
-        python/standins python/standin_iterators python/standin_checks
+        python/standins python/standin_iterators python/standin_heaps python/standin_checks
         tensors/autograd_functions tensors/optimizer_steps tensors/loops tensors/standin_hooks
         tensors/averaging tensors/flex_standins
     """.split()

@@ -10,8 +10,8 @@ load_all(__name__, """
     ranges lists classes dicts objects cells functions aliases
     binders supers builtin_attributes dict_views partials standins weakrefs
     python_random cached iteration builtins
-    python_modules texts operators comparisons containers context_variables
+    python_modules texts operators comparisons containers deques context_variables
     dispatching folding foreign identity open_texts
-    standard_library standin_iterators exception_rules attributes
+    standard_library standin_iterators standin_heaps exception_rules attributes
     construction
 """)

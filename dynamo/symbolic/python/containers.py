@@ -27,7 +27,6 @@ from dynamo.symbolic.python.iteration import (
     sort,
 )
 from dynamo.symbolic.python.lists import (
-    DequeVar,
     ListVar,
     NamedTupleVar,
     SequenceVar,
@@ -560,51 +559,10 @@ def isdisjoint(tx: Frame, var: SetVar, other: Var) -> Var:
     return ConstVar(not any(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
 
 
-# -- deques ----------------------------------------------------------------------------------------
-
-
-@rule([collections.deque])
-def deque_(tx: Frame, iterable: Var | None = None, maxlen: Var = NONE) -> Var:
-    limit = tx.trace.run_real(lambda: collections.deque((), maxlen.as_constant()).maxlen)
-    values = [] if iterable is None else iterable.unpack(tx)
-    return DequeVar(values if limit is None else values[max(0, len(values) - limit):], limit=limit)
-
-
-@rule(collections.deque.append, DequeVar)
-def deque_append(tx: Frame, var: DequeVar, item: Var) -> Var:
-    if var.is_unread:
-        var.grow(tx, [item])
-        return NONE
-    values = changed(tx, var)
-    values.append(item)
-    if var.limit is not None and len(values) > var.limit:
-        del values[0]
-    return NONE
-
-
-@rule(collections.deque.appendleft, DequeVar)
-def deque_append_left(tx: Frame, var: DequeVar, item: Var) -> Var:
-    values = changed(tx, var)
-    values.insert(0, item)
-    if var.limit is not None and len(values) > var.limit:
-        del values[-1]
-    return NONE
-
-
-def register_pop(function: Any, index: int) -> None:
-    @rule(function, DequeVar)
-    def pop(tx: Frame, var: DequeVar) -> Var:
-        if not var.items:
-            tx.trace.raise_exception(IndexError, "pop from an empty deque")
-        return changed(tx, var).pop(index)
-
-
-register_pop(collections.deque.pop, -1)
-register_pop(collections.deque.popleft, 0)
-
-
-@rule(collections.deque.extend, DequeVar)
-def deque_extend(tx: Frame, var: DequeVar, items: Var) -> Var:
-    for item in each_item(tx, items):
-        deque_append(tx, var, item)
-    return NONE
+@rule(list.__iadd__, ListVar)
+@rule(dict.__ior__, DictVar)
+@rule(set.__ior__, SetVar)
+def change_by_operator(tx: Frame, var: Var, other: Var) -> Var:
+    """The operators' methods by their names."""
+    add = isinstance(var, ListVar)
+    return tx.trace.call(tx, operator.iadd if add else operator.ior, var, other)

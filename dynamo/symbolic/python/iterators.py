@@ -6,6 +6,7 @@ taken from it (an effect: the real one is advanced as far).
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable
 
 from dynamo.base.errors import Break
@@ -15,7 +16,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.type_methods import call_type_method
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.python.lists import SequenceVar, TupleVar
+from dynamo.symbolic.python.lists import DequeVar, SequenceVar, TupleVar
 from dynamo.symbolic.python.ranges import break_where_long
 
 
@@ -87,6 +88,22 @@ class SequenceIteratorVar(IteratorVar):
     def remaining(self) -> list[Var]:
         """The items that are still to come."""
         return [] if self.position is None else self.sequence.items[self.position :]
+
+
+class DequeIteratorVar(SequenceIteratorVar):
+    """Iterator over a deque, which fails once items have come or gone."""
+
+    def __init__(self, sequence: DequeVar) -> None:
+        sequence.items  # noqa: B018: it is read now
+        super().__init__(sequence)
+        self.deque, self.changes = sequence, sequence.changes
+        self.kind = type(iter(collections.deque()))
+
+    def next_item(self, tx: Frame) -> Var:
+        if self.changes != self.deque.changes:
+            self.position = None
+            tx.trace.raise_exception(RuntimeError, "deque mutated during iteration")
+        return super().next_item(tx)
 
 
 class ReverseIteratorVar(IteratorVar):

@@ -16,7 +16,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.base.words import counted, noun
-from dynamo.guards.sources import DictSource, ItemSource, Source
+from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
 from dynamo.symbolic.core.constant import ConstVar, part_value
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.large import MOST_ITEMS
@@ -390,9 +390,13 @@ class ListVar(SequenceVar):
 
 
 class DequeVar(ListVar):
-    """`collections.deque`, which can be filled and read; items in a list, `limit` is its maxlen."""
+    """`collections.deque`; items in a list, `limit` is its maxlen.
+
+    changes: how often what iterators look at has changed.
+    """
 
     kind = collections.deque
+    changes = 0
 
     def __init__(
         self,
@@ -407,10 +411,23 @@ class DequeVar(ListVar):
         self.limit = limit
 
     def _read(self) -> None:
-        raise Break("value_unknown", "deque from outside")
+        trace = self._trace
+        assert trace is not None and self.source is not None
+        super()._read()
+        trace.guard("CONST", AttrSource(self.source, "maxlen"), self.limit)
+        if self.limit is not None:
+            del self._items[: -self.limit or len(self._items)]
 
-    def iterate(self, tx: Frame) -> Var:
-        raise Break("iteration_unknown", repr(self))
+    def change(self, tx: Frame) -> list[Var]:
+        self.changes += 1
+        return super().change(tx)
+
+    def set_item(self, tx: Frame, key: Var, value: Var) -> None:
+        if isinstance(key, SliceVar):
+            raise Break("index_unknown", f"{self!r}[{key!r}]")
+        before = self.changes
+        super().set_item(tx, key, value)
+        self.changes = before
 
     def rebuild(self, values: list[Any]) -> Any:
         return collections.deque(values, self.limit)

@@ -9,11 +9,12 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.iterators import (
+    DequeIteratorVar,
     IndexIteratorVar,
     RangeIteratorVar,
     SequenceIteratorVar,
 )
-from dynamo.symbolic.python.lists import SequenceVar, TupleVar
+from dynamo.symbolic.python.lists import DequeVar, SequenceVar, TupleVar
 
 
 class Makers:
@@ -34,7 +35,7 @@ class Makers:
 
     def sequence_iterator(self, tx: Frame, var: Var) -> Var:
         assert isinstance(var, SequenceVar)
-        return SequenceIteratorVar(var)
+        return DequeIteratorVar(var) if isinstance(var, DequeVar) else SequenceIteratorVar(var)
 
     def range_iterator(self, value: range) -> Var:
         return RangeIteratorVar(value)

@@ -90,6 +90,20 @@ def bisect_right(
     return lo
 
 
+@stands_in(bisect.insort_left, a=is_sequence)
+def insort_left(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> None:
+    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@stands_in(bisect.insort_right, a=is_sequence)
+def insort_right(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> None:
+    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
 @stands_in(collections._count_elements)  # type: ignore[attr-defined]
 def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
     for item in iterable:
