@@ -147,13 +147,20 @@ def _list(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     _drop(rebuilder)
 
 
+def write_items(target: collections.deque[Any], items: list[Any]) -> None:
+    """Other items at the places that are there, which iterators do not mind."""
+    for index, item in enumerate(items):
+        target[index] = item
+
+
 def _deque(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     emitter = rebuilder.emitter
     rebuilder.build("BUILD_LIST", holder.items)  # first: they may be fetched from the deque itself
     kept = emitter.store_fresh("items")
-    rebuilder.call_const(collections.deque.clear, target)
-    _drop(rebuilder)
-    emitter.start_call_const(collections.deque.extend)
+    if holder.changes:
+        rebuilder.call_const(collections.deque.clear, target)
+        _drop(rebuilder)
+    emitter.start_call_const(collections.deque.extend if holder.changes else write_items)
     rebuilder.load(target)
     emitter.load_fast(kept)
     emitter.call(2)

@@ -139,7 +139,6 @@ def heaps(items: list[Any], x: torch.Tensor) -> Any:
     bisect.insort(found, 5)
     bisect.insort_left(found, 2, key=lambda v: -v)
     found += heapq.nlargest(3, items) + heapq.nsmallest(2, items, key=lambda v: v % 5)
-    found += list(heapq.merge([1, 5], [2, 9]))
     return x * found[0] + len(items), found
 
 

@@ -12,12 +12,20 @@ from typing import Any
 from dynamo.base.errors import Break
 
 MOST_ITEMS = 1 << 17  # of a sequence that the compiler reads or makes
+MOST_TAKEN = 1 << 15  # of an iterator, which need not end
 MOST_CHARACTERS = 1 << 24
 MOST_BITS = 1 << 20
 MOST_FACTORS = 1 << 14
 LONG = re.compile(r"\d{8}")
 WIDE, STARRED = re.compile(r"%[^a-zA-Z%]*\d{8}"), re.compile(r"%[^a-zA-Z%]*\*")
 WIDE_FIELD, NESTED = re.compile(r":[^}]*\d{8}"), re.compile(r":[^}]*\{")
+
+
+def break_where_many(taken: int) -> None:
+    """Breaks the graph where an iterator has given very many items: it may never end, and no
+    instruction of the program is counted meanwhile."""
+    if taken > MOST_TAKEN:
+        raise Break("value_too_large", f"{taken} items of an iterator")
 
 
 def repeated(items: Any, times: int) -> bool:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break, Signal
 from dynamo.base.words import noun
 from dynamo.guards.sources import Source
+from dynamo.symbolic.core.large import break_where_many
 from dynamo.symbolic.core.lookup import no_deletion, told_name
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ class Var:
         while True:
             try:
                 items.append(self.next_item(tx))
+                break_where_many(len(items))
             except ObservedException as error:
                 if issubclass(error.value.python_type(), StopIteration):
                     return items

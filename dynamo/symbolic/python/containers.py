@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ from dynamo.symbolic.shapes import numbers
 
 ORDERED = collections.OrderedDict
 T = TypeVar("T")
+DOUBLES_ITSELF = sys.version_info >= (3, 13)  # a list extended by itself, whatever `__iter__` says
 
 
 def changed(tx: Frame, var: ListVar) -> list[Var]:
@@ -54,6 +56,9 @@ def append(tx: Frame, var: ListVar, item: Var) -> Var:
 
 @rule(list.extend, ListVar)
 def extend(tx: Frame, var: ListVar, items: Var) -> Var:
+    if isinstance(items, ObjectVar) and items.content is var:  # itself: all items before the first
+        var.grow(tx, list(var.items) if DOUBLES_ITSELF else items.unpack(tx))
+        return NONE
     if isinstance(items, KNOWN):
         var.grow(tx, items.unpack(tx))
         return NONE

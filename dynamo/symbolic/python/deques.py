@@ -12,7 +12,7 @@ from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.containers import changed, find
 from dynamo.symbolic.python.equality import is_or_equals
-from dynamo.symbolic.python.iteration import each_item
+from dynamo.symbolic.python.iteration import each_item, each_of
 from dynamo.symbolic.python.lists import DequeVar
 
 
@@ -113,8 +113,9 @@ def insert(tx: Frame, var: DequeVar, index: Var, item: Var) -> Var:
 
 @rule(collections.deque.remove, DequeVar)
 def remove(tx: Frame, var: DequeVar, item: Var) -> Var:
+    before = var.changes
     index = find(tx, var, item)
-    if index is None:
+    if index is None or before != var.changes:  # Python has other errors in each version
         raise Break("call_of_unknown_function", f"{var!r}.remove({item!r})")
     del changed(tx, var)[index]
     return NONE
@@ -122,15 +123,16 @@ def remove(tx: Frame, var: DequeVar, item: Var) -> Var:
 
 @rule(collections.deque.index, DequeVar)
 def index_of(tx: Frame, var: DequeVar, item: Var) -> Var:
-    index = find(tx, var, item)
-    if index is None:
-        raise Break("call_of_unknown_function", f"{var!r}.index({item!r})")
-    return ConstVar(index)
+    for index, other in enumerate(each_of(tx, var.iterate(tx))):
+        if is_or_equals(tx, other, item):
+            return ConstVar(index)
+    raise Break("call_of_unknown_function", f"{var!r}.index({item!r})")
 
 
 @rule(collections.deque.count, DequeVar)
 def count(tx: Frame, var: DequeVar, item: Var) -> Var:
-    return ConstVar(sum(is_or_equals(tx, other, item) for other in var.items))
+    found = [is_or_equals(tx, other, item) for other in each_of(tx, var.iterate(tx))]
+    return ConstVar(sum(found))
 
 
 @rule([collections.deque.copy, collections.deque.__copy__], DequeVar)

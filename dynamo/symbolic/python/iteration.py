@@ -11,6 +11,7 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar, may_be_address
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.large import break_where_many
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -174,8 +175,11 @@ def each_of(tx: Frame, iterator: Var) -> Iterator[Var]:
     """What an iterator gives, taken when it is asked for."""
     if isinstance(iterator, RangeIteratorVar):
         break_where_long(iterator.rest)
+    taken = 0
     while (item := next_or_none(tx, iterator)) is not None:
         yield item
+        taken += 1
+        break_where_many(taken)
 
 
 def joins_numbers(item: Var, before: list[Any], total: Var) -> bool:

@@ -416,8 +416,8 @@ def delitem(tx: Frame, a: Var, key: Var) -> Var:
 
 @rule([operator.contains])
 def contains(tx: Frame, a: Var, item: Var) -> Var:
-    if isinstance(a, DequeVar):  # a comparison that changes it is an error
-        raise Break("iteration_unknown", repr(a))
+    if isinstance(a, DequeVar):
+        return ConstVar(is_among(tx, a.iterate(tx), item))
     if isinstance(a, SequenceVar):  # which a comparison may change
         return ConstVar(any(is_or_equals(tx, other, item) for other in a.items))
     if isinstance(a, RangeVar):
