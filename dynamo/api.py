@@ -5,57 +5,34 @@ from __future__ import annotations
 import copyreg
 import functools
 import importlib
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
 
 from dynamo import hook
 from dynamo.backends.registry import reset_backends
-from dynamo.base import counters, regions
+from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.base.environment import tell_of_torch
-from dynamo.convert import Converter
+from dynamo.base.regions import mark
 from dynamo.frames.callers import behind_torch, caller_of, needs_caller
 from dynamo.options import CompileOptions, check_options
 from dynamo.policy import FramePolicy
 from dynamo.shapes.marks import Dim
+from dynamo.sharing import regions
 from dynamo.user_decisions import skip
 
 F = TypeVar("F")
 
 
-class Regions:
-    """All live regions, for `reset`."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
-
-    def make(self, options: CompileOptions, asked: CodeType | None = None) -> FramePolicy:
-        converter = Converter(asked)
-        policy = FramePolicy(options, converter, converter.throw)
-        with self.lock:
-            self.policies.add(policy)
-        return policy
-
-    def forget(self) -> None:
-        with self.lock:
-            for policy in list(self.policies):
-                policy.forget()
-
-
-_regions = Regions()
-
-
 def live_policies() -> list[FramePolicy]:
     """Those of all calls of `compile` whose result lives, oldest first."""
-    with _regions.lock:
-        return sorted(_regions.policies, key=lambda policy: policy.number)
+    with regions.lock:
+        return sorted(regions.policies, key=lambda policy: policy.number)
 
 
 def compile(
@@ -69,7 +46,7 @@ def compile(
     disable: bool = False,
     name: str | None = None,
     recompile_limit: int | None = None,
-    isolate_recompiles: bool = True,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """Compiles a function or module; same arguments as torch.compile, same meaning.
 
@@ -82,8 +59,9 @@ def compile(
     `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
     mode: a set of options of the backend by name; options: single ones, by `name: value`.
     disable: True gives `model` back. name: a text that what is told of recompiles shows.
-    recompile_limit: entries that a function keeps for this call of `compile`, by default
-    `config.recompile_limit`. isolate_recompiles: has no effect, each call has entries of its own.
+    recompile_limit: entries that a function keeps, by default `config.recompile_limit`. Calls of
+    `compile` for the same code with the same options and settings share their entries;
+    isolate_recompiles: True gives this call entries of its own.
     Returns a callable like `model`; a module gives an instance of its class that shares all state
     with it, and whose copies and pickles are not compiled; a class whose instances are called (of
     modules, say) is given back, and their calls are compiled. Errors: TypeError, ValueError,
@@ -97,6 +75,7 @@ def compile(
     """
     tell_of_torch()
     settings = check_options(backend, mode, options, fullgraph, dynamic, name, recompile_limit)
+    settings = replace(settings, isolated=bool(isolate_recompiles))
     if model is None:
         return functools.partial(compile_by, settings=settings, disabled=disable)
     return compile_by(model, settings, disabled=disable)
@@ -122,14 +101,9 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     if settings.dims is not None:
         settings = replace(settings, dims=settings.dims.of(run(model)))
     if isinstance(model, torch.nn.Module):
-        policy = _regions.make(settings)
-        called_as = _call_of_instances(type(model)) or torch.nn.Module._call_impl
-        call = hook.Compiled(policy.region, called_as)
-        twin = module_twin(model, call, policy)
-        type.__setattr__(type(twin), "aot_compile", staticmethod(_shipper(model, settings)))
-        return twin
+        return _compiled_module(model, settings)
     if called_as is not None:
-        policy = _regions.make(settings)
+        policy = regions.policy_for(model, settings)
         model.__call__ = hook.Compiled(policy.region, called_as)
         model.__call__.__dict__["_policy"] = policy
         return model
@@ -138,19 +112,35 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     called = caller_of(function) if needs_caller(plain) else function
     asked = plain if called is function else called
     has_code = isinstance(asked, FunctionType) and not hasattr(asked, "__wrapped__")
-    policy = _regions.make(settings, asked.__code__ if has_code else None)
+    policy = regions.policy_for(called, settings, asked.__code__ if has_code else None)
     compiled = hook.Compiled(policy.region, called)
+    policy.serve(getattr(function, "__self__", function), compiled)
     compiled.__dict__.update(
-        _policy=policy, __wrapped__=function, aot_compile=_shipper(function, settings))
+        _policy=policy, __wrapped__=function, aot_compile=_shipper(lambda: function, settings))
     return compiled
 
 
-def _shipper(model: Any, settings: CompileOptions) -> Callable[..., Any]:
+def _compiled_module(module: torch.nn.Module, settings: CompileOptions) -> torch.nn.Module:
+    """The twin of a module; the one that is there, as entries are for its class."""
+    policy = regions.policy_for(module, settings)
+    if getattr(type(module), "_policy", None) is policy:
+        return module
+    if policy.twin is None:
+        called_as = _call_of_instances(type(module)) or torch.nn.Module._call_impl
+        policy.twin = module_twin(module, hook.Compiled(policy.region, called_as), policy)
+        behind = weakref.ref(policy.twin)  # the class would keep the module alive
+        shipper = _shipper(lambda: run(behind()), settings)
+        type.__setattr__(type(policy.twin), "aot_compile", staticmethod(shipper))
+    twin: torch.nn.Module = policy.twin
+    return twin
+
+
+def _shipper(model: Callable[[], Any], settings: CompileOptions) -> Callable[..., Any]:
     def aot_compile(*args: Any, **kwargs: Any) -> Any:
         """Compiles for these arguments; the result's `save(path)` writes a file for
         `dynamo.load_compiled`. Errors: Unsupported."""
         shipping = importlib.import_module("dynamo.shipping")  # rarely: when it is asked for
-        return shipping.aot_compile(model, settings, args, kwargs)
+        return shipping.aot_compile(model(), settings, args, kwargs)
 
     return aot_compile
 
@@ -205,7 +195,7 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> torch.nn.Modu
         return module
     if settings.dims is not None:
         settings = replace(settings, dims=settings.dims.of(module))
-    policy = _regions.make(settings)
+    policy = regions.policy_for(module, settings)
     call = hook.Compiled(policy.region, module._call_impl)
     call.__dict__["_policy"] = policy
     module._compiled_call_impl = call
@@ -284,7 +274,7 @@ def nested_compile_region(fn: Any = None) -> Any:
     around them; the first of a kind is compiled, the others use what it made. Other backends get
     one graph. Errors: TypeError for what is no function.
     """
-    return nested_compile_region if fn is None else regions.mark(fn)
+    return nested_compile_region if fn is None else mark(fn)
 
 
 def run(fn: Any) -> Any:
@@ -299,6 +289,6 @@ def run(fn: Any) -> Any:
 
 def reset() -> None:
     """Forgets all compiled code, all counters and the memory that backends keep."""
-    _regions.forget()
+    regions.forget()
     reset_backends()
     counters.reset()

@@ -78,7 +78,7 @@ class CompileOptions:
 
     dims: what `dynamic=` said of dimensions. verify: each call is compared with eager. background:
     calls run as captured until the compile is done; the call number `background_calls` waits for it
-    (0: none does).
+    (0: none does). isolated: no other call of `compile` uses its entries.
     """
 
     backend: Callable[..., Any]
@@ -93,6 +93,7 @@ class CompileOptions:
     verify: bool = False
     background: bool = False
     background_calls: int = 0
+    isolated: bool = False
 
     def extra(self) -> dict[str, Any]:
         """What the backend gets beside the graph and its inputs."""

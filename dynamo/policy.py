@@ -15,6 +15,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -116,7 +117,10 @@ class FramePolicy:
     """The callback of one region: decides whether a frame is compiled, and tells why.
 
     A lock makes threads that miss at the same time compile one after the other. throw: gives what
-    a frame gives that meets the error with which compiling it ends, as of Ctrl-C.
+    a frame gives that meets the error with which compiling it ends, as of Ctrl-C. subject, held:
+    whom `dynamo.sharing` knows it by, and what has to live for that. twin: what `compile` gave for a
+    module. served: the functions, or the
+    objects whose methods they are, that share this policy, by identity, as they were compiled.
     """
 
     def __init__(
@@ -129,6 +133,10 @@ class FramePolicy:
         self.records: dict[CodeType, CodeRecord] = {}
         self.warned: set[int] = set()
         self.changed_tables: dict[Fact, int | float] = {}
+        self.subject: Any = None
+        self.held: Any = None
+        self.twin: Any = None
+        self.served: dict[int, weakref.ref[Any]] = {}
         self.region = hook.Region(self.on_miss, self.on_defect, throw)
 
     def on_miss(self, frame: hook.FrameState) -> Any:
@@ -245,9 +253,16 @@ class FramePolicy:
             "The stance 'fail_on_recompile' (set_stance) forbids it."
         )
 
+    def serve(self, asked: Any, compiled: Any) -> None:
+        """One more compiled function is of this policy."""
+        living = {key: ref for key, ref in [*self.served.items()] if ref() is not None}
+        self.served = {**living, id(asked): weakref.ref(compiled)}
+
     def own_limit(self) -> int:
-        """How many entries, and how many fruitless traces, one code object may have."""
-        return self.options.recompile_limit or config.recompile_limit
+        """How many entries, and how many fruitless traces, one code object may have: so many for
+        each function that lives, as closures made by one function may have nothing in common."""
+        living = sum(ref() is not None for ref in [*self.served.values()])
+        return (self.options.recompile_limit or config.recompile_limit) * max(living, 1)
 
     def limit_reached(self, code: CodeType, count: int) -> Limit | None:
         """The limit that forbids one more entry. Entries that died unused count, too: a function

@@ -29,7 +29,7 @@ LAYERS = [
     ("dynamo.break_reports", "dynamo.attempts"),
     ("dynamo.graph_functions", "dynamo.entries"),
     ("dynamo.captures",),
-    ("dynamo.convert", "dynamo.policy"),
+    ("dynamo.convert", "dynamo.policy", "dynamo.sharing"),
     ("dynamo.diagnose",),
     ("dynamo.api", "dynamo.cache", "dynamo.exc", "dynamo.testing", "dynamo.utils", "dynamo.explanation", "dynamo.whole_graph", "dynamo.shipped", "dynamo.shipping", "dynamo.packaged", "dynamo.packaging", "dynamo.package_files",
      "dynamo.user_decisions", "dynamo.errors", "dynamo.checked_calls",

@@ -84,6 +84,7 @@ class Config:
         object.__setattr__(
             self, "_overlay", contextvars.ContextVar(title, default=MappingProxyType({}))
         )
+        _configs.append(self)
 
     def __getattr__(self, name: str) -> Any:
         overlay = self._overlay.get()
@@ -156,6 +157,14 @@ class Config:
     def list_options(self) -> dict[str, str]:
         """Name of each knob and its sentence."""
         return {name: knob.sentence for name, knob in self._knobs.items()}
+
+
+_configs: list[Config] = []
+
+
+def settings_now() -> tuple[Mapping[str, Any], ...]:
+    """The values of all settings, those of backends too."""
+    return tuple(each.snapshot() for each in _configs)
 
 
 def debug_folder_of_torch(environment: Mapping[str, str]) -> str:

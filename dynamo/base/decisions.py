@@ -49,19 +49,23 @@ class Stance:
 
 
 class Decisions:
-    """Kinds: in_graph, not_in_graph, constant, skipped (code objects), substitute."""
+    """Kinds: in_graph, not_in_graph, constant, skipped (code objects), substitute. version: another
+    one once anything is decided in another way."""
 
     def __init__(self) -> None:
+        self.version = 0
         self._kept: dict[str, dict[int, tuple[Any, Any]]] = {}
         self.stance = Stance()
 
     def keep(self, kind: str, key: Any, value: Any = True) -> None:
         """Remembers a decision about an object."""
-        self._kept.setdefault(kind, {})[id(key)] = (key, value)
+        rows = self._kept.setdefault(kind, {})
+        self.version += rows.get(id(key), (key, None))[1] is not value
+        rows[id(key)] = (key, value)
 
     def drop(self, kind: str, key: Any) -> None:
         """Forgets a decision."""
-        self._kept.get(kind, {}).pop(id(key), None)
+        self.version += self._kept.get(kind, {}).pop(id(key), None) is not None
 
     def get(self, kind: str, key: Any) -> Any:
         """The value that was kept, None for none."""

@@ -5,6 +5,7 @@ What torch's own compiler has made is compiled as what it was made of.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -65,13 +66,24 @@ def behind_torch(model: Any) -> Any:
 def caller_of(function: Any) -> Callable[..., Any]:
     """A Python function that does nothing but call this one, under its name."""
 
+    call = plain_caller(function)
+    name = getattr(function, "__name__", None) or type(function).__name__
+    call.__code__ = code_called(name)
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def plain_caller(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    name = getattr(function, "__name__", None) or type(function).__name__
-    call.__code__ = call.__code__.replace(co_name=name, co_qualname=name)
-    call.__name__ = call.__qualname__ = name
     return call
+
+
+@functools.lru_cache(256)
+def code_called(name: str) -> types.CodeType:
+    """The code of callers of that name: one, as entries belong to code objects."""
+    return CODE.replace(co_name=name, co_qualname=name)
 
 
 def is_caller(code: types.CodeType) -> bool:
@@ -79,4 +91,4 @@ def is_caller(code: types.CodeType) -> bool:
     return code.co_filename == CODE.co_filename and code.co_code == CODE.co_code
 
 
-CODE = caller_of(len).__code__
+CODE = plain_caller(len).__code__

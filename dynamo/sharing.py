@@ -1,0 +1,163 @@
+"""Which calls of `compile` share compiled entries: those of one code with the same options.
+
+In: what is compiled, and the options. Out: a policy, whose region holds the entries. A program that
+calls `compile(f)` again, in a loop or in a function that makes closures, finds what is there.
+
+    one = regions.policy_for(f, options)
+    one is regions.policy_for(f, options)       # True while the code and the options are the same
+
+Functions count by their code: guards tell closures, globals and bound objects apart. Modules and
+classes count as the objects that they are. A policy lives as long as what `compile` gave; the last
+`KEPT` live longer, until `reset` or until their module dies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from dynamo.base.config import settings_now
+from dynamo.base.decisions import decisions
+from dynamo.convert import Converter
+from dynamo.options import CompileOptions
+from dynamo.policy import FramePolicy
+from dynamo.symbolic.core.lookup import find_in_mro
+
+KEPT = 64  # policies that outlive what `compile` gave
+PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
+LISTS = frozenset({list, tuple})
+
+
+class Token:
+    """Stands for an object. alive: the weak reference that tells its end."""
+
+    alive: Any = None
+
+
+class Regions:
+    """All live regions by what they are for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
+        self._shared: weakref.WeakValueDictionary[Any, FramePolicy] = weakref.WeakValueDictionary()
+        self._kept: OrderedDict[Any, FramePolicy] = OrderedDict()
+        self._tokens: dict[int, Token] = {}
+
+    def policy_for(
+        self, model: Any, options: CompileOptions, asked: CodeType | None = None
+    ) -> FramePolicy:
+        """asked: the code that the user compiles, which is traced also where it is torch's own."""
+        if options.isolated:
+            return self._make(options, asked)
+        settings = settings_now()
+        codes = () if isinstance(model, torch.nn.Module | type) else codes_of(model)
+        dropped = None
+        with self.lock:
+            subject = tuple(map(id, codes)) if codes else self._token_of(model)
+            key = (subject, decisions.version, frozen(options), frozen(settings))
+            policy = self._shared.get(key)
+            if policy is None:
+                policy = self._make(options, asked)
+                policy.subject, policy.held = subject, (codes, settings)
+                self._shared[key] = policy
+            self._kept[key] = policy
+            self._kept.move_to_end(key)
+            if len(self._kept) > KEPT:
+                dropped = self._kept.popitem(last=False)[1]
+                dropped.twin = None
+        del dropped  # what goes with it may run code of the program, which needs no lock
+        return policy
+
+    def _make(self, options: CompileOptions, asked: CodeType | None) -> FramePolicy:
+        converter = Converter(asked)
+        policy = FramePolicy(options, converter, converter.throw)
+        with self.lock:
+            self.policies.add(policy)
+        return policy
+
+    def _token_of(self, model: Any) -> Token:
+        """What stands for an object in keys while it lives. What `compile` gave for a module is the
+        same as the module."""
+        behind = getattr(type(model), "_policy", None) or getattr(model, "_policy", None)
+        token = behind.subject if isinstance(behind, FramePolicy) else None
+        if isinstance(token, Token) and token.alive is not None:
+            return token
+        number = id(model)
+        if number not in self._tokens:
+            token = token if isinstance(token, Token) else Token()
+            try:
+                token.alive = weakref.ref(model, functools.partial(self._forget_object, number))
+            except TypeError:
+                token.alive = model  # of C, and no module: such objects are few, and of libraries
+            self._tokens[number] = token
+        return self._tokens[number]
+
+    def _forget_object(self, number: int, _: Any) -> None:
+        """An object is gone: nobody asks for its entries any more, or by what was compiled alone."""
+        token = self._tokens.pop(number)
+        token.alive = None
+        for key, policy in [*self._kept.items()]:
+            if key[0] is token:
+                self._kept.pop(key, None)
+                policy.twin = None
+
+    def forget(self) -> None:
+        """Drops all entries; who holds a compiled function can go on with it."""
+        with self.lock:
+            for policy in list(self.policies):
+                policy.forget()
+                policy.twin = None
+            self._kept.clear()
+
+
+def codes_of(function: Any) -> tuple[CodeType, ...]:
+    """The code that a call runs, with that of the functions that it wraps.
+
+    >>> codes_of(functools.partial(codes_of, 1)) == (codes_of.__code__,), codes_of(len)
+    (True, ())
+    """
+    found: list[CodeType] = []
+    while function is not None:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif not isinstance(function, FunctionType):
+            function = find_in_mro(type(function), "__call__")
+            if not isinstance(function, FunctionType):
+                break
+        elif function.__code__ in found:
+            break
+        else:
+            found.append(function.__code__)
+            function = function.__dict__.get("__wrapped__")
+    return tuple(found)
+
+
+def frozen(value: Any) -> Any:
+    """A key: equal for plain values that are equal, and for the same object."""
+    kind = type(value)
+    if kind in PLAIN:
+        return kind, repr(value)
+    if kind in LISTS:
+        return kind, tuple(map(frozen, value))
+    if isinstance(value, Mapping):
+        return kind, tuple((frozen(key), frozen(item)) for key, item in value.items())
+    if isinstance(value, types.MethodType):
+        return id(value.__self__), id(value.__func__)
+    if dataclasses.is_dataclass(value) and kind.__module__.startswith("dynamo."):
+        return kind, tuple(frozen(getattr(value, f.name)) for f in dataclasses.fields(value))
+    return id(value)
+
+
+regions = Regions()
