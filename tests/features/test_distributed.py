@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dynamo
 from dynamo.testing import CompileCounter
@@ -192,3 +193,32 @@ def check_as_one_of_two(rank: int, file: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_processes(tmp_path: Path, backend: str) -> None:
     mp.spawn(check_as_one_of_two, args=(str(tmp_path / "store"), backend), nprocs=2)
+
+
+def facts_of_groups(x: torch.Tensor, group: Any, mesh: Any) -> torch.Tensor:
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() == "gloo":
+        x = x * (dist.get_world_size() + 1) + dist.get_rank() + dist.get_rank(group)
+    x = x + group.size() + group.rank() + len(group.group_name) + dist.get_world_size(group=group)
+    x = x + mesh.size() + mesh.get_local_rank("tp") + mesh["tp"].size() + mesh.get_rank()
+    return x + mesh.get_group("dp").size() + dist.get_world_size(mesh.get_group("tp"))
+
+
+def test_ranks_and_sizes_are_constants(group: None) -> None:
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    compiled = dynamo.compile(facts_of_groups, backend="eager", fullgraph=True)
+    x, own = torch.rand(3), dist.new_group([0])
+    assert torch.equal(compiled(x, own, mesh), facts_of_groups(x, own, mesh))
+
+
+def test_another_world() -> None:
+    """A second process group has its own size and rank."""
+    def place(x: torch.Tensor) -> torch.Tensor:
+        return x * dist.get_world_size() + dist.get_rank() if dist.is_initialized() else x
+
+    compiled = dynamo.compile(place, backend="eager", fullgraph=True)
+    x = torch.rand(3)
+    for rank, size in ((0, 1), (2, 4), (1, 4)):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+        assert torch.equal(compiled(x), x * size + rank)
+        dist.destroy_process_group()
+        assert torch.equal(compiled(x), x)

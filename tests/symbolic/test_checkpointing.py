@@ -76,6 +76,26 @@ def reentrant_in_no_grad(x: torch.Tensor) -> Any:
     return x * y
 
 
+def as_default(x: torch.Tensor) -> Any:
+    def f(a: torch.Tensor, k: None, more: tuple[int, str]) -> Any:
+        return BLOCK(a), 3, None, more
+
+    y, factor, _, _ = checkpoint(f, x * 2, None, (1, "a"))
+    return checkpoint(BLOCK, y * factor, use_reentrant=None, preserve_rng_state=False)
+
+
+def nested(x: torch.Tensor) -> Any:
+    def outer(a: torch.Tensor) -> Any:
+        return checkpoint(BLOCK, a.sin()) * checkpoint(BLOCK, a, use_reentrant=False)
+
+    return checkpoint(outer, x) + checkpoint(outer, x, use_reentrant=False)
+
+
+def other_options(x: torch.Tensor) -> Any:
+    y = checkpoint(BLOCK, x, use_reentrant=False, determinism_check="none", early_stop=False)
+    return checkpoint(BLOCK, y, use_reentrant=False, determinism_check="default", debug=False)
+
+
 def keep_products(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     keep = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
     return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
@@ -160,18 +180,29 @@ def check(f: Callable[[torch.Tensor], Any], graphs: int | None) -> None:
 
 @pytest.mark.parametrize("f", [
     module, stacked, nest_of_results, writes_buffers, in_no_grad, reentrant, reentrant_with_more,
-    reentrant_in_no_grad, selective,
+    reentrant_in_no_grad, selective, as_default, nested, other_options, no_argument_requires_grad,
 ])
 def test_one_graph(f: Callable[[torch.Tensor], Any]) -> None:
     check(f, 1)
 
 
 @pytest.mark.parametrize("f", [
-    counts, appends, breaks_inside, no_argument_requires_grad, reentrant_writes,
-    reentrant_gives_argument_back,
+    counts, appends, breaks_inside, reentrant_writes, reentrant_gives_argument_back,
 ])
 def test_any_graphs(f: Callable[[torch.Tensor], Any]) -> None:
     check(f, None)
+
+
+def test_what_torch_warns_of() -> None:
+    """Without `use_reentrant`, and where no argument needs gradients."""
+    compiled = dynamo.compile(lambda x: checkpoint(torch.sin, x), backend="eager", fullgraph=True)
+    texts = []
+    for run in (lambda x: checkpoint(torch.sin, x), compiled):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert not run(torch.rand(3)).requires_grad
+        texts.append([(str(each.message), each.category) for each in told])
+    assert texts[0] == texts[1] and len(texts[0]) == 2
 
 
 def test_nothing_is_kept_for_backward() -> None:

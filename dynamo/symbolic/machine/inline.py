@@ -35,7 +35,7 @@ STAND_INS = frozenset(
     for name in """
         python/standins python/standin_iterators python/standin_heaps python/standin_checks
         tensors/autograd_functions tensors/optimizer_steps tensors/loops tensors/standin_hooks
-        tensors/averaging tensors/flex_standins
+        tensors/averaging tensors/flex_standins tensors/checkpointing
     """.split()
 ) | {strictness.__file__}
 # Programs that are compiled like those of users.

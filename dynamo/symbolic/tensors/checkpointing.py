@@ -13,6 +13,7 @@ import inspect
 import itertools
 import operator
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,13 +25,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynamo.base.again import running_again
 from dynamo.base.cuts import expect
 from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cached import real_value
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import FunctionVar
+from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.partials import PartialVar
 from dynamo.symbolic.tensors import torch_functions
@@ -39,7 +41,11 @@ from dynamo.symbolic.tensors.tensor import TensorVar
 # Without the wrapper that imports torch's own compiler.
 RUN = inspect.unwrap(torch.utils.checkpoint.checkpoint)
 ContextFunction = Callable[[], tuple[Any, Any]]
-OPTIONS = frozenset({"use_reentrant", "preserve_rng_state"})
+# Options, and what they are where they are not given.
+OPTIONS: dict[str, Any] = {
+    "use_reentrant": None, "preserve_rng_state": True, "determinism_check": "default",
+    "debug": False, "early_stop": True,
+}
 
 
 class Checkpointed:
@@ -47,23 +53,24 @@ class Checkpointed:
 
     module: takes tensors, returns a tuple of tensors. arguments: the first inputs, so many, were
     arguments of the checkpointed function; it read the others from elsewhere, and may write them.
-    context_fn: what the program gave as that, or None.
+    options: those of `OPTIONS`. context_fn: what the program gave as that, or None.
     """
 
     def __init__(
-        self, module: fx.GraphModule, arguments: int, preserve_rng_state: bool, reentrant: bool,
+        self, module: fx.GraphModule, arguments: int, options: dict[str, Any],
         context_fn: ContextFunction | None, number: int,
     ) -> None:
-        self.module, self.arguments = module, arguments
-        self.preserve_rng_state, self.reentrant = preserve_rng_state, reentrant
-        self.context_fn = context_fn
+        self.module, self.arguments, self.context_fn = module, arguments, context_fn
+        self.reentrant = options["use_reentrant"]
+        self.preserve_rng_state = options["preserve_rng_state"]
+        self.further = {name: options[name] for name in ("determinism_check", "early_stop")}
         self.__name__ = self.__qualname__ = f"checkpointed_{number}"
         self.__module__ = __name__
 
     def __call__(self, *inputs: Any) -> Any:
         others = inputs[self.arguments :]
         recorded = bool(torch._C._len_torch_dispatch_stack())
-        options: dict[str, Any] = {}
+        options = dict(self.further)
         contexts = self.context_fn
         if self.preserve_rng_state and recorded:
             contexts = functools.partial(both, self.context_fn, draws_once)
@@ -142,29 +149,98 @@ class _Draws(TorchDispatchMode):
 
 @rule(torch.utils.checkpoint.checkpoint)
 def checkpoint(tx: Frame, /, function: Var, *args: Var, **kwargs: Var) -> Var:
-    """`checkpoint(function, *args, use_reentrant=..., **kwargs)`; with other options, and without
-    that one, it runs as it is."""
+    """`checkpoint(function, *args, use_reentrant=..., **kwargs)`."""
     trace = tx.trace
-    options = {name: kwargs.pop(name).as_constant() for name in OPTIONS & kwargs.keys()}
+    options = {name: kwargs.pop(name).as_constant() if name in kwargs else default
+               for name, default in OPTIONS.items()}
     given = kwargs.pop("context_fn", None)
     context_fn = None if given is None else made_before(trace, given)
-    special = kwargs.keys() & {"determinism_check", "debug", "early_stop"}
-    reentrant = options.get("use_reentrant")
-    if type(reentrant) is not bool or special or torch_functions.in_transform():
+    if options["debug"] is not False or torch_functions.in_transform():
         raise Break("call_disabled", "torch.utils.checkpoint")
-    if reentrant and (kwargs or context_fn is not None):
+    if options["use_reentrant"] is None:
+        options["use_reentrant"] = True
+        warn_as_torch(tx, ())
+    if type(options["use_reentrant"]) is not bool:
         raise Break("call_disabled", "torch.utils.checkpoint")
-    mark, before = trace.graph.mark(), trace.effects.places()
-    result = tx.call(function, list(args), kwargs)
+    if not options["use_reentrant"]:
+        return call_checkpointed(tx, function, args, kwargs, options, context_fn)
+    if kwargs or context_fn is not None:
+        raise Break("call_disabled", "torch.utils.checkpoint")
+    if any(isinstance(arg, TensorVar) and arg.fake.requires_grad for arg in args):
+        return call_checkpointed(tx, function, args, kwargs, options, context_fn)
+    warn_as_torch(tx, (True,))
+    return call_without_gradients(tx, function, args)
+
+
+@functools.cache
+def told_by_torch(reentrant: tuple[bool, ...]) -> tuple[str, type[Warning]]:
+    """What torch warns of first, where `use_reentrant` is such, and no tensor needs gradients."""
+    with warnings.catch_warnings(record=True) as told, torch.no_grad():
+        warnings.simplefilter("always")
+        RUN(lambda: None, **dict(zip(["use_reentrant"], reentrant, strict=False)))
+    return str(told[0].message), told[0].category
+
+
+class Open:
+    """The calls of `checkpoint` that are being traced: how many, and what is to be warned of behind
+    the outermost, whose function must change nothing."""
+
+    def __init__(self, trace: Evaluation) -> None:
+        self.depth = 0
+        self.warnings: list[tuple[bool, ...]] = []
+
+
+def warn_as_torch(tx: Frame, reentrant: tuple[bool, ...]) -> None:
+    """A warning that is shown once, so that the recomputation need not repeat it."""
+    state = tx.trace.state(Open)
+    if state.depth:
+        state.warnings.append(reentrant)
+        return
+    text, category = told_by_torch(reentrant)
+    tx.trace.call(tx, warnings.warn, ConstVar(text), tx.trace.wrap(category, None))
+
+
+def without_gradients(function: Any, *args: Any) -> Any:
+    with torch.no_grad():
+        return function(*args)
+
+
+def call_without_gradients(tx: Frame, function: Var, args: tuple[Var, ...]) -> Var:
+    """The form that runs backward inside of backward, where no argument needs gradients: it makes
+    results without, whatever else the function reads."""
+    mark = tx.trace.graph.mark()
+    result = inline_stand_in(tx, without_gradients, [function, *args], {})
+    found: list[TensorVar] = []
+    collect(result, found)
+    body = tx.trace.graph.operations_after(mark)
+    if any(var.node not in body for var in found):  # others are given back, of the same values
+        raise Break("call_disabled", "torch.utils.checkpoint of a function that gives what it gets")
+    return result
+
+
+def call_checkpointed(
+    tx: Frame, function: Var, args: tuple[Var, ...], kwargs: dict[str, Var],
+    options: dict[str, Any], context_fn: ContextFunction | None,
+) -> Var:
+    """Traces the function, and makes one node of its operations."""
+    trace = tx.trace
+    mark, before, state = trace.graph.mark(), trace.effects.places(), trace.state(Open)
+    state.depth += 1
+    try:
+        result = tx.call(function, list(args), kwargs)
+    finally:
+        state.depth -= 1
     results: list[TensorVar] = []
     collect(result, results)
     check_unseen(trace, result, before)
     body = trace.graph.operations_after(mark)
     if any(node.target is expect for node in body):
         raise Break("call_disabled", "torch.utils.checkpoint with a branch on a tensor")
-    if reentrant and torch.is_grad_enabled():
-        check_reentrant(args, result, body)
+    if options["use_reentrant"] and torch.is_grad_enabled():
+        check_reentrant(result, body)
     made = [var for var in results if var.node in body]
+    while state.warnings and not state.depth:
+        warn_as_torch(tx, state.warnings.pop(0))
     if not made:
         return result
     tensors: list[TensorVar] = []
@@ -174,8 +250,7 @@ def checkpoint(tx: Frame, /, function: Var, *args: Var, **kwargs: Var) -> Var:
     )
     number = sum(isinstance(node.target, Checkpointed) for node in trace.graph.graph.nodes)
     arguments = len({var.node for var in tensors} & set(inputs))
-    keeps_rng = bool(options.get("preserve_rng_state", True))
-    target = Checkpointed(module, arguments, keeps_rng, reentrant, context_fn, number)
+    target = Checkpointed(module, arguments, options, context_fn, number)
     fakes = tuple(var.fake for var in made)
     node = trace.graph.operation("call_function", target, tuple(inputs), {}, fakes)
     for index, var in enumerate(made):
@@ -205,23 +280,25 @@ def made_before(trace: Evaluation, var: Var) -> Any:
     return real_value(trace, var)
 
 
-def check_reentrant(args: tuple[Var, ...], result: Var, body: dict[fx.Node, None]) -> None:
-    """Break where the form that runs backward inside of backward has other gradients, or warns."""
-    tensors = [arg for arg in args if isinstance(arg, TensorVar)]
+def check_reentrant(result: Var, body: dict[fx.Node, None]) -> None:
+    """Break where the form that runs backward inside of backward has other gradients: only what is
+    a tensor, or stands in a tuple, has any, and all of these have."""
     results = result.items if type(result) is TupleVar else [result]
-    plain = all(isinstance(arg, TensorVar) or arg.is_constant() for arg in args)
     made = all(
-        isinstance(var, TensorVar) and var.node in body
-        and (var.fake.requires_grad or not var.fake.is_floating_point()) for var in results
+        var.is_constant() or isinstance(var, TensorVar) and var.node in body
+        and (var.fake.requires_grad or not is_differentiable(var.fake)) for var in results
     )
     outside = {
         storage_of(fake) for node in body for given in node.all_input_nodes
         if given not in body and isinstance(fake := given.meta["example_value"], torch.Tensor)
     }
     written = {storage_of(fake) for node in body for fake in node.meta.get("changed", ())}
-    needed = any(arg.fake.requires_grad for arg in tensors)
-    if not (plain and made and needed and outside.isdisjoint(written)):
+    if not (made and outside.isdisjoint(written)):
         raise Break("call_disabled", "torch.utils.checkpoint with use_reentrant=True")
+
+
+def is_differentiable(fake: Any) -> bool:
+    return bool(fake.is_floating_point() or fake.is_complex())
 
 
 def collect(var: Var, found: list[TensorVar]) -> None:

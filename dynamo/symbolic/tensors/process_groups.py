@@ -1,0 +1,59 @@
+"""What a process group says of itself: rank, size and names, which stay what they are.
+
+A graph has them as constants. They are guarded by asking the group again, so that a trace which
+another process keeps for itself is not taken where the rank is another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, CallSource, ObjectSource
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.table import late_rule, rule
+from dynamo.symbolic.core.unguarded import Unguarded
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.cached import real_value
+from dynamo.symbolic.python.objects import ObjectVar
+
+METHODS = ("rank", "size", "name")
+PROPERTIES = ("group_name", "group_desc")
+
+
+def register(kind: Any, name: str, function: Any, called: bool) -> None:
+    """The rule of what a group answers by a method, or by a property."""
+
+    @rule(function)
+    def answer(tx: Frame, group: Var) -> Var:
+        real = getattr(group, "real", None)
+        if not isinstance(group, ObjectVar) or not isinstance(real, kind) or group.written:
+            raise Break("call_of_unknown_function", f"{name} of {group!r}")
+        value, place = getattr(real, name), AttrSource(group.source, name)
+        if called:
+            value, place = value(), CallSource(place)
+        tx.trace.guard("CONST", place, value)
+        return tx.trace.constant(value)
+
+
+def register_all() -> None:
+    kind: Any = torch.distributed.ProcessGroup
+    for name in METHODS:
+        register(kind, name, getattr(kind, name), called=True)
+    for name in PROPERTIES:
+        register(kind, name, getattr(kind, name).fget, called=False)
+
+
+if torch.distributed.is_available():
+    register_all()
+
+
+@late_rule("device_mesh", "DeviceMesh.__getitem__")
+def slice_mesh(tx: Frame, mesh: Var, names: Var) -> Var:
+    """A part of a mesh that exists: it is made once, for this trace."""
+    real, key = real_value(tx.trace, mesh), real_value(tx.trace, names)
+    part = tx.trace.run_real(lambda: real[key])
+    tx.trace.state(Unguarded).refuse("it keeps a part of a device mesh")
+    return tx.trace.wrap(part, ObjectSource(part, "mesh[...]"))
