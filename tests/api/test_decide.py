@@ -217,3 +217,33 @@ def test_wrong_stances() -> None:
 
     with pytest.raises(RuntimeError, match="inside"):
         inside(torch.rand(3))
+
+
+class Tripled(torch.autograd.Function):
+    """Its halves do what no graph can hold."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        print(end="", flush=True)
+        ctx.factor = len(repr(ctx)) * 0 + 5.0
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * ctx.factor
+
+
+class ByApply(Tripled):
+    pass
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("cls,given", [(Tripled, Tripled), (ByApply, ByApply.apply)])
+def test_a_function_class_in_the_graph(backend: str, cls: Any, given: Any) -> None:
+    """Neither half is looked at."""
+    assert dynamo.allow_in_graph(given) is given
+    compiled = dynamo.compile(lambda x: cls.apply(x).sum(), backend=backend, fullgraph=True)
+    x = torch.rand(4, requires_grad=True)
+    out = compiled(x)
+    assert torch.equal(out, (x * 3).sum())
+    assert torch.equal(torch.autograd.grad(out, x)[0], torch.full((4,), 5.0))

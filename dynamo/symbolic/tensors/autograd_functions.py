@@ -20,6 +20,7 @@ from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn.modules._functions import BackwardHookFunction
 
 from dynamo.base.cuts import runs_alone
+from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
 from dynamo.base.kernel_launches import launches_recorded
 from dynamo.guards.sources import ObjectSource
@@ -89,6 +90,8 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     transformed = torch_functions.in_transform()
     if transformed and has_old_form(cls.cls):  # which torch refuses
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
+    if is_in_graph(cls.cls):  # its code is not looked at
+        return put_in_graph(tx, cls.cls, args, transformed)
     state = tensor_state(trace)
     mark, before, read = trace.graph.mark(), trace.effects.places(), state.new_gradients_read
     with trace.objects.noting_found() as found:
@@ -104,14 +107,19 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     if not transformed and (not are_arguments(args) or reads_more(look, args)):
         return own_functions.call_own(tx, cls.cls, list(args), look, mark)
     trace.graph.rollback(mark)
-    target = apply_in_graph(cls.cls)
+    return put_in_graph(tx, cls.cls, args, transformed)
+
+
+def put_in_graph(tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool) -> Var:
+    """The call as one node, which runs the code of the program."""
+    target = apply_in_graph(cls)
     try:
         if transformed:
             return transforms.on_tensors(tx, target, args, {})
         with launches_recorded():
             return torch_functions.call_in_graph(tx, target, list(args), {})
     except ObservedException as error:
-        raise Break("call_of_unknown_function", f"apply of {cls!r} raises") from error
+        raise Break("call_of_unknown_function", f"apply of {cls.__name__} raises") from error
 
 
 def are_arguments(args: tuple[Var, ...]) -> bool:
