@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from inductor.codegen.attention.spec import FEW_QUERIES, HALF, MOST_HEAD, splits_of
-from inductor.config import config
+from inductor.config import config, does
 from inductor.differentiable_ops import LIBRARY, Kernels, below_autograd, register
 from inductor.runtime.attention import AttentionBackwardCall, AttentionCall
 from inductor.runtime.attention_reference import (
@@ -240,7 +240,7 @@ def has_triton() -> bool:
 def has_kernel(q: Tensor, k: Tensor, v: Tensor, added: Maybe = None) -> bool:
     """Whether there is a kernel for these tensors; added: bias or mask."""
     tensors = (q, k, v) if added is None else (q, k, v, added)
-    if not (config.attention and config.kernels and has_triton()):
+    if not (does("attention") and config.kernels and has_triton()):
         return False
     if any(tensor.device.type != "cuda" for tensor in tensors):
         return False

@@ -44,7 +44,7 @@ from dynamo.base.shortfalls import (
 )
 from dynamo.base.signals import is_of_signal
 from inductor import from_aten
-from inductor.config import check_options, config
+from inductor.config import check_options, config, does
 from inductor.cpu import NoCompiler
 from inductor.custom_passes import with_joint_passes
 from inductor.dynamic_shapes.lift_numbers import lifts_all
@@ -309,8 +309,8 @@ def _compile_symbolic(
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
-    if on_gpu and not config.symbolic_on_gpu:
-        raise Unsupported("kernels for all sizes on a GPU are off (symbolic_on_gpu)")
+    if on_gpu and not does("symbolic"):
+        raise Unsupported("kernels for all sizes on a GPU are off (leave_out)")
     checks = []
     trains = needs_gradients(example_inputs)
 

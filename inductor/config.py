@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from dynamo.base.config import Config, Knob
+from dynamo.base.config import config as of_compile
 
 config = Config(
     "inductor_config",
@@ -58,13 +59,6 @@ config = Config(
             ("DYNAMO_GRAPH_CACHE", "TORCHINDUCTOR_FX_GRAPH_CACHE"),
         ),
         Knob(
-            "symbolic_on_gpu",
-            True,
-            "One set of Triton kernels for all sizes; else they are built for each of the first "
-            "eight.",
-            ("DYNAMO_SYMBOLIC_ON_GPU",),
-        ),
-        Knob(
             "kernels",
             True,
             "Off, the functional ATen graphs run as they are (the backend aot_eager): an error "
@@ -77,12 +71,6 @@ config = Config(
             "How much of what forward would save for backward may be saved, 0 to 1; the rest is "
             "computed again.",
             ("DYNAMO_ACTIVATION_MEMORY_BUDGET",),
-        ),
-        Knob(
-            "attention",
-            True,
-            "Attention by kernels of our own, where they are faster than the library's.",
-            ("DYNAMO_ATTENTION",),
         ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
@@ -125,6 +113,8 @@ STAGES: dict[str, str] = {
     "tensors are read as they are written",
     "dropout": "masks of dropout on a GPU are ATen's, and kept for backward",
     "templates": "no products or convolutions of our own: the library's alone",
+    "attention": "no attention by kernels of our own: the library's alone",
+    "symbolic": "Triton kernels are built for each of the first eight sizes, not for all sizes",
 }
 """What `leave_out` may name, and what happens then."""
 
@@ -172,11 +162,15 @@ def patch(
 INSTEAD = {
     "epilogue_fusion": '{"leave_out": "fusion"}', "pattern_matcher": '{"leave_out": "patterns"}',
     "layout_optimization": '{"leave_out": "layout"}', "fx_graph_cache": '{"graph_cache": False}',
+    "attention": '{"leave_out": "attention"}', "symbolic_on_gpu": '{"leave_out": "symbolic"}',
 }  # fmt: skip
 
 
-# Options of `compile`, whatever the backend.
-OF_COMPILE = ("verify", "background", "background_calls")
+# Options of `compile`, whatever the backend, each with its sentence.
+OF_COMPILE = {
+    "verify": "Each call is compared with eager, and raises a VerifyError where they differ.",
+    **{name: of_compile.list_options()[name] for name in ("background", "background_calls")},
+}
 
 
 def check_passes(passes: Any) -> None:
@@ -239,7 +233,7 @@ def list_options() -> dict[str, str]:
     >>> "freezing" in list_options()
     True
     """
-    return config.list_options()
+    return {**config.list_options(), **OF_COMPILE}
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:

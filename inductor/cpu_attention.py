@@ -16,7 +16,7 @@ import torch
 
 from dynamo.base import logs
 from dynamo.base.config import config as base_config
-from inductor.config import config
+from inductor.config import does
 from inductor.runtime.attention_reference import scores_of
 from inductor.runtime.build import BuildError
 from inductor.runtime.cpu_attention import CpuAttention, load_attention
@@ -112,7 +112,7 @@ def has_unit(tensor: Tensor) -> bool:
 def fits(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe) -> bool:
     """Whether the kernel computes attention of these tensors."""
     given = [x for x in (q, k, v, bias, mask) if x is not None]
-    if not (config.attention and all(x.device.type == "cpu" for x in given)):
+    if not (does("attention") and all(x.device.type == "cpu" for x in given)):
         return False
     if any(type(n) is not int for x in given for n in (*x.shape, *x.stride())):
         return False

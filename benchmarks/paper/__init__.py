@@ -1,4 +1,4 @@
-"""The papers' tables, measured here: written as Markdown and JSON into `docs/results/`.
+"""The papers' tables, measured here: written as Markdown and JSON into a folder (`--out`).
 
     python -m benchmarks.paper table1|table2|table3|table4|fx|lazy [MODEL ...] [--cuda]
 
@@ -12,7 +12,8 @@
 Each model and kind (inference, training) runs in a process of its own. `--processes` of them
 compile side by side; when all are ready, they are timed one by one while nothing else of ours
 runs. Rows are written as they come: `--seconds` ends a run in time, `--resume` goes on with what
-has no row yet, `--keep` measures some models again and leaves the others. Timings are medians of
+has no row yet, `--keep` measures some models again and leaves the others. `--publish` writes into
+`docs/results/`: a whole table only, since that page is replaced. Timings are medians of
 blocks of calls that take turns in one process; `spread` is the upper quartile over the lower one of
 the first. `--hold COMMAND` names a command that keeps others from the machine for as long as it
 runs (it must copy its input to its output, as `cat` does).

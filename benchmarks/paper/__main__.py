@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,16 @@ import torch
 
 import dynamo
 from benchmarks.paper import capture, graphs, lazily, overhead, slots, speed, without
-from benchmarks.paper.batches import RESULT, collect, skipped
+from benchmarks.paper.batches import NO_TIME, RESULT, collect, skipped
 from benchmarks.paper.models import CannotBuild
-from benchmarks.paper.report import RESULTS, Row, known_rows, shown, write
+from benchmarks.paper.report import PUBLISHED, RESULTS, Row, known_rows, shown, write
 from benchmarks.paper.table import Run, Table
 
 TABLES: dict[str, Table] = {
     "table1": capture.TABLE, "table2": overhead.TABLE, "table3": speed.TABLE,
     "table4": without.TABLE, "fx": graphs.TABLE, "lazy": lazily.TABLE,
 }  # fmt: skip
+PARTS = ("models", "suites", "kinds", "ways")  # options after which a run is no whole table
 
 
 def work(table: str, run: Run) -> None:
@@ -67,10 +68,21 @@ def arguments() -> argparse.ArgumentParser:
                         help="rows of other models, measured here before, stay")
     parser.add_argument("--resume", action="store_true",
                         help="only models that have no row yet; the others stay")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--out", type=Path, default=None,
+                        help=f"folder of the results, default: {RESULTS}")
+    parser.add_argument("--publish", action="store_true",
+                        help="then replace the page in docs/results: a whole table only")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+def publish(name: str, rows: Sequence[Row], write_into: Callable[[Path], str]) -> str:
+    """Replaces the published page, unless the time was over before all was measured."""
+    late = sorted({row["model"] for row in rows if row.get("skipped") == NO_TIME})
+    if late:
+        raise SystemExit(f"{name} is not published: no time was left for {', '.join(late)}")
+    return write_into(PUBLISHED)
 
 
 def size_of(options: argparse.Namespace) -> str:
@@ -105,7 +117,7 @@ def here(table: Table, runs: Sequence[Run], limit: float) -> Iterator[list[Row]]
     until = time.perf_counter() + limit
     for run in runs:
         if time.perf_counter() > until:
-            yield [skipped(run, "no time was left")]
+            yield [skipped(run, NO_TIME)]
             continue
         dynamo.reset()
         dynamo.counters.clear()
@@ -132,12 +144,38 @@ def named(row: Row) -> tuple[str, str]:
     return row["model"], row.get("kind", "")
 
 
+def known(options: argparse.Namespace, name: str, folder: Path) -> list[Row]:
+    """Rows that were measured here before: those of the folder, then those that are published."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for place in (folder, PUBLISHED)[: 1 + options.publish]:
+        rows = known_rows(name, options.cuda, size_of(options), place, options.slots)
+        new = {named(row) for row in rows}.difference(found)
+        for row in rows:
+            if named(row) in new:
+                found.setdefault(named(row), []).append(row)
+    return [row for rows in found.values() for row in rows]
+
+
+def check_publishing(options: argparse.Namespace, name: str) -> None:
+    """Errors: SystemExit where a part of a table would replace the published page, all rows."""
+    parts = [part for part in PARTS if getattr(options, part)]
+    if not options.publish or not parts:
+        return
+    keeps = options.keep or options.resume
+    if not keeps or not known_rows(
+            name, options.cuda, size_of(options), PUBLISHED, options.slots):
+        raise SystemExit(
+            f"--publish: with {', '.join(parts)} given this is no whole table; --keep leaves the "
+            "other rows where they were measured here, --out FOLDER writes it elsewhere")
+
+
 def measure(options: argparse.Namespace, runs: Sequence[Run]) -> str:
     """Runs them and writes the table after each; gives the Markdown."""
     table, size = TABLES[options.table], size_of(options)
     keeps = options.keep or options.resume
-    name = name_of(options.table, size)
-    rows = known_rows(name, options.cuda, size, options.out, options.slots) if keeps else []
+    name, folder = name_of(options.table, size), options.out or RESULTS
+    rows = known(options, name, folder) if keeps else []
+    check_publishing(options, name)
     done = {named(row) for row in rows if "skipped" not in row}
     if options.resume:
         runs = [run for run in runs if run.name not in done]
@@ -148,17 +186,18 @@ def measure(options: argparse.Namespace, runs: Sequence[Run]) -> str:
     asked = {run.name for run in runs}
     rows = [row for row in rows if named(row) not in asked]
 
-    def written() -> str:
+    def written(into: Path = folder) -> str:
         good = [row for row in rows if "skipped" not in row]
         return write(name, table.title, table.about, rows, table.notes(good), options.cuda,
-                     command, options.out, size, options.slots)  # fmt: skip
+                     command, into, size, options.slots)  # fmt: skip
 
     for found in results_of(options, runs):
         for row in found:
             print(" ".join(f"{key}={shown(value)}" for key, value in row.items()), flush=True)
         rows += found
         written()
-    return written()
+    print(f"{name} is in {folder.absolute()}", file=sys.stderr)
+    return publish(name, rows, written) if options.publish else written()
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from benchmarks.paper.report import Row
 from benchmarks.paper.table import Run
 
 RESULT = "RESULT "
+NO_TIME = "no time was left"
 ROOT = Path(__file__).parents[2]
 LEAST = 20.0  # seconds that are worth starting a batch for
 BESIDE = 3.0  # seconds beside the timing that a process takes when it is its turn
@@ -121,7 +122,7 @@ def batch(table: str, runs: Sequence[Run], limit: float) -> Iterator[list[Row]]:
             for child in children:
                 alone = began + max(limit, prepared + timing)
                 _wait(lambda child=child: child.process.poll() is not None, alone)
-                child.stop("no time was left")
+                child.stop(NO_TIME)
                 yield child.rows()
         finally:
             for child in children:
@@ -152,7 +153,7 @@ def collect(table: str, runs: Sequence[Run], limit: float, processes: int) -> It
                 least = max(LEAST, (time.perf_counter() - start - some[0].seconds) / 2)
             yield rows
         first += len(some)
-    yield from ([skipped(run, "no time was left")] for run in runs[first:])
+    yield from ([skipped(run, NO_TIME)] for run in runs[first:])
 
 
 def fitting(runs: Sequence[Run], seconds: float) -> Sequence[Run]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 Row = dict[str, Any]
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path("dynamo_results")  # of the folder in which the run was started
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
 CORES = 2  # of a slot
 PACKAGES = ("torch", "transformers", "timm", "torchvision", "triton")
 ENGINES = ("onnxruntime", "openvino")  # of the tables that measure them

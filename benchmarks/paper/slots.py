@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from benchmarks.paper.batches import LEAST, ROOT, rows_said, skipped
+from benchmarks.paper.batches import LEAST, NO_TIME, ROOT, rows_said, skipped
 from benchmarks.paper.report import CORES, Row
 from benchmarks.paper.table import Run
 
@@ -205,7 +205,7 @@ def collect(
                     return
                 left = until - time.perf_counter()
                 found.put(server.rows(_cut(run, left), min(left, _most(run)))
-                          if left > LEAST else [skipped(run, "no time was left")])  # fmt: skip
+                          if left > LEAST else [skipped(run, NO_TIME)])  # fmt: skip
 
     threads = [threading.Thread(target=work, args=(cores,), daemon=True)
                for cores in places(slots)]  # fmt: skip

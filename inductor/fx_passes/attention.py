@@ -17,7 +17,7 @@ from torch import fx
 
 from dynamo.base.flex_calls import FlexCall
 from inductor.attention_ops import attention, attention_with_parts, has_triton
-from inductor.config import config
+from inductor.config import config, does
 from inductor.flex_ops import served
 from inductor.fx_passes.attention_masks import parts_of
 from inductor.fx_passes.attention_patterns import is_indifferent, serve_written_attention
@@ -28,7 +28,7 @@ SDPA = torch.nn.functional.scaled_dot_product_attention
 
 def serve_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
-    changed = serve_flex(gm) if config.attention and config.kernels and has_triton() else False
+    changed = serve_flex(gm) if does("attention") and config.kernels and has_triton() else False
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is not SDPA:
             continue

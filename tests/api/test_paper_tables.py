@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.paper import __main__ as paper
 from benchmarks.paper import batches, capture, lazily, overhead, slots, speed, without
 from benchmarks.paper.__main__ import arguments, measure, name_of, runs_of
 from benchmarks.paper.apart import LATE, Apart
@@ -374,3 +376,32 @@ def test_small_models_have_files_of_their_own() -> None:
     assert name_of("table2", "real") == name_of("table2", "large") == "table2"
     assert (name_of("table1", "small"), name_of("lazy", "small")) == ("table1", "lazy")
     assert name_of("lazy", "real") == "lazy-real"
+
+
+def test_only_a_whole_table_is_published(
+    program: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is replaced, all rows: by a part of a table, or a run that was cut, it is not."""
+    published = tmp_path / "published"
+    monkeypatch.setattr(paper, "PUBLISHED", published)
+    monkeypatch.setitem(paper.TABLES, "fx", replace(paper.TABLES["fx"], models=lambda: ["a", "b"], notes=lambda _: []))
+
+    def run(*more: str) -> list[Path]:
+        options = arguments().parse_intermixed_args(["fx", "--out", str(tmp_path), *more])
+        measure(options, runs_of(options))
+        return sorted(path for path in published.glob("*"))
+
+    def models() -> list[object]:
+        return [row["model"] for row in json.loads((published / "fx.json").read_text())["rows"]]
+
+    program("told(x=1)")
+    assert not run() and (tmp_path / "fx.json").exists()
+    for part in (["a"], ["a", "--keep"], ["--kinds", "inference"]):
+        with pytest.raises(SystemExit, match="no whole table"):
+            run("--publish", *part)
+    with pytest.raises(SystemExit, match="not published: no time was left for a, b"):
+        run("--publish", "--here", "--seconds", "-1")
+    assert not published.exists()
+    assert [path.name for path in run("--publish")] == ["fx.json", "fx.md"] and models() == ["a", "b"]
+    run("a", "--publish", "--keep")
+    assert sorted(models(), key=str) == ["a", "b"]

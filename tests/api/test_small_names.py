@@ -49,6 +49,9 @@ def test_the_default_backend() -> None:
 def test_options_of_the_default_backend() -> None:
     options = inductor.list_options()
     assert all(options.values())
+    for name, value in (("verify", False), ("background", False), ("background_calls", 0)):
+        assert name in options
+        dynamo.compile(doubled, options={name: value})
     for mode, chosen in inductor.list_mode_options().items():
         assert inductor.list_mode_options(mode) == chosen and chosen.keys() <= options.keys()
         dynamo.compile(doubled, mode=mode)

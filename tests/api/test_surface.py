@@ -60,8 +60,8 @@ def test_the_page_has_a_state_in_each_row() -> None:
         assert row[1] or row[2].startswith(("no", "there: C++")), row
 
 
-def test_there_are_at_most_forty_knobs() -> None:
-    assert len(config.list_options()) + len(inductor.list_options()) <= 40
+def test_there_are_fewer_than_forty_knobs() -> None:
+    assert len(config.list_options() | inductor.list_options()) < 40
 
 
 def test_patch_takes_a_dict() -> None:
@@ -84,20 +84,20 @@ def test_knobs_have_a_variable_without_being_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_settings_of_inductor_are_attributes_of_the_module() -> None:
-    before = inductor.config.attention
+    before = inductor.config.freezing
     try:
-        inductor.config.attention = not before
-        assert inductor.config.config.attention is not before
-        with inductor.config.patch({"attention": before}):
-            assert inductor.config.attention is before
+        inductor.config.freezing = not before
+        assert inductor.config.config.freezing is not before
+        with inductor.config.patch({"freezing": before}):
+            assert inductor.config.freezing is before
         with pytest.raises(AttributeError, match="no such setting"):
-            inductor.config.atention = True
-        with pytest.raises(AttributeError, match="did you mean attention"):
-            inductor.config.attentions  # noqa: B018
+            inductor.config.freezin = True
+        with pytest.raises(AttributeError, match="did you mean freezing"):
+            inductor.config.freezings  # noqa: B018
         with pytest.raises(TypeError):
-            inductor.config.attention = "yes"
+            inductor.config.freezing = "yes"
     finally:
-        inductor.config.attention = before
+        inductor.config.freezing = before
 
 
 def test_variables_of_torch() -> None:

@@ -167,7 +167,7 @@ def test_what_is_left_to_aten(served: list[str]) -> None:
     given = [x.double() for x in (q, k, v)]
     out = dynamo.compile(negative)(*given)
     assert out.dtype is torch.float64
-    with config.patch(attention=False):
+    with config.patch(leave_out="attention"):
         dynamo.reset()
         torch.testing.assert_close(dynamo.compile(joined)(q, k, v, None), joined(q, k, v, None))
     assert not served

@@ -93,7 +93,7 @@ class Everything(torch.nn.Module):
     [
         (256, 40, 256, {}, ["product", "attention", "convolution"]),
         (256, 40, 256, {"library_kernels": "default"}, ["attention"]),
-        (256, 40, 256, {"attention": False}, ["product", "convolution"]),
+        (256, 40, 256, {"leave_out": "attention"}, ["product", "convolution"]),
         (4, 6, 8, {}, []),
     ],
 )
