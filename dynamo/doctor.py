@@ -166,14 +166,22 @@ def _small_compile() -> Iterator[Finding]:
     exec("def two_operations(x, y):\n    return (x + y).relu()", scope)
     before = counters.compile_times()
     with tempfile.TemporaryDirectory() as folder, config.patch(cache_dir=folder):
-        start = time.perf_counter()
+        start, graphs = time.perf_counter(), counters.counters["stats"]["graphs"]
         try:
-            compile(scope["two_operations"], fullgraph=True)(torch.ones(64), torch.ones(64))
+            found = compile(scope["two_operations"], fullgraph=True)(torch.ones(64), torch.ones(64))
         except Exception as error:
             yield Finding("two operations", f"{type(error).__name__}: {error}",
                           "what is marked above, and try again.")
             return
         total = time.perf_counter() - start
+    if counters.counters["stats"]["graphs"] == graphs:
+        yield Finding("two operations", "nothing was compiled",
+                      "take away what turns the compiler off (DYNAMO_DISABLE, a stance).")
+        return
+    if not torch.equal(found, torch.full((64,), 2.0)):
+        yield Finding("two operations", "compiled, the result is wrong",
+                      "write a report with this page; backend=\"aot_eager\" until then.")
+        return
     stages = {s: t - before.get(s, 0.0) for s, t in counters.compile_times().items()}
     text = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in stages.items()
                      if seconds > 0.0005)

@@ -41,6 +41,16 @@ class BreakCost:
     operations_after: int
     seconds_lost: float
 
+    @property
+    def reason(self) -> str:
+        """torch's name for the text."""
+        return self.text
+
+    @property
+    def user_stack(self) -> tuple[str, ...]:
+        """torch's name for the stack."""
+        return self.stack
+
     def __str__(self) -> str:
         before = counted(self.operations_before, "operation")
         return (f"{self.text}\n  Cost: separates {before} from {self.operations_after}; "
@@ -71,13 +81,37 @@ class Explanation:
     @property
     def op_count(self) -> int:
         """Operations in all graphs."""
-        nodes = (node for module in self.graphs for node in module.graph.nodes)
-        return sum(node.op.startswith("call_") for node in nodes)
+        return sum(map(len, self.ops_per_graph))
+
+    @property
+    def ops_per_graph(self) -> list[list[Any]]:
+        """What each graph calls: a function, or the name of a method or module."""
+        return [[node.target for node in module.graph.nodes if node.op.startswith("call_")]
+                for module in self.graphs]
+
+    @property
+    def graph_break_count(self) -> int:
+        return sum(self.breaks.values())
+
+    @property
+    def break_reasons(self) -> list[BreakCost]:
+        """torch's name for the breaks, in order."""
+        return list(self.costs)
+
+    @property
+    def out_guards(self) -> list[str]:
+        """All guards, each as a text."""
+        return [line for guards in self.guards.values() for line in guards]
+
+    @property
+    def compile_times(self) -> str:
+        """A line for each stage."""
+        return "\n".join(f"{stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items())
 
     def __str__(self) -> str:
         operations = counted(self.op_count, "operation")
         lines = [f"{counted(self.graph_count, 'graph')} with {operations}, "
-                 f"{counted(sum(self.breaks.values()), 'graph break')}, "
+                 f"{counted(self.graph_break_count, 'graph break')}, "
                  f"compiled in {self.seconds.get('convert', 0.0):.2f} s"]
         lines += [f"  {counted(count, 'time')}: {summarize(reason)}"
                   for reason, count in self.breaks.items() if count > 1]

@@ -74,6 +74,14 @@ _backends: dict[str, Backend | str] = {
        for name in ("cudagraphs", "onnxrt", "openvino", "tensorrt", "tvm")},
 }
 
+_of_ours = frozenset(_backends)
+
+
+def is_installed(name: str, backend: Backend) -> bool:
+    """Whether each process finds this backend by that name: it is one of ours, or a package's."""
+    found = name in _of_ours or name in _entry_points()
+    return found and lookup_backend(name) is backend
+
 
 def register_backend(backend: Backend | None = None, *, name: str | None = None) -> Any:
     """Makes a backend known by name; a decorator with or without arguments."""

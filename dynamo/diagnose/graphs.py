@@ -122,16 +122,19 @@ def prefix(module: fx.GraphModule, last: int) -> fx.GraphModule:
 
 @dataclass
 class Check:
-    """Compares what a backend makes of graphs with the graphs; counts the compiles."""
+    """Compares what a backend makes of graphs with the graphs; counts the compiles. graph_error:
+    what the last graph has raised itself, so that nothing was compared."""
 
     backend: Backend
     extra: dict[str, Any] = field(default_factory=dict)
     compiles: int = 0
+    graph_error: BaseException | None = None
 
     def __call__(self, graph: Graph, module: fx.GraphModule) -> tuple[Difference, ...]:
         """The differences of a module on a graph's inputs."""
         with torch.set_grad_enabled(graph.grad):
             eager = self._run(module.forward, module, graph)
+            self.graph_error = eager.error
             if eager.error is not None:
                 return ()
             wide = self._run(module.forward, module, graph, wide=True)

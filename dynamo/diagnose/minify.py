@@ -7,6 +7,7 @@ operations one by one, as long as the rest still shows it.
 
 from __future__ import annotations
 
+import ast
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,11 +18,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.backends.registry import lookup_backend
+from dynamo.backends.registry import is_installed, lookup_backend
 from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.diagnose.compare import Difference
 from dynamo.diagnose.copies import Copier
+from dynamo.diagnose.definitions import NoText, text_of
 from dynamo.diagnose.graphs import (
     Backend,
     Check,
@@ -38,6 +40,7 @@ from dynamo.diagnose.scripts import CHECK, script_of
 KINDS = ("crash", "accuracy")
 CRASHES = ("the call", "the backward")
 FOLDER = "dynamo_repro"
+BACKEND = "backend_of_the_program"
 ROUNDS = 8
 
 
@@ -227,7 +230,9 @@ def minify_to_folder(graph: Graph, minifier: Minifier, backend: str) -> Path | N
     nodes = operations(small.module)
     shown = minifier.fails(small)
     title = f"{shown[0]}\n\nThe smallest graph that shows it with the backend {backend!r}.\n"
-    tail = CHECK.format(backend=backend, extra=minifier.check.extra, grad=small.grad)
+    defined, named = backend_in_script(backend, minifier.check.backend)
+    extra, lost = options_in_script(minifier.check.extra)
+    tail = defined + CHECK.format(backend=named, extra=extra, grad=small.grad, lost=lost)
     text = script_of(small.module, small.inputs, folder, title.replace('"""', "'''"), tail)
     (folder / "repro.py").write_text(text)
     lines = list(dict.fromkeys(filter(None, map(user_line, nodes))))
@@ -240,15 +245,44 @@ def minify_to_folder(graph: Graph, minifier: Minifier, backend: str) -> Path | N
     return folder
 
 
+def backend_in_script(name: str, backend: Backend) -> tuple[str, str]:
+    """Text that defines a backend of the program, and the expression for it; a backend that each
+    process knows needs no text."""
+    if is_installed(name, backend):
+        return "", repr(name)
+    try:
+        return f"\n# The backend of the program.\n{text_of({BACKEND: backend})}\n", BACKEND
+    except NoText as error:
+        what = f"The backend {name!r} can't be written down: {error}. Define {BACKEND} here."
+        return f"\n# {what}\n{BACKEND} = None\n", f"{BACKEND} or sys.exit({what!r})"
+
+
+def options_in_script(extra: dict[str, Any]) -> tuple[str, str]:
+    """What a backend gets besides, as an expression, and a comment about what has none."""
+    try:
+        ast.literal_eval(repr(extra))
+    except (SyntaxError, ValueError):
+        return "{}", f"  # without what has no text: {' '.join(repr(extra).split())}"
+    return repr(extra), ""
+
+
 def check_again(
-    module: torch.nn.Module, inputs: list[Any], backend: str, extra: dict[str, Any], grad: bool
+    module: torch.nn.Module, inputs: list[Any], backend: str | Backend, extra: dict[str, Any],
+    grad: bool,
 ) -> None:
-    """What a repro script runs: prints the differences and exits with 1, or 0 where it is right."""
+    """What a repro script runs: prints the differences and exits with 1, or 0 where it is right; 2
+    where the graph itself raises, so that nothing is compared."""
     graph = Graph(fx.symbolic_trace(module), inputs, grad)
-    found = Check(lookup_backend(backend), extra)(graph, graph.module)
+    check = Check(lookup_backend(backend), extra)
+    found = check(graph, graph.module)
+    if check.graph_error is not None:
+        error = check.graph_error
+        print(f"nothing was compared: the graph itself raises {type(error).__name__}: {error}")
+        sys.exit(2)
     for difference in found:
         print(difference)
-    print("differs" if found else f"the backend {backend!r} does what the graph does")
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
+    print("differs" if found else f"the backend {name!r} does what the graph does")
     sys.exit(1 if found else 0)
 
 

@@ -13,10 +13,12 @@ import torch
 from torch import fx
 
 from dynamo.base import logs
+from dynamo.diagnose.definitions import NoText, text_of
 
 INLINE = 256  # elements that a text shows
 HEAD = '''"""{title}"""
 
+import sys
 from math import inf, nan
 
 import torch
@@ -79,9 +81,10 @@ def _import(name: str, value: Any) -> str:
         return f"{name} = type(None)"
     if home == "builtins" and own is not None:
         return "" if own == name else f"{name} = {own}"
-    if own is None or "." in own:
+    try:
+        return text_of({name: value})
+    except NoText:
         return f"# unknown: {name} = {value!r}"
-    return f"from {home} import {own} as {name}"
 
 
 def _attributes(module: fx.GraphModule) -> dict[str, Any]:
@@ -114,7 +117,7 @@ CHECK = '''
 if __name__ == "__main__":
     from dynamo.diagnose.minify import check_again
 
-    check_again(Graph(), INPUTS, {backend!r}, {extra!r}, {grad!r})
+    check_again(Graph(), INPUTS, {backend}, {extra}, {grad!r}){lost}
 '''
 RUN = '''
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from dynamo import hook
 from dynamo.base.config import config
+from dynamo.base.counters import counters
 from dynamo.base.errors import VerifyError
 from dynamo.diagnose.compare import Difference, compare
 from dynamo.diagnose.culprit import GUARDS, Culprit, Runs, find_culprit
@@ -26,6 +29,11 @@ from dynamo.options import CompileOptions
 SHOWN = 5
 # While code is compared: what hides a failure would hide it here, too, and nothing else is written.
 ALONE = {"suppress_errors": False, "repro": "", "debug_dir": ""}
+RAISED = ("call it with arguments that eager takes; all keywords of verify go to the function (to "
+          "verify another backend: verify(dynamo.compile(f, backend=...), ...)).")
+NO_GRAPH = ("DYNAMO_LOGS=frames,graph_breaks says why; dynamo.config.disable, a stance, "
+            "dynamo.disable and the recompile limit leave functions in eager, too.")
+GRAPH_NAME = "__compiled_fn_"
 Compile = Callable[[CompileOptions], Callable[..., Any]]
 
 
@@ -33,7 +41,9 @@ Compile = Callable[[CompileOptions], Callable[..., Any]]
 class Verification:
     """What the comparison has found. place: the function; differences: of compiled from eager;
     culprit: None where there is no difference; wide: whether double precision could run; compared:
-    how many values were looked at."""
+    how many values were looked at; raised: what both have raised, so that there is no value to
+    compare; gradients: the same of the backward; graphs: that the compiled code calls;
+    not_compiled: what of them the backend has not compiled, and why."""
 
     place: str
     differences: tuple[Difference, ...]
@@ -41,10 +51,15 @@ class Verification:
     wide: str
     compared: int
     backend: str
+    raised: str = ""
+    gradients: str = ""
+    graphs: int = 0
+    not_compiled: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return not self.differences
+        """Values of compiled code were compared, and none differs."""
+        return bool(self.graphs and not self.raised and not self.differences)
 
     @property
     def operator(self) -> str:
@@ -58,8 +73,7 @@ class Verification:
 
     def __str__(self) -> str:
         if self.culprit is None:
-            return (f"{self.place}\n  The compiled program does what eager does: {self.compared} "
-                    f"values, gradients and effects compared.\n  {self.wide}")
+            return "\n  ".join([self.place, *self._without_difference()])
         shown = [f"    {difference}" for difference in self.differences[:SHOWN]]
         if len(self.differences) > SHOWN:
             shown.append(f"    and {len(self.differences) - SHOWN} more")
@@ -72,6 +86,20 @@ class Verification:
         if self.culprit.operator and behind:
             lines += ["  Right behind that operator:", *(f"    {d}" for d in behind)]
         return "\n".join([*lines, f"  {self.wide}", f"  What to do: {self._advice()}"])
+
+    def _without_difference(self) -> list[str]:
+        if self.raised:
+            return [f"Nothing was compared: {self.raised}.", f"What to do: {RAISED}"]
+        if not self.graphs:
+            return ["Nothing of it was compiled: no graph was made, so eager was compared with "
+                    "itself.", f"What to do: {NO_GRAPH}"]
+        lines = [f"The compiled program does what eager does: {self.compared} values, gradients "
+                 "and effects compared."]
+        if self.gradients:
+            lines.append(f"Gradients were not compared: {self.gradients}.")
+        lines += [f"Not compiled, so that the same operators run: {text}"
+                  for text in self.not_compiled]
+        return [*lines, self.wide]
 
     def _advice(self) -> str:
         assert self.culprit is not None
@@ -120,9 +148,11 @@ class Verifier:
                 return run(self.compile(options))
 
         before = len(tap.modules) if tap is not None else 0
+        captured = Counter(counters["not_compiled"])
         right = run(self.function)
         with config.patch(**ALONE):
             other = run(compiled)
+        captured = counters["not_compiled"] - captured
         wide = run(self.function, wide=True)
         found = compare(right, other, wide)
         culprit = None
@@ -138,15 +168,43 @@ class Verifier:
             culprit = find_culprit(runs, right, wide, stale)
         return Verification(
             _place_of(self.original), found, culprit, _words_of_wide(wide),
-            len(right.leaves) + len(right.gradients), self.settings.backend_name)
+            len(right.leaves) + len(right.gradients), self.settings.backend_name,
+            raised_by_both(right.error, other.error),
+            raised_by_both(right.gradient_error, other.gradient_error),
+            graphs_of(compiled), tuple(captured))
 
     def require(
         self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tap: Tap
     ) -> None:
         """Errors: VerifyError where the call would differ from eager."""
         found = self.check(compiled, args, kwargs, tap)
-        if not found.ok:
+        if found.differences:
             raise VerifyError(str(found))
+
+
+def raised_by_both(eager: BaseException | None, other: BaseException | None) -> str:
+    """What both say where both have raised; "" else."""
+    if eager is None or other is None:
+        return ""
+    if type(eager) is type(other) and str(eager) == str(other):
+        return f"both raise {type(eager).__name__}: {first_line(eager)}"
+    return (f"eager raises {type(eager).__name__}: {first_line(eager)}; compiled "
+            f"{type(other).__name__}: {first_line(other)}")
+
+
+def graphs_of(compiled: Any) -> int:
+    """How many graphs the new code of a compiled function or module calls."""
+    policy = getattr(type(compiled), "_policy", None) or getattr(compiled, "_policy", None)
+    region = None if policy is None else policy.region
+    if region is None:
+        return 0
+    codes = [entry.code for code in region.codes() for entry in hook.entries(code, region)]
+    return sum(str(getattr(value, "__name__", "")).startswith(GRAPH_NAME)
+               for code in codes for value in code.co_consts)
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _within(mode: TorchFunctionMode, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,7 +218,7 @@ def _within(mode: TorchFunctionMode, call: Callable[..., Any]) -> Callable[..., 
 def _words_of_wide(wide: Outcome) -> str:
     if wide.error is None:
         return "Rounding was judged by the same program in float64."
-    text = str(wide.error).strip().partition("\n")[0]
+    text = first_line(wide.error)
     return ("Rounding was judged by fixed tolerances: the program does not run in float64 "
             f"({type(wide.error).__name__}: {text}).")
 

@@ -15,6 +15,7 @@ import torch
 import dynamo
 import inductor.config
 from dynamo import doctor
+from dynamo.backends import check
 from dynamo.base import progress, terminal
 from dynamo.base.config import config
 from dynamo.base.counters import timed
@@ -187,6 +188,13 @@ def test_the_doctor_finds_all_parts(tmp_path: Path) -> None:
     assert "GFLOP/s" in found["MKL or BLAS (mm)"].text
     assert "convert" in found["two operations"].text and "empty cache" in found["two operations"].text
     assert not found["C++ compiler"].advice and not found["cache folder"].advice
+
+
+def test_tools_say_where_nothing_was_compiled() -> None:
+    with config.patch(disable=True):
+        (finding,) = doctor._small_compile()
+        assert finding.text == "nothing was compiled" and "DYNAMO_DISABLE" in finding.advice
+        assert all("eager was compared with itself" in why for _, why, _ in check.check("eager"))
 
 
 def test_the_doctor_has_advice(tmp_path: Path) -> None:

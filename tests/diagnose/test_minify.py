@@ -11,6 +11,7 @@ import torch
 import dynamo
 from dynamo.base.config import config
 from dynamo.diagnose.graphs import operations
+from dynamo.diagnose.minify import check_again
 from inductor.lowering.registry import LOWERINGS
 from tests.common import messages, new_cache
 from tests.diagnose.defects import DEFECTS, Defect, longer, operations_in
@@ -105,3 +106,61 @@ def test_an_unknown_kind_is_named() -> None:
     assert operations(torch.fx.symbolic_trace(deep))
     with config.patch(repro="speed"), pytest.raises(dynamo.exc.BackendError, match="crash or accuracy"):
         dynamo.compile(deep)(torch.randn(4))
+
+
+PROGRAM = '''
+import torch, dynamo
+import helpers
+OFFSET = 1
+
+def swapped(target):
+    return torch.sigmoid if helpers.ON and OFFSET and target is torch.tanh else target
+
+@dynamo.register_backend
+def mine(gm, inputs):
+    for node in gm.graph.nodes:
+        node.target = swapped(node.target)
+    gm.recompile()
+    return gm
+
+def f(x):
+    return torch.tanh(x + 1).exp()
+
+for backend in ("mine", mine, helpers.other, lambda gm, inputs: mine(gm, inputs)):
+    dynamo.reset()
+    dynamo.compile(f, backend=backend)(torch.randn(4))
+'''
+HELPERS = '''
+import torch
+ON = True
+def other(gm, inputs):
+    for node in gm.graph.nodes:
+        if node.target is torch.tanh:
+            node.target = torch.sigmoid
+    gm.recompile()
+    return gm
+'''
+
+
+def test_backends_of_the_program_are_in_the_script(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    done = run_python("program.py", folder=tmp_path, DYNAMO_REPRO="accuracy", DYNAMO_DEBUG_DIR=str(tmp_path / "debug"))
+    assert done.returncode == 0, done.stderr
+    codes = []
+    for script in sorted(scripts(tmp_path), key=lambda path: path.stat().st_mtime_ns):
+        done = run_python(str(script), folder=tmp_path / "debug")
+        codes.append((done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]))
+    assert [code for code, _ in codes] == [1, 1, 1, 1], codes
+    assert [text for _, text in codes[:3]] == ["differs"] * 3
+    assert codes[3][1].startswith("The backend"), codes  # a lambda: named, with what to do
+
+
+def test_a_graph_that_raises_itself_is_not_right(capsys: pytest.CaptureFixture[str]) -> None:
+    class Raises(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (x.view(7),)
+
+    with pytest.raises(SystemExit) as found:
+        check_again(Raises(), [torch.ones(4)], "eager", {}, True)
+    assert found.value.code == 2 and "nothing was compared" in capsys.readouterr().out

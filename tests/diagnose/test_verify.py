@@ -169,11 +169,50 @@ def test_breaks_views_and_numbers() -> None:
     assert dynamo.verify(f, base, base[:3]).ok
 
 
-def test_what_raises_in_both_is_equal() -> None:
+def test_what_raises_in_both_was_not_compared() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x @ torch.ones(7)
 
-    assert dynamo.verify(f, torch.ones(3)).ok
+    found = dynamo.verify(f, torch.ones(3))
+    assert not found.ok and not found.differences and "Nothing was compared" in str(found), found
+    found = dynamo.verify(f, torch.ones(7), backend="eager")  # f takes no such keyword
+    assert not found.ok and "both raise TypeError" in found.raised and "backend=" in str(found), found
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):  # the program's own error
+        dynamo.compile(f, options={"verify": True})(torch.ones(3))
+
+
+def test_what_was_not_compiled_was_not_compared() -> None:
+    def numbers(x: list[int]) -> int:
+        return sum(x)
+
+    def drawn(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    assert "Nothing of it was compiled" in str(found := dynamo.verify(numbers, [1, 2])) and not found.ok
+    with dynamo.config.patch(disable=True):
+        found = dynamo.verify(drawn, torch.ones(2))
+    assert "Nothing of it was compiled" in str(found) and not found.ok
+    compiled = dynamo.compile(drawn)
+    with dynamo.set_stance("force_eager"):
+        found = dynamo.verify(compiled, torch.ones(2))
+    assert not found.ok and not found.graphs
+
+
+def test_a_backward_that_raises_in_both_is_told() -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            raise KeyError("no backward")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return Fails.apply(x * 2)
+
+    found = dynamo.verify(f, torch.ones(2, requires_grad=True))
+    assert "Gradients were not compared" in str(found) and "no backward" in found.gradients, found
 
 
 def test_a_backend_of_the_user() -> None:
