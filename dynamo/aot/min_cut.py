@@ -142,6 +142,8 @@ class _Network:
         return False
 
     def _may_recompute(self, node: fx.Node) -> bool:
+        if node in self.halves.decided:
+            return False
         if self.anything:
             return node.op == "get_attr" or FAILS not in node.meta and not is_once(node)
         if node.op == "get_attr" or node.target is operator.getitem:

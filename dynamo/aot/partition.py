@@ -13,6 +13,7 @@ joint graph's groups (`groups.py`). Rules of the choice:
 - An output that eager does not save is saved all the same (the logits, say) where backward can
   compute it again from what is saved beside it, if the program has written into it: `loose`.
 - A view is computed again from what it views.
+- No decision is made twice on values that may differ: see `repeats`.
 - What a checkpoint computes again belongs to backward.
 """
 
@@ -31,6 +32,7 @@ from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.records import AGAIN, LATE, Place, SymbolTable, Unsupported
+from dynamo.aot.repeats import made_again
 from dynamo.base.operator_effects import acts
 
 
@@ -77,8 +79,8 @@ class Halves:
     backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
     compute them. Symbolic numbers are in neither: each half computes its own.
     loose: outputs that may be saved though eager does not. late: what backward does for its effect.
-    differentiated: inputs that have a
-    gradient, weights most of all.
+    differentiated: inputs that have a gradient, weights most of all. decided: not computed again,
+    since something is decided by them.
     """
 
     module: fx.GraphModule
@@ -92,6 +94,7 @@ class Halves:
     loose: frozenset[fx.Node] = frozenset()
     late: tuple[fx.Node, ...] = ()
     differentiated: frozenset[fx.Node] = frozenset()
+    decided: frozenset[fx.Node] = frozenset()
 
 
 def partition_joint(
@@ -105,11 +108,7 @@ def partition_joint(
     groups = find_groups(joint)
     if table is None and len(groups) == 1:
         halves = replace(halves, loose=_loose(halves))
-    saved = cut(halves)
-    fixed = _small_inputs(joint, halves)
-    while unsure := _not_restorable(halves, saved, fixed):
-        halves = replace(halves, loose=halves.loose - unsure)
-        saved = cut(halves)
+    halves, saved = _choose(halves, cut, _small_inputs(joint, halves))
     known = {node: ("input", at) for at, node in reversed(list(enumerate(halves.inputs)))}
     for at, node in reversed(list(enumerate(halves.values))):
         known.setdefault(node, ("output", at))
@@ -119,6 +118,22 @@ def partition_joint(
     forward = _extract(module, halves.inputs, [*halves.values, *extra], effects=True)
     backwards = [_backward_of(group, joint, halves, saved, known, table) for group in groups]
     return Partition(forward, tuple(backwards))
+
+
+def _choose(
+    halves: Halves, cut: Cutter, fixed: set[fx.Node]
+) -> tuple[Halves, list[fx.Node]]:
+    """What is saved, and the halves with what was found of them meanwhile."""
+    saved = cut(halves)
+    while True:
+        unsure = _not_restorable(halves, saved, fixed)
+        known = set(saved) - halves.loose
+        again = made_again(halves.module.graph, halves.backward, halves.gradients, known)
+        if not unsure and again <= halves.decided:
+            return halves, saved
+        halves = replace(
+            halves, loose=halves.loose - unsure, decided=halves.decided | again)
+        saved = cut(halves)
 
 
 def _backward_of(
