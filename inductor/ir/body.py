@@ -50,6 +50,9 @@ class IndirectVar:
     error: IndexFault = IndexFault.POSITION
 
 
+# The immediate of a conversion to half precision of a value that something is decided by.
+DECIDES = "decides"
+
 Immediate = bool | int | float | complex | str | IndirectVar | Draw | None
 
 
@@ -187,6 +190,12 @@ class Ops:
     def to_dtype(self, value: Value, dtype: torch.dtype) -> Value:
         """Conversion as Tensor.to does it."""
         return value if value.dtype is dtype else self._append("to_dtype", (value,), dtype)
+
+    def rounded(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value of float32 that half precision holds of it, because something is decided by
+        it: what leads to it is computed exactly (`inductor/ir/repeats.py`)."""
+        half = self._append("to_dtype", (value,), dtype, imm=DECIDES)
+        return self.to_dtype(half, value.dtype)
 
     def bitcast(self, value: Value, dtype: torch.dtype) -> Value:
         """The same bits as another dtype."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import PART, Unsupported
+from dynamo.aot.repeats import rounded_for_decisions
 from dynamo.base.shortfalls import AT, line_of
 from dynamo.base.user_lines import ranges_in, user_place
 from dynamo.base.written_operators import written_places
@@ -44,7 +45,7 @@ from inductor.lowering import views as views
 from inductor.lowering.builder import Builder, converting, layout_of
 from inductor.lowering.registry import LIBRARY_LOWERINGS, LOWERINGS, Call
 from inductor.lowering.sizes import Symbols, has_symbols, is_tensor
-from inductor.lowering.tensor import Tensor
+from inductor.lowering.tensor import HALVES, Compute, Tensor
 
 aten = torch.ops.aten
 
@@ -109,6 +110,7 @@ class _Run:
         self.outputs: list[Output] = []
         self.wanted: dict[torch.fx.Node, int] = {}  # by how many nodes that are not lowered yet
         self.places: dict[str, str] = {}  # buffers by the names that `PLACE` gives
+        self.rounds = rounded_for_decisions(module.graph)
         self.symbols = Symbols()
         self.is_open = has_symbols(module)
         if self.is_open:
@@ -199,6 +201,8 @@ class _Run:
             call.reason = "a float that is computed from sizes"
         else:
             value = function(call, *args, **kwargs)
+        if node in self.rounds:
+            self._round(value)
         if value is NotImplemented:
             value = self._fall_back(node, call, args, kwargs)
         elif isinstance(value, Tensor):
@@ -274,6 +278,12 @@ class _Run:
         if any(n.op == "get_attr" for n in node.all_input_nodes):
             args, kwargs = self._values_of(node.args, True), self._values_of(node.kwargs, True)
         return self.builder.extern(target, args, kwargs, self._described(node), call.reason)
+
+    def _round(self, value: Any) -> None:
+        """Computed values as eager has them, since something is decided by them: `repeats`."""
+        for tensor in self._tensors_of(value):
+            if tensor.compute is not None and tensor.dtype in HALVES:
+                tensor.compute = _rounding(tensor.compute, tensor.dtype)
 
     def _kept_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
         """Stores what several nodes use, unless it is cheaper to compute it again."""
@@ -457,6 +467,10 @@ class _Values(_Run):
         if len(node.users) > 1 and value.compute is not None:
             value.compute = _remembering(value.compute)
         return value
+
+
+def _rounding(compute: Compute, dtype: torch.dtype) -> Compute:
+    return lambda ops, indices: ops.rounded(compute(ops, indices), dtype)
 
 
 def _remembering(compute: Any) -> Any:
