@@ -10,13 +10,13 @@ equals the maximum, or two that are the first. So
 - otherwise the decision itself is saved, a byte for each element (`made_again`);
 - what is computed again by other functions feeds smooth operations only (`SMOOTH`);
 - what decides sees values of half precision as eager does, rounded after each operator
-  (`rounded_for_decisions`), not those of float32 that kernels keep between operators.
+  (`decided_values`), not those of float32 that kernels keep between operators.
 
 An operator that is in no table decides by all its floating operands, and is not exact: an entry
 that is missing costs memory, never a wrong answer. The names are those of ATen's operators without
 overloads; those of the loop language (`inductor/ir/scalar_ops.py`) are in `FUNCTIONS`.
 
-Who asks: the partition and its cuts (`made_again`); lowering (`rounded_for_decisions`, `is_exact`),
+Who asks: the partition and its cuts (`made_again`); lowering (`decided_values`, `is_exact`),
 and the passes over loops (`inductor/ir/repeats.py`). A checkpoint decides again in backward from
 what it computes again there, all of it: its own answers agree with each other.
 """
@@ -32,8 +32,6 @@ from torch import fx
 
 from dynamo.aot.fakes import is_fake
 from dynamo.aot.joint import viewed
-
-HALVES = (torch.float16, torch.bfloat16)
 
 # Scalar functions whose last bit hangs on how they are computed.
 FUNCTIONS = frozenset(
@@ -211,19 +209,16 @@ def _needed(
     return found
 
 
-def rounded_for_decisions(graph: fx.Graph) -> frozenset[fx.Node]:
-    """The nodes of half precision that something decides by, directly or through exact operations:
-    they are rounded to it wherever they are computed."""
+def decided_values(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The real values that something is decided by, directly or through operations that make each
+    element of single elements."""
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         reads = list(decided_by(node))
         if node in found and node.op == "call_function" and (_moves(node) or _computes(node)):
             reads += node.all_input_nodes
         found.update(given for given in reads if _is_real(given))
-    return frozenset(
-        node for node in found
-        if any(is_fake(value) and value.dtype in HALVES for value in _values(node))
-    )  # fmt: skip
+    return frozenset(found)
 
 
 def _computes(node: fx.Node) -> bool:

@@ -139,6 +139,8 @@ def all_(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
 
 def _find(call: Call, x: Tensor, axes: list[int], kind: str, layout: Layout) -> Tensor:
     """Positions of the greatest or least elements along the (flattened) axes."""
+    if x.root().cost > 1:
+        x.realize()  # elements are looked at twice
 
     def element(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
         flat: Any = constant(0)

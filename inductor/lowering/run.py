@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import PART, Unsupported
-from dynamo.aot.repeats import rounded_for_decisions
+from dynamo.aot.repeats import decided_values, is_exact
 from dynamo.base.shortfalls import AT, line_of
 from dynamo.base.user_lines import ranges_in, user_place
 from dynamo.base.written_operators import written_places
@@ -110,7 +110,7 @@ class _Run:
         self.outputs: list[Output] = []
         self.wanted: dict[torch.fx.Node, int] = {}  # by how many nodes that are not lowered yet
         self.places: dict[str, str] = {}  # buffers by the names that `PLACE` gives
-        self.rounds = rounded_for_decisions(module.graph)
+        self.decided = decided_values(module.graph)
         self.symbols = Symbols()
         self.is_open = has_symbols(module)
         if self.is_open:
@@ -201,7 +201,7 @@ class _Run:
             call.reason = "a float that is computed from sizes"
         else:
             value = function(call, *args, **kwargs)
-        if node in self.rounds:
+        if node in self.decided:
             self._round(value)
         if value is NotImplemented:
             value = self._fall_back(node, call, args, kwargs)
@@ -293,7 +293,8 @@ class _Run:
         if root.cost <= 1 and (root.cost == 0 or len(root.reads) < 2):
             return value
         if self.builder.device.type != "cpu":
-            if self._moves_less_again(node, root):
+            again = self._moves_less_again(node, root)
+            if again and (node not in self.decided or self._is_exact(node)):
                 return value
             if node.target is aten._to_copy.default and value.base is None:
                 given: Tensor = self.values[node.args[0]]  # type: ignore[index]
@@ -311,6 +312,19 @@ class _Run:
             return False
         again = (len(users) - 1) * self.builder.bytes_read(value)
         return again < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
+
+    def _is_exact(self, node: torch.fx.Node) -> bool:
+        """Whether each kernel that computes a value finds the same bits."""
+        work = [node]
+        while work:
+            current = work.pop()
+            if not is_exact(current):
+                return False
+            for given in current.all_input_nodes:
+                value = self.values[given]
+                if not isinstance(value, Tensor) or value.view is None:
+                    work.append(given)
+        return True
 
     # -- writes in place --------------------------------------------------------------------------
 

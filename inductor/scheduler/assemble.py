@@ -14,6 +14,7 @@ from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import ComputedBuffer, joined_origins
 from inductor.ir.index import Index, Var, constant, variable
+from inductor.ir.repeats import finds_places, is_exact
 from inductor.scheduler.domain import (
     boundaries,
     flat_position,
@@ -80,7 +81,9 @@ def _flat_kernel(
 
 def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
     """Nodes by stage: a node stands in the earliest loop of its width behind what it reads, and
-    behind (or in the loop of) those that read what it overwrites."""
+    behind (or in the loop of) those that read what it overwrites. unsure: nodes whose values may
+    have other bits in another loop."""
+    unsure: set[str] = set()
     stage_of: dict[str, int] = {}
     parts: dict[tuple[int, int], Part] = {}
     by_name = {node.name: node for node in nodes}
@@ -88,6 +91,7 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
         body = node.body
         width = product(body.ranges) * product(body.reduction_ranges) // rows
         stage = 0
+        apart = _compared_again(node, unsure)
         for name in node.reads():
             if name not in by_name:
                 continue
@@ -97,14 +101,29 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
                 not made.body.reduction_ranges
                 and made_width == width
                 and _reads_in_place(node, made, rows)
+                and name not in apart
             )
             stage = max(stage, stage_of[name] + (0 if same_loop else 1))
         if node.mutates:
             old = [stage_of[name] for name in stage_of if node.mutates in by_name[name].reads()]
             stage = max(stage, *old, 0)
         stage_of[node.name] = stage
+        near = {name for name in unsure if stage_of[name] == stage}
+        exact = all(is_exact(body.ops, op.args[0], near) for op in body.stores())
+        if not body.reduction_ranges and not exact:
+            unsure.add(node.name)
         parts.setdefault((stage, width), Part(width)).nodes.append(node)
     return [parts[key] for key in sorted(parts, key=lambda key: (key[0], -hint_of(key[1])))]
+
+
+def _compared_again(node: ComputedBuffer, unsure: set[str]) -> set[str]:
+    """Of these buffers those in which a loop of a CPU finds a place: it computes an element twice,
+    and compares (`codegen/cpp/rewrite.py`), so they are stored first."""
+    if node.layout.device.type != "cpu":
+        return set()
+    ops = node.body.ops
+    found = [at for at in finds_places(ops) if not is_exact(ops, at, unsure)]
+    return unsure.intersection(node.reads()) if found else set()
 
 
 def _flat(body: LoopBody) -> Index:

@@ -1,7 +1,9 @@
 """Rewrites of a nest that keep its meaning and make it faster.
 
 `argmax` and `argmin` with a reduced loop innermost would go one by one; instead the greatest
-value is found first and then the least position that holds it: two loops, both vectorised.
+value is found first and then the least position that holds it: two loops, both vectorised. Both
+compute the values, so only those are compared that have the same bits in any loop: others are
+stored first (`scheduler/assemble.py`), or go one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from inductor.codegen.cpp.nest import Loop, Nest, find_dependences
 from inductor.ir.body import Op
 from inductor.ir.extent import surely_less
 from inductor.ir.index import Index
+from inductor.ir.repeats import PLACES, is_exact
 
 LAST = torch.iinfo(torch.int64).max
 
@@ -29,7 +32,7 @@ def split_arg_reductions(nest: Nest) -> Nest:
 
     for op in nest.ops:
         args = tuple(place[arg] for arg in op.args)
-        if op.imm in ("argmax", "argmin") and _counts_up(nest, nest.ops[op.args[1]]):
+        if op.imm in PLACES and _may_split(nest, op):
             value, position = args
             dtype = ops[value].dtype
             best = add("reduction", (value,), dtype, str(op.imm)[3:])
@@ -45,6 +48,11 @@ def split_arg_reductions(nest: Nest) -> Nest:
             place.append(len(ops) - 1)
     found = tuple(ops)
     return Nest(nest.loops, found, find_dependences(found))
+
+
+def _may_split(nest: Nest, op: Op) -> bool:
+    value, position = op.args
+    return is_exact(nest.ops, value) and _counts_up(nest, nest.ops[position])
 
 
 def _counts_up(nest: Nest, position: Op) -> bool:

@@ -3,7 +3,7 @@
 In: a kernel. Out: the same without those locals of one element for each iteration whose values
 are cheap to compute at the place where they are wanted: from few loads, and without reductions of
 their own stage. Where such a local cannot stay in registers, this replaces a trip through global
-memory.
+memory. What something is decided by is computed again only where that gives the same bits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from inductor.codegen.triton.launch import positions
 from inductor.codegen.triton.numbers import is_one
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.index import Index, constant
+from inductor.ir.repeats import decides_by_buffer, is_exact
 from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.schedule import Kernel, Local, local_position
 
@@ -85,6 +86,8 @@ def _without(kernel: Kernel, name: str) -> Kernel:
     chain = _chain(kernel, producer, store.args[0])
     readers = [s for s in kernel.stages if any(op.buffer == name for op in s.loads())]
     if chain is None or producer in readers or any(not _fits(r, name) for r in readers):
+        return kernel
+    if not is_exact(producer.ops, store.args[0]) and decides_by_buffer(kernel.stages, name):
         return kernel
     stages = []
     for stage in kernel.stages:

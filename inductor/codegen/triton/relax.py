@@ -2,8 +2,8 @@
 
 In: the stages of a launch. Out: the same, in which float32 operations that lead to nothing but
 float16 and bfloat16 values go by the names of `RELAXED`: the device's own approximations, which are
-some hundred times as exact as the rounding that follows. What is compared, used as an index, or
-stored in float32 is computed as eager does.
+some hundred times as exact as the rounding that follows. What is compared, before or after that
+rounding, used as an index, or stored in float32 is computed as eager does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from inductor.codegen.triton.launch import Launch, Stage
 from inductor.codegen.triton.spelling import SUM_OF_EXP
-from inductor.ir.body import Op
+from inductor.ir.body import DECIDES, Op
 from inductor.scheduler.assemble import drop_dead
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -114,7 +114,7 @@ def _frees(
     if op.name == "store":
         return op.dtype in HALVES or (op.buffer in own and op.buffer not in exact)
     if op.name == "to_dtype":
-        return op.dtype in HALVES or (op.dtype is torch.float32 and free)
+        return op.dtype in HALVES and op.imm != DECIDES or (op.dtype is torch.float32 and free)
     if op.name == "reduction":
         return free and op.imm in KEEPING_REDUCTIONS and len(op.args) == 1
     return free and op.name in KEEPING and not (op.name == "where" and at == 0)
