@@ -1,17 +1,19 @@
 """Prelude parts for transcendental functions.
 
 float32: polynomials of our own without branches, so that loops over them are vectorised (errors are
-at most 2 ulp). The rest, and float64, comes from libm and its vector form libmvec, declared here
-because headers would cost more time than the kernels. The polynomials are minimax fits.
+at most 2 ulp). The rest, and float64, comes from libmvec, or from libm where there is none or the
+compiler cannot call it; declared here because headers would cost more time than the kernels, under
+names of our own: what a compiler knows by its name it would compute itself, to other last bits,
+where it sees a constant or sine and cosine of one number. The polynomials are minimax fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inductor.codegen.cpp.prelude_vector import FORMS, with_forms
+from inductor.codegen.cpp.prelude_vector import CALLS, FORMS, with_forms
 
-# in libmvec since glibc 2.22 and 2.35; `K_VEC_OLD` and `K_VEC_NEW` say whether it may be used
+# in libmvec since glibc 2.22 and 2.35; `K_VEC_OLD` and `K_VEC_NEW` are defined where it is
 _VECTOR_OLD = ("exp", "log", "sin", "cos", "pow")
 _VECTOR_NEW = (
     "exp2 expm1 log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
@@ -42,16 +44,24 @@ def _library(name: str) -> str:
 
 
 def _declare(name: str, kind: str) -> str:
-    """The declaration of a libm function and `k_name` over it."""
+    """`k_name` over the function of libmvec; over that of libm, where there is none."""
     count = 2 if name in _TWO_OPERANDS else 1
-    vector = "K_VEC_OLD " if name in _VECTOR_OLD else "K_VEC_NEW " if name in _VECTOR_NEW else ""
-    function = name + ("f" if kind == "f32" else "")
-    types = ", ".join([kind] * count)
-    parameters = ", ".join(f"{kind} {letter}" for letter in "ab"[:count])
+    function, library = name + ("f" if kind == "f32" else ""), f"k_libm_{name}_{kind}"
+    types, letters = ", ".join([kind] * count), "ab"[:count]
+    head = f"K_INLINE {kind} k_{name}({', '.join(f'{kind} {letter}' for letter in letters)})"
+    given = ", ".join(letters)
+    plain = (
+        f'extern "C" __attribute__((const, nothrow)) {kind} {library}({types}) asm("{function}");\n'
+        f"{head} {{ return {library}({given}); }}\n"
+    )
+    if name in _SCALAR:
+        return plain
+    known = "K_VEC_OLD" if name in _VECTOR_OLD else "K_VEC_NEW"
     return (
-        f'extern "C" {vector}{kind} {function}({types}) noexcept;\n'
-        f"K_INLINE {kind} k_{name}({parameters}) "
-        f"{{ return {function}({', '.join('ab'[:count])}); }}\n"
+        f"#if defined(K_CALLS) && defined({known})\n"
+        f"K_LIBRARY_{kind}_{'v' * count}({name}_{kind}, {function})\n"
+        f"{head} {{ return k_call_{name}_{kind}({given}); }}\n"
+        f"#else\n{plain}#endif\n"
     )
 
 
@@ -266,6 +276,7 @@ _POW = "".join(
 
 MATH_PARTS: dict[str, str] = {
     "k_fma": _FMA,
+    "K_CALLS": CALLS,
     "K_FORMS": FORMS,
     **dict.fromkeys(("k_power", "k_exp_of", "k_exp_round", "k_exp_limit"), _EXP_PARTS),
     "k_log_tail": _LOG_TAIL,
@@ -281,15 +292,5 @@ MATH_PARTS["k_pow"] += _POW
 
 def vector_macros(libc: tuple[int, ...]) -> str:
     """What the parts need to know about the libmvec of this version of glibc."""
-    simd = '__attribute__((simd("notinbranch"), const, nothrow))'
-    plain = "__attribute__((const, nothrow))"
-    new = simd if libc >= (2, 35) else plain
-    return f"""\
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
-#define K_VEC_OLD {simd if libc >= (2, 22) else plain}
-#define K_VEC_NEW {new}
-#else
-#define K_VEC_OLD {plain}
-#define K_VEC_NEW {plain}
-#endif
-"""
+    known = {"K_VEC_OLD": libc >= (2, 22), "K_VEC_NEW": libc >= (2, 35)}
+    return "".join(f"#define {name}\n" for name, there in known.items() if there)

@@ -244,16 +244,6 @@ def _builtin(name: str, function: str, arguments: int = 1) -> str:
     )
 
 
-_FMA = """\
-#ifdef __FP_FAST_FMAF
-K_INLINE f32 k_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
-K_INLINE f64 k_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
-#else
-K_INLINE f32 k_fma(f32 a, f32 b, f32 c) { return a * b + c; }
-K_INLINE f64 k_fma(f64 a, f64 b, f64 c) { return a * b + c; }
-#endif
-"""
-
 # N lanes to one, by halves; T may be any type that has vectors
 _LANES = """\
 template <class T, int N> struct k_Half {
@@ -320,7 +310,6 @@ SCALAR_PARTS: dict[str, str] = {
     "k_ceil": _builtin("ceil", "ceil"),
     "k_trunc": _builtin("trunc", "trunc"),
     "k_round": _builtin("round", "nearbyint"),
-    "k_fma": _FMA,
     "k_copysign": _builtin("copysign", "copysign", 2),
     "k_floordiv_index": (
         "K_INLINE i64 k_floordiv_index(i64 a, i64 b) { return a / b - (a % b < 0); }\n"

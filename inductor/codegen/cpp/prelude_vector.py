@@ -1,10 +1,14 @@
-"""Prelude parts for AVX-512: functions over whole vectors, which g++ calls from its loops.
+"""Prelude parts for functions over whole vectors, which g++ calls from its loops.
 
-A scalar function that is declared with `simd` has vector forms under names that the ABI gives; here
-these are written out, with instructions that g++ does not find by itself: tables in registers,
-exponents and mantissas of all numbers, scaling that knows overflow and denormal numbers. Loops that
-are vectorised call them; single elements are computed as a vector of equal ones, so that a result
-does not depend on its place. Other processors and compilers use what `prelude_math` has else.
+A scalar function that is declared with `simd` has vector forms under names that the ABI gives. Here
+each form is one and the same function over the widest vectors that the processor has: narrower
+vectors and single elements are computed as such vectors that hold them several times. So a result
+does not depend on its place, nor on whether its loop is vectorised.
+
+That function is one of libmvec (its vectors of different widths, and libm, round differently), or,
+with AVX-512, one that is written out with instructions that g++ does not find by itself: tables in
+registers, exponents and mantissas of all numbers, scaling that knows overflow and denormal numbers.
+Other compilers use what `prelude_math` has else.
 
 Tables are computed here, to more digits than a float64 has.
 """
@@ -19,15 +23,100 @@ from inductor.codegen.cpp.prelude_tables import PIECES_OF, table_form
 _DIGITS = Context(prec=40)
 _LOG2 = _DIGITS.ln(Decimal(2))
 
-FORMS = """\
-#if defined(__AVX512F__) && defined(__linux__) && !defined(__clang__) && __GNUC__ >= 12
-#define K_FORMS
+# K_LIBRARY_...(NAME, FUNCTION) and K_FORM_...(NAME) define `k_call_NAME` and its forms
+CALLS = """\
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && __GNUC__ >= 11
+#define K_CALLS
 typedef f32 k_f32x16 __attribute__((vector_size(64)));
 typedef f32 k_f32x8 __attribute__((vector_size(32)));
 typedef f32 k_f32x4 __attribute__((vector_size(16)));
 typedef f64 k_f64x8 __attribute__((vector_size(64)));
 typedef f64 k_f64x4 __attribute__((vector_size(32)));
 typedef f64 k_f64x2 __attribute__((vector_size(16)));
+#if defined(__AVX512F__)
+#define K_WHOLE_f32(DO, ...) DO(k_f32x16, eN16, __VA_ARGS__)
+#define K_WHOLE_f64(DO, ...) DO(k_f64x8, eN8, __VA_ARGS__)
+#define K_PARTS_f32(DO, N) DO(k_f32x16, k_f32x8, dN8, N) DO(k_f32x16, k_f32x4, bN4, N)
+#define K_PARTS_f64(DO, N) DO(k_f64x8, k_f64x4, dN4, N) DO(k_f64x8, k_f64x2, bN2, N)
+#elif defined(__AVX__)
+#if defined(__AVX2__)
+#define K_WHOLE_f32(DO, ...) DO(k_f32x8, dN8, __VA_ARGS__)
+#define K_WHOLE_f64(DO, ...) DO(k_f64x4, dN4, __VA_ARGS__)
+#else
+#define K_WHOLE_f32(DO, ...) DO(k_f32x8, cN8, __VA_ARGS__)
+#define K_WHOLE_f64(DO, ...) DO(k_f64x4, cN4, __VA_ARGS__)
+#endif
+#define K_PARTS_f32(DO, N) DO(k_f32x8, k_f32x4, bN4, N)
+#define K_PARTS_f64(DO, N) DO(k_f64x4, k_f64x2, bN2, N)
+#else
+#define K_WHOLE_f32(DO, ...) DO(k_f32x4, bN4, __VA_ARGS__)
+#define K_WHOLE_f64(DO, ...) DO(k_f64x2, bN2, __VA_ARGS__)
+#define K_PARTS_f32(DO, N)
+#define K_PARTS_f64(DO, N)
+#endif
+template <class V, class P> K_INLINE V k_filled(P x) {
+  V v;
+  for (u64 n = 0; n < sizeof(V); n += sizeof(P)) __builtin_memcpy((char*)&v + n, &x, sizeof(P));
+  return v;
+}
+template <class V, class P> K_INLINE P k_first_of(V v) {
+  P x;
+  __builtin_memcpy(&x, &v, sizeof(P));
+  return x;
+}
+#define K_SIMD extern "C" __attribute__((simd("notinbranch"), const, nothrow))
+#define K_PART_v(V, P, MARK, NAME)                                                              \\
+  static P k_##MARK##_##NAME(P) asm("_ZGV" #MARK "v_k_call_" #NAME);                            \\
+  static __attribute__((used)) P k_##MARK##_##NAME(P x) {                                       \\
+    return k_first_of<V, P>(k_whole_##NAME(k_filled<V>(x)));                                    \\
+  }
+#define K_PART_vv(V, P, MARK, NAME)                                                             \\
+  static P k_##MARK##_##NAME(P, P) asm("_ZGV" #MARK "vv_k_call_" #NAME);                        \\
+  static __attribute__((used)) P k_##MARK##_##NAME(P x, P y) {                                  \\
+    return k_first_of<V, P>(k_whole_##NAME(k_filled<V>(x), k_filled<V>(y)));                    \\
+  }
+#define K_ONE_v(V, MARK, NAME, T)                                                               \\
+  K_SIMD T k_call_##NAME(T);                                                                    \\
+  static T k_one_##NAME(T) asm("k_call_" #NAME);                                                \\
+  static __attribute__((used)) T k_one_##NAME(T x) {                                            \\
+    return k_whole_##NAME(k_filled<V>(x))[0];                                                   \\
+  }
+#define K_ONE_vv(V, MARK, NAME, T)                                                              \\
+  K_SIMD T k_call_##NAME(T, T);                                                                 \\
+  static T k_one_##NAME(T, T) asm("k_call_" #NAME);                                             \\
+  static __attribute__((used)) T k_one_##NAME(T x, T y) {                                       \\
+    return k_whole_##NAME(k_filled<V>(x), k_filled<V>(y))[0];                                   \\
+  }
+#define K_LIBRARY_v(V, MARK, NAME, FUNCTION)                                                    \\
+  extern "C" __attribute__((const, nothrow)) V k_whole_##NAME(V)                                \\
+      asm("_ZGV" #MARK "v_" #FUNCTION);                                                         \\
+  K_PART_v(V, V, MARK, NAME)
+#define K_LIBRARY_vv(V, MARK, NAME, FUNCTION)                                                   \\
+  extern "C" __attribute__((const, nothrow)) V k_whole_##NAME(V, V)                             \\
+      asm("_ZGV" #MARK "vv_" #FUNCTION);                                                        \\
+  K_PART_vv(V, V, MARK, NAME)
+#define K_WRITTEN_v(V, MARK, NAME)                                                              \\
+  static __attribute__((used, noinline)) V k_whole_##NAME(V x)                                  \\
+      asm("_ZGV" #MARK "v_k_call_" #NAME);                                                      \\
+  V k_whole_##NAME(V x) { return k_form_##NAME(x); }
+#define K_LIBRARY_f32_v(NAME, FUNCTION)                                                         \\
+  K_WHOLE_f32(K_LIBRARY_v, NAME, FUNCTION) K_PARTS_f32(K_PART_v, NAME)                          \\
+  K_WHOLE_f32(K_ONE_v, NAME, f32)
+#define K_LIBRARY_f64_v(NAME, FUNCTION)                                                         \\
+  K_WHOLE_f64(K_LIBRARY_v, NAME, FUNCTION) K_PARTS_f64(K_PART_v, NAME)                          \\
+  K_WHOLE_f64(K_ONE_v, NAME, f64)
+#define K_LIBRARY_f32_vv(NAME, FUNCTION)                                                        \\
+  K_WHOLE_f32(K_LIBRARY_vv, NAME, FUNCTION) K_PARTS_f32(K_PART_vv, NAME)                        \\
+  K_WHOLE_f32(K_ONE_vv, NAME, f32)
+#define K_LIBRARY_f64_vv(NAME, FUNCTION)                                                        \\
+  K_WHOLE_f64(K_LIBRARY_vv, NAME, FUNCTION) K_PARTS_f64(K_PART_vv, NAME)                        \\
+  K_WHOLE_f64(K_ONE_vv, NAME, f64)
+#endif
+"""
+
+FORMS = """\
+#if defined(K_CALLS) && defined(__AVX512F__) && __GNUC__ >= 12
+#define K_FORMS
 typedef i32 k_i32x16 __attribute__((vector_size(64)));
 typedef long long k_i64x8 __attribute__((vector_size(64)));
 #define K_ALL32 (u16)-1, 4
@@ -38,30 +127,10 @@ K_INLINE k_f32x16 k_fma(k_f32x16 a, k_f32x16 b, k_f32x16 c) {
 K_INLINE k_f64x8 k_fma(k_f64x8 a, k_f64x8 b, k_f64x8 c) {
   return __builtin_ia32_vfmaddpd512_mask(a, b, c, K_ALL64);
 }
-#define K_FORM(NAME, T, V, HALF, QUARTER, N, M, Q)                                              \\
-  extern "C" __attribute__((simd("notinbranch"), const, nothrow)) T k_call_##NAME(T);          \\
-  static V k_whole_##NAME(V) asm("_ZGVeN" #N "v_k_call_" #NAME);                                \\
-  static HALF k_half_##NAME(HALF) asm("_ZGVdN" #M "v_k_call_" #NAME);                           \\
-  static QUARTER k_quarter_##NAME(QUARTER) asm("_ZGVbN" #Q "v_k_call_" #NAME);                  \\
-  static T k_one_##NAME(T) asm("k_call_" #NAME);                                                \\
-  static __attribute__((used, noinline)) V k_whole_##NAME(V x) { return k_form_##NAME(x); }     \\
-  static __attribute__((used)) HALF k_half_##NAME(HALF x) {                                     \\
-    V v = {};                                                                                   \\
-    __builtin_memcpy(&v, &x, sizeof(x));                                                        \\
-    v = k_whole_##NAME(v);                                                                      \\
-    __builtin_memcpy(&x, &v, sizeof(x));                                                        \\
-    return x;                                                                                   \\
-  }                                                                                             \\
-  static __attribute__((used)) QUARTER k_quarter_##NAME(QUARTER x) {                            \\
-    V v = {};                                                                                   \\
-    __builtin_memcpy(&v, &x, sizeof(x));                                                        \\
-    v = k_whole_##NAME(v);                                                                      \\
-    __builtin_memcpy(&x, &v, sizeof(x));                                                        \\
-    return x;                                                                                   \\
-  }                                                                                             \\
-  static __attribute__((used)) T k_one_##NAME(T x) { return k_whole_##NAME(x - V{})[0]; }
-#define K_FORM_f32(NAME) K_FORM(NAME, f32, k_f32x16, k_f32x8, k_f32x4, 16, 8, 4)
-#define K_FORM_f64(NAME) K_FORM(NAME, f64, k_f64x8, k_f64x4, k_f64x2, 8, 4, 2)
+#define K_FORM_f32(NAME)                                                                        \\
+  K_WHOLE_f32(K_WRITTEN_v, NAME) K_PARTS_f32(K_PART_v, NAME) K_WHOLE_f32(K_ONE_v, NAME, f32)
+#define K_FORM_f64(NAME)                                                                        \\
+  K_WHOLE_f64(K_WRITTEN_v, NAME) K_PARTS_f64(K_PART_v, NAME) K_WHOLE_f64(K_ONE_v, NAME, f64)
 #endif
 """
 
