@@ -1,6 +1,8 @@
 # `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 uses that interpreter, in .venv-3.12.
 # `make test-long` runs the tests that `make test` leaves out: more models, seeds and combinations. What tests draw is
 # the same in each `make test` and something else in each `make test-long`; TEST_SEED=N draws what N drew before.
+# Then it runs the tests of kernels for each kind of processor that this machine can stand for, with each library said
+# to be the fastest; `make test-processors` does that alone.
 # `make test-gpu` runs kernels and models on a GPU.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
@@ -19,7 +21,7 @@ PARALLEL := -n auto --dist worksteal
 # test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: missing setup test test-long test-gpu demo lint bench libraries cpython third-party
+.PHONY: missing setup test test-long test-processors test-gpu demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -46,6 +48,11 @@ test: setup
 
 test-long: setup
 	TEST_SEED=$${TEST_SEED:-$$(date +%s)} $(PY) -m pytest -q -m "long or draws" $(PARALLEL)
+	$(MAKE) test-processors
+
+test-processors: setup
+	set -e; $(PY) -m tests.processors | while read -r kind; do echo "DYNAMO_PROCESSOR=$$kind"; \
+	DYNAMO_PROCESSOR="$$kind" $(PY) -m pytest -q $(PARALLEL) tests/package tests/inductor </dev/null; done
 
 # On a machine with a GPU, at most eight minutes; kernels and models run for real.
 test-gpu: setup

@@ -19,8 +19,8 @@ from inductor.codegen.cpp.attention import attention_name
 from inductor.config import OWN, config
 from inductor.cpu_attention import FEWEST_OPERATIONS, load, operations
 from inductor.runtime.cpu_attention import CpuAttention
+from inductor.runtime.processor import OURS, processor
 from inductor.runtime.store import Store, make_key, open_store
-from inductor.runtime.toolchain import describe_isa
 from inductor.runtime.trials import compare, is_time_left, measuring
 
 Tensor = torch.Tensor
@@ -47,16 +47,18 @@ class Answer:
 
 def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> bool:
     """Whether to use our kernel, which is built for that; the tensors fit it."""
-    if operations(q, k, v) < FEWEST_OPERATIONS and config.library_kernels != OWN:
-        return False
+    said = processor().fastest
+    if config.library_kernels != OWN:
+        if said and said != OURS or not said and operations(q, k, v) < FEWEST_OPERATIONS:
+            return False
     library = load(q.dtype)
-    if library is None or config.library_kernels != "measure":
+    if library is None or said or config.library_kernels != "measure":
         return library is not None
     store, threads = open_store(base_config.cache_dir), torch.get_num_threads()
     key = make_key(
         "attentions",
         {
-            "isa": describe_isa(), "torch": torch.__version__, "threads": str(threads),
+            "isa": processor().text, "torch": torch.__version__, "threads": str(threads),
             "ours": attention_name(q.dtype is torch.bfloat16),
         },
     )  # fmt: skip

@@ -30,8 +30,8 @@ from dynamo.aot.fakes import is_symbolic_number
 from dynamo.base.config import config as dynamo_config
 from inductor.config import config
 from inductor.runtime.gpu_facts import parts_of_gpus, settings_of_libraries
+from inductor.runtime.processor import processor
 from inductor.runtime.store import Store, make_key
-from inductor.runtime.toolchain import describe_isa
 
 OWN = frozenset(("aten", "prims", "prim", "mkldnn", "dynamo_jit"))
 TRUSTED = frozenset(("torch", "_operator", "operator", "math", "builtins", "dynamo", "inductor"))
@@ -72,7 +72,7 @@ def parts_of_graph(
         "inputs": _text_of_inputs(examples),
         **changing_parts(),
         **_parts_of_gpus(text, examples),
-        "processor": describe_isa(),
+        "processor": processor().text,
         "compiler": compiler,
         "torch": f"{torch.__version__} {torch.version.git_version}",
         "python": platform.python_version(),

@@ -28,15 +28,16 @@ from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, V
 from inductor.preparation import Preparer, contiguous
 from inductor.runtime.build import BuildError
 from inductor.runtime.convolutions import Convolver, load_convolver
+from inductor.runtime.processor import ONEDNN, OURS, processor
 from inductor.runtime.store import Store, make_key
-from inductor.runtime.toolchain import describe_isa, find_toolchain
+from inductor.runtime.toolchain import find_toolchain
 from inductor.runtime.trials import compare, is_time_left, measuring, noise
 from inductor.scheduler.convolution_chains import FEWEST_BYTES, may_follow
 
 aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
-PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
+PACKED_WAY, WINOGRAD = "packed", "winograd"
 Ratios = dict[str, float]
 """Logarithms of the time of each way of ours over oneDNN's."""
 IN_A_CHAIN = 0.25
@@ -66,7 +67,7 @@ class Convolutions:
             for name in node.reads():
                 self.readers.setdefault(name, []).append(node)
         parts = {
-            "isa": describe_isa(),
+            "isa": processor().text,
             "torch": torch.__version__,
             "threads": str(threads),
             "ours": CONVOLUTION_NAME,
@@ -120,9 +121,12 @@ class Convolutions:
         """Which way is to be used: measured once."""
         if config.library_kernels == OWN:
             return self._fastest_own(node, geometry)
+        said = processor().fastest if config.library_kernels == "measure" else ""
+        if said == OURS and self.with_ours:
+            return self._fastest_own(node, geometry)
         if not self.with_ours or geometry.operations() < FEWEST_OPERATIONS:
             return PACKED_WAY
-        if not has_onednn(*PACKED):
+        if said == ONEDNN or not has_onednn(*PACKED):
             return PACKED_WAY
         name, margin = self.kind(node, geometry), IN_A_CHAIN if self._is_linked(node) else 0.0
         if name not in self.ratios:
@@ -228,10 +232,6 @@ def _least(ratios: Ratios, margin: float) -> str:
 
 
 PACKED = ("_convolution_pointwise", "_reorder_convolution_weight")
-HALF_SUPPORT = {
-    torch.bfloat16: "_is_mkldnn_bf16_supported",
-    torch.float16: "_is_mkldnn_fp16_supported",
-}
 
 
 def has_onednn(*operators: str) -> bool:
@@ -243,8 +243,7 @@ def has_onednn(*operators: str) -> bool:
 
 def is_native(dtype: torch.dtype) -> bool:
     """Whether oneDNN computes products of this type of half precision on this processor."""
-    name = HALF_SUPPORT[dtype]
-    return has_onednn(name) and bool(getattr(torch.ops.mkldnn, name)())
+    return dtype in processor().half and has_onednn()
 
 
 def _can_pack(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bool:

@@ -27,8 +27,8 @@ from inductor.graph_key import own_source
 from inductor.graph_rows import read_rows
 from inductor.runtime import gpu_facts
 from inductor.runtime.kept_binaries import look_also_in
+from inductor.runtime.processor import processor
 from inductor.runtime.store import Store
-from inductor.runtime.toolchain import describe_isa
 
 FOLDER = "shipped"
 BINARIES = "binary/"
@@ -51,7 +51,7 @@ def facts_now(devices: Iterable[str] = ()) -> dict[str, str]:
         "torch": f"{torch.__version__} {torch.version.git_version}",
         "python": platform.python_version(),
         "dynamo-jit": own_source(cpu.cache_store()),
-        "processor": describe_isa(),
+        "processor": processor().text,
         **{name: _kind_of(name) for name in devices},
     }
 

@@ -26,7 +26,8 @@ from torch import Tensor, fx
 from inductor.attention_choice import FLASH
 from inductor.config import OWN, config
 from inductor.fx_passes.fakes import fake_runner
-from inductor.library_convolutions import HALF_SUPPORT, is_native
+from inductor.library_convolutions import is_native
+from inductor.runtime.processor import HALF_SUPPORT
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from inductor.cpu import cache_store
-from inductor.library_convolutions import HALF_SUPPORT
+from inductor.runtime.processor import HALF_SUPPORT
 from inductor.scheduler.product_choice import own_product
 
 aten = torch.ops.aten

@@ -7,7 +7,6 @@ holds as long as the compiler's file is the same, costs none of it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from inductor.runtime.processor import processor
 from inductor.runtime.store import Key, Store, make_key
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -56,19 +56,6 @@ class Toolchain:
     libraries: tuple[str, ...]
 
 
-def describe_isa() -> str:
-    """The instruction sets of this machine's processor, the same text on like machines."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                flags = " ".join(sorted(value.split()))
-                return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()[:16]}"
-    except OSError:
-        pass
-    return f"{platform.machine()} {platform.processor()}"
-
-
 def find_toolchain(store: Store) -> Toolchain | str:
     """The compiler to use, or why there is none.
 
@@ -80,7 +67,7 @@ def find_toolchain(store: Store) -> Toolchain | str:
     if not paths:
         return f"no C++ compiler was found (looked for {', '.join(names)})"
     path = paths[0]
-    isa = describe_isa()
+    isa = processor().text
     stat = os.stat(os.path.realpath(path))
     identity = f"{os.path.realpath(path)} {stat.st_size} {stat.st_mtime_ns}"
     key = make_key("toolchain", {"compiler": identity, "isa": isa, "flags": repr(BASE_FLAGS)})
@@ -97,7 +84,7 @@ def find_toolchain(store: Store) -> Toolchain | str:
 
 
 def _last_key() -> Key:
-    return make_key("last_toolchain", {"isa": describe_isa(), "flags": repr(BASE_FLAGS)})
+    return make_key("last_toolchain", {"isa": processor().text, "flags": repr(BASE_FLAGS)})
 
 
 def last_toolchain(store: Store) -> Toolchain | None:
@@ -128,9 +115,9 @@ def _probe(path: str, isa: str) -> Toolchain | str:
     if version.returncode != 0:
         said = version.stderr.strip()
         return f"{path} --version failed" + (f": {said}" if said else "")
-    native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    kind = processor().flag
     wide = ("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()
-    for flags in ((native, *wide, "-fopenmp"), (native, "-fopenmp"), ("-fopenmp",), ()):
+    for flags in ((kind, *wide, "-fopenmp"), (kind, "-fopenmp"), ("-fopenmp",), ()):
         if _compiles(path, flags):
             return Toolchain(
                 compiler=path,

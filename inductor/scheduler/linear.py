@@ -14,7 +14,8 @@ import torch
 from inductor.codegen.cpp.product import ALIAS
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import Argument, ExternKernel, Layout, ViewRef
-from inductor.library_convolutions import HALF_SUPPORT, is_native
+from inductor.library_convolutions import is_native
+from inductor.runtime.processor import HALF_SUPPORT
 
 aten = torch.ops.aten
 

@@ -19,8 +19,9 @@ from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.config import OWN, config
 from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
+from inductor.runtime.processor import ONEDNN, OURS, processor
 from inductor.runtime.store import Store, make_key
-from inductor.runtime.toolchain import describe_isa, find_toolchain
+from inductor.runtime.toolchain import find_toolchain
 from inductor.runtime.trials import is_time_left
 from inductor.scheduler.linear import Linear
 from inductor.scheduler.product_trials import margins, measure, names_of, usual_of
@@ -79,7 +80,7 @@ class Chooser:
         self.key = make_key(
             "products",
             {
-                "isa": describe_isa(),
+                "isa": processor().text,
                 "torch": torch.__version__,
                 "threads": str(threads),
                 "ours": f"{PRODUCT_NAME} {HALF_NAME}" if with_ours else "",
@@ -94,6 +95,9 @@ class Chooser:
         """A key of `REWRITES` (`library_kernels.py`); after "ours" the library is loaded."""
         if config.library_kernels == OWN:
             return self._fastest_own(linear)
+        said = processor().fastest
+        if said and config.library_kernels == "measure":
+            return self._by(said, linear)
         name = repr(linear.shape_class())
         known = self.answers.get(name)
         if config.library_kernels != "measure":
@@ -112,6 +116,13 @@ class Chooser:
         answer = known.choice()
         is_ours = answer in ("ours", "plain")
         return "aten" if is_ours and self.ours(linear.dtype) is None else answer
+
+    def _by(self, library: str, linear: Linear) -> str:
+        """What computes it by a library that is said to be the fastest, where that can."""
+        ours = self.ours(linear.dtype) if library == OURS else None
+        names = names_of(linear, ours)
+        wanted = {ONEDNN: ("packed", "onednn"), OURS: ("plain", "ours")}.get(library, ())
+        return next((name for name in wanted if name in names), "aten")
 
     def _fastest_own(self, linear: Linear) -> str:
         """The same without any library's: weights that lie as they are, or a prepared copy, which

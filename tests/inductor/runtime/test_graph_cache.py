@@ -22,6 +22,7 @@ from dynamo.base.config import config as dynamo_config
 from inductor import graph_cache, graph_key, metrics
 from inductor.config import config
 from inductor.runtime.artifacts import load_cache_artifacts, save_cache_artifacts
+from inductor.runtime.processor import describe
 from tests.common import new_cache
 from tests.processes import run_python
 
@@ -210,7 +211,7 @@ def test_another_version_misses_and_is_named(
     stubs = {
         "torch": lambda: monkeypatch.setattr(torch, "__version__", "2.99"),
         "dynamo-jit": lambda: monkeypatch.setattr(graph_key, "own_source", lambda store: "another"),
-        "processor": lambda: monkeypatch.setattr(graph_key, "describe_isa", lambda: "another"),
+        "processor": lambda: monkeypatch.setattr(graph_key, "processor", lambda: describe("mkl")),
         "python": lambda: monkeypatch.setattr(graph_key.platform, "python_version", lambda: "3.99"),
     }
     stubs[part]()
