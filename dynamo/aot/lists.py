@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from dynamo.aot.fakes import storage_key
 from dynamo.aot.records import Unsupported
@@ -24,9 +25,28 @@ def writes_a_list(target: Any) -> bool:
 def in_turns(
     function: Callable[..., Any], written: Sequence[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls a function that writes into a list: once for each item where items share memory."""
+    """Calls a function that writes into a list: once for each item where items share memory.
+
+    As after other writes, views have new histories behind it: torch's functionalization of lists
+    leaves out the count of writes, by which autograd knows that.
+    """
+    before = [tensor._version for tensor in written]
+    _write(function, written, args, kwargs)
+    for tensor, version in zip(written, before, strict=True):
+        if tensor._version == version:
+            increment_version(tensor)
+    return None
+
+
+def _write(
+    function: Callable[..., Any], written: Sequence[Any], args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> None:
     if not _depend(written, (*args, *kwargs.values())):
-        return function(written, *args, **kwargs)
+        function(written, *args, **kwargs)
+        return
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in written):
+        raise Unsupported("tensors of a list that share memory: autograd knows the last write only")
     count = len(written)
     if any(isinstance(arg, torch.Tensor) and arg.shape == (count,) for arg in args):
         raise Unsupported("tensors of a list that share memory, and one tensor of all factors")
@@ -37,7 +57,6 @@ def in_turns(
     for at in range(count):
         rest = {name: part(arg, at) for name, arg in kwargs.items()}
         function(written[at : at + 1], *[part(arg, at) for arg in args], **rest)
-    return None
 
 
 def unscale(written: Sequence[Any], found_inf: Any, inverse_scale: Any) -> None:
