@@ -324,7 +324,10 @@ class FramePolicy:
 def in_modes_of_the_user() -> bool:
     """Modes may do anything with each operation: frames inside of them run as they are, and so do
     those that carry tangents, whose saved tensors go through a function of the program, or whose
-    operations torch.jit.trace records."""
+    operations torch.jit.trace records. The kernel of an operator runs as it is where that is asked
+    for the sizes of its result: no graph can be recorded below functionalization."""
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Functionalize):
+        return True
     if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
         return True
     if torch._C._get_tracing_state() is not None:

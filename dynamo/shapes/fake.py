@@ -31,6 +31,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Signal
+from dynamo.base.written_operators import gives_nothing
 from dynamo.shapes import by_device, meta_kernels, reference_kernels
 from dynamo.shapes.constants import Constants
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
@@ -371,6 +372,8 @@ class FakeWorld:
         try:
             return run(*meta_args, **meta_kwargs)
         except NotImplementedError as error:
+            if gives_nothing(func):
+                return None
             decomposition = torch._decomp.decomposition_table.get(func)
             if decomposition is None:
                 raise NoFakeKernel(func, _why_not(error)) from None
@@ -382,6 +385,8 @@ class FakeWorld:
             raise
         except Exception as error:
             if TOLD_BY_TORCH[0] in str(error):
+                if gives_nothing(func):
+                    return None
                 raise NoFakeKernel(func, NO_KERNEL) from None
             self._raise_as_eager(op, args, kwargs, error)
             raise NoFakeKernel(
