@@ -8,6 +8,7 @@ left. A break inside of a transform ends the graph before its call.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -123,8 +124,9 @@ class KnownFakes:
     def var_of(self, fake: Any) -> TensorVar | None:
         return self._vars.get(id(fake))
 
-    def node_of(self, value: Any) -> Any:
-        """The node of a fake; other values are themselves."""
+    def node_of(self, value: Any, takes_numbers: bool = True) -> Any:
+        """The node of a fake; other values are themselves. takes_numbers: a number may stand for
+        the tensor that torch has made of it."""
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) in self._nodes:
@@ -132,7 +134,10 @@ class KnownFakes:
         if id(value) in self._vars:
             return self._vars[id(value)].node
         if is_number(value) and value.device.type == "cpu":
-            return value.item()
+            if takes_numbers:
+                return value.item()
+            call, kind = self.trace.graph.operation, {"dtype": value.dtype}
+            return call("call_function", torch.tensor, (value.item(),), kind, value)
         raise Break("not_a_graph_argument", "a tensor that was made outside of a transform")
 
     def record(self, calls: list[Call]) -> None:
@@ -145,7 +150,8 @@ class KnownFakes:
             mutable = func is not torch.tensor and func._schema.is_mutable
             if torch_functions.is_plain_result(result) and not mutable and not acts(func):
                 continue
-            nodes = _map(self.node_of, args), _map(self.node_of, kwargs)
+            node_of = functools.partial(self.node_of, takes_numbers=takes_numbers(func))
+            nodes = _map(node_of, args), _map(node_of, kwargs)
             self._set_grad_enabled(grad, around)
             node = self.trace.graph.operation("call_function", func, *nodes, result)
             if func is not torch.tensor:
@@ -179,6 +185,12 @@ class KnownFakes:
             var = self.var_of(arg)
             if var is not None:
                 tensor_state(self.trace).note_mutation(var)
+
+
+def takes_numbers(func: Any) -> bool:
+    """True for operators that torch lets be called with numbers for tensors."""
+    name = func.__name__.partition(".")[0]
+    return func is torch.tensor or bool(torch._C._should_allow_numbers_as_tensors(name))
 
 
 GETITEM = torch_functions.operator.getitem
@@ -332,6 +344,8 @@ def requires_grad(tx: Frame, var: Var, /, *args: Var, **kwargs: Var) -> Var | No
     if not torch_functions.in_transform() or not isinstance(var, TensorVar):
         return None
     flag = next(iter((*args, *kwargs.values())), ConstVar(True)).truth(tx)
+    if not _functorch.get_inplace_requires_grad_allowed():  # an error
+        torch_functions.run_on_fakes(tx, torch.Tensor.requires_grad_, [var.fake, flag], {})
     if var.fake.requires_grad is flag:
         return var
     if not is_wrapped(var.fake):
