@@ -12,7 +12,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.numpy.array import DTYPES, ArrayVar
-from dynamo.symbolic.numpy.array_calls import Call, ask, call, plain, refusal, shadow_of
+from dynamo.symbolic.numpy.array_calls import Call, ask, call, hint_of, plain, refusal, shadow_of
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 
@@ -75,7 +75,7 @@ def tensor_rule(function: Any, copies: bool) -> None:
             made = doing(torch.Tensor.clone if copies and made is x else torch.Tensor.detach, made)
         except ObservedException as error:
             raise refusal(function, error.value) from error
-        strides = tuple(made.fake.stride())
+        strides = tuple(map(hint_of, made.fake.stride()))
         if expected.device.type != "cpu" or strides != expected.stride():
             raise Break("call_of_unknown_function", f"{function.__name__} of {array!r}")
         return made  # type: ignore[no-any-return]
