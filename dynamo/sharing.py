@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import threading
 import types
 import weakref
@@ -149,6 +150,8 @@ def frozen(value: Any) -> Any:
     kind = type(value)
     if kind in PLAIN:
         return kind, repr(value)
+    if kind is inspect.Signature:
+        return kind, str(value)
     if kind in LISTS:
         return kind, tuple(map(frozen, value))
     if isinstance(value, Mapping):

@@ -8,6 +8,7 @@ that one's namespace). Runs no code of the program.
 from __future__ import annotations
 
 import ctypes
+import threading
 import types
 from typing import Any, TypeGuard
 
@@ -41,6 +42,15 @@ def is_class(value: Any) -> TypeGuard[type]:
     (True, False)
     """
     return issubclass(type(value), type)
+
+
+def thread_dict(value: Any) -> dict[str, Any]:
+    """The dict that a `threading.local` has in this thread; the first look at it runs `__init__`.
+
+    >>> thread_dict(threading.local())
+    {}
+    """
+    return threading.local.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
 
 
 def own_dict(value: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,8 @@ def raw_store(target: Any) -> Any:
     kind = target.python_type()
     if issubclass(kind, BaseException):
         return BaseException.__setattr__
+    if issubclass(kind, threading.local):
+        return threading.local.__setattr__
     stores = [store for _, store in all_in_mro(kind, "__setattr__") if not is_own_method(store)]
     return store_attribute if stores == [object.__setattr__] else object.__setattr__
 
@@ -117,7 +120,8 @@ def delete_hidden(target: Any, name: str) -> None:
 def delete_attribute(target: Any, name: str) -> None:
     """Deletes an attribute, which may have been made in the trace, too."""
     with contextlib.suppress(AttributeError):
-        object.__delattr__(target, name)
+        local = isinstance(target, threading.local)
+        (threading.local if local else object).__delattr__(target, name)
 
 
 def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:

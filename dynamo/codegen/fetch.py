@@ -8,7 +8,7 @@ from typing import Any
 
 from dynamo._C import read_dict, read_item
 from dynamo.base.errors import Break
-from dynamo.base.instances import own_dict
+from dynamo.base.instances import own_dict, thread_dict
 from dynamo.bytecode.emit import Emitter
 from dynamo.guards import sources as s
 from dynamo.guards.sources import Source
@@ -123,6 +123,7 @@ ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {
     s.TypeSource: _call(type),
     s.WeakRefSource: _weakref,
     s.StateSource: _call(state_of),
+    s.ThreadDictSource: _call(thread_dict),
     s.UpcomingSource: _call(upcoming),
     s.ArraySource: _array,
 }

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dynamo import _C
+from dynamo.base.instances import thread_dict
 from dynamo.guards import sources as s
 from dynamo.guards.kinds import GUARD_KINDS, const_equal
 from dynamo.guards.records import Guard
@@ -43,6 +44,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.TypeSource: ("TYPE_OF", lambda x: None, lambda x: 0),
     s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
     s.StateSource: ("STATE", lambda x: state_of, lambda x: 0),
+    s.ThreadDictSource: ("STATE", lambda x: thread_dict, lambda x: 0),
     s.TableSource: ("STATE", lambda x: s.table_values, lambda x: 0),
     s.CallSource: ("CALL", lambda x: None, lambda x: 0),
     s.UpcomingSource: ("STATE", lambda x: partial(upcoming, index=x.index), lambda x: 0),

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from dynamo._C import read_item
-from dynamo.base.instances import is_class, own_dict
+from dynamo.base.instances import is_class, own_dict, thread_dict
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 
@@ -282,7 +282,7 @@ class ItemSource(Source):
     key: Any
 
     def text(self) -> str:
-        if isinstance(self.base, DictSource) and isinstance(self.key, str):
+        if isinstance(self.base, DictSource | ThreadDictSource) and isinstance(self.key, str):
             return f"{self.base.base.text()}.{self.key}"
         if self.registry() is not None:
             module, name = self.base.base.base.text(), str(self.key)  # type: ignore[attr-defined]
@@ -443,6 +443,20 @@ class StateSource(Source):
 
     def fetch(self, scope: Scope) -> Any:
         return state_of(self.base.fetch(scope))
+
+
+@hashed_once
+@dataclass(frozen=True, slots=True)
+class ThreadDictSource(Source):
+    """The dict that a `threading.local` has in this thread."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}.__dict__"
+
+    def fetch(self, scope: Scope) -> Any:
+        return thread_dict(self.base.fetch(scope))
 
 
 @hashed_once

@@ -7,7 +7,7 @@ from dynamo.base.loading import load_all
 
 # In the order in which their rows are asked; a `first_rule` is asked before all rows before it.
 load_all(__name__, """
-    ranges lists classes dicts objects cells functions aliases
+    ranges lists classes dicts objects thread_locals cells functions aliases
     binders supers builtin_attributes dict_views partials standins weakrefs
     python_random cached iteration builtins
     python_modules texts operators comparisons containers deques context_variables

@@ -41,6 +41,7 @@ from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.functions import FunctionVar
 from dynamo.symbolic.python.objects import InstanceDictVar, ObjectVar
 from dynamo.symbolic.python.supers import SuperVar
+from dynamo.symbolic.python.thread_locals import ThreadLocalVar
 
 
 class Attributes:
@@ -141,7 +142,8 @@ class Attributes:
         custom = self.find_special(cls, "__getattribute__")
         if custom is None:
             raise Break("attribute_unknown", f"{cls.__qualname__} forbids reading attributes")
-        if issubclass(cls, threading.local) and not is_own_method(custom):
+        local = issubclass(cls, threading.local) and not isinstance(var, ThreadLocalVar)
+        if local and not is_own_method(custom):
             raise Break(
                 "attribute_unknown", f"{name} of {var!r}, which every thread has its own of"
             )
@@ -340,7 +342,7 @@ class Attributes:
             setter = self.bind(tx, var, cls, "__setattr__")
             tx.call(setter, [ConstVar(name), value], {})
             return
-        if custom not in (object.__setattr__, types.SimpleNamespace.__setattr__):
+        if custom not in PLAIN_STORES:
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
         self.set_plain(tx, var, name, value)
 
@@ -432,6 +434,10 @@ def text_without_dict() -> str:
 CALLED = (types.FunctionType, types.WrapperDescriptorType, types.MethodDescriptorType)
 CLASS_OF_OBJECT = find_owner(object, "__class__")
 WITHOUT_DICT = text_without_dict()
+
+
+PLAIN_STORES = tuple(
+    kind.__setattr__ for kind in (object, types.SimpleNamespace, threading.local))
 
 
 def has_instance_dict(cls: type) -> bool:

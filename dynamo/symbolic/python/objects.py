@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import threading
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -186,8 +185,7 @@ class ObjectVar(Var):
         tx.trace.attributes.delete(tx, self, name)
 
     def has_attr(self, tx: Frame, name: str) -> bool:
-        one_for_all = not issubclass(self.cls, threading.local)  # else `get_attr` breaks
-        if self.real is not None and name not in self.written and one_for_all:
+        if self.real is not None and name not in self.written:
             real_dict = self.real_dict(tx)
             if real_dict is not None and dict.__contains__(real_dict, name):
                 self.python_type()
