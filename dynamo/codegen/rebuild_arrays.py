@@ -13,12 +13,19 @@ from dynamo.symbolic.numpy.array import ArrayVar
 @rebuilds(ArrayVar)
 def array(rebuilder: Rebuilder, var: ArrayVar) -> None:
     """In the memory of the graph's result."""
-    rebuilder.call_const(number_of if var.scalar else array_of, var.tensor)
+    make = number_of if var.scalar else read_only_of if var.read_only else array_of
+    rebuilder.call_const(make, var.tensor)
 
 
 def array_of(tensor: torch.Tensor) -> Any:
     """A view, for its `base` is an array then: programs ask for the size of a base."""
     return tensor.numpy().view()
+
+
+def read_only_of(tensor: torch.Tensor) -> Any:
+    array = array_of(tensor)
+    array.flags.writeable = False
+    return array
 
 
 def number_of(tensor: torch.Tensor) -> Any:

@@ -13,7 +13,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.python import dict_iterators, generators, iterators
 from dynamo.symbolic.python.binders import is_settled
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.lists import ListVar, TupleVar
+from dynamo.symbolic.python.lists import DEQUE_ITERATOR, DequeVar, ListVar, TupleVar
 
 STRICT_ZIP = functools.partial(zip, strict=True)
 
@@ -88,6 +88,10 @@ def iterate_again(container: Any, part: str, count: int, backwards: bool) -> Any
     return advance(reversed(view) if backwards else iter(view), count)
 
 
+def iterate_deque(container: Any, count: int, backwards: bool) -> Any:
+    return advance(reversed(container) if backwards else iter(container), count)
+
+
 def iterate_set(container: Any, items: list[Any]) -> Any:
     """An iterator over a set with these items to come; over a list where it has another order."""
     count = len(container) - len(items)
@@ -127,6 +131,13 @@ def live_iterator(rebuilder: Rebuilder, var: iterators.LiveIteratorVar) -> None:
         rebuilder.load(var.owner)
         rebuilder.build("BUILD_LIST", var.remaining())
         rebuilder.emitter.call(2)
+        return
+    if isinstance(var.owner, DequeVar):
+        if var.size() != var.expected:
+            raise Break("container_changed_in_loop", repr(var.owner))
+        rebuilder.expect_filled(var.owner)
+        backwards = var.kind is not DEQUE_ITERATOR
+        rebuilder.call_const(iterate_deque, var.owner, var.position, backwards)
         return
     rebuilder.emitter.start_call_const(iter)
     rebuilder.build("BUILD_LIST", var.remaining())

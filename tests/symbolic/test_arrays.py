@@ -29,6 +29,13 @@ np.zeros_like(a), np.ones_like(a), np.zeros(3) + a, np.arange(3) * a, np.array([
 np.sqrt(a), np.exp(a), np.sin(a), np.tanh(a), np.isfinite(a), np.square(a), np.logical_not(a), np.deg2rad(a)
 np.maximum(a, 1), np.minimum(a[0], a), np.arctan2(a, 2), np.copysign(a, -1), np.hypot(a, a)
 a[0], a[0, 1], a[-1], a[:, 1], a[::2], a[..., 0], a[[1, 0]], a[1, [0, 2]], [row.sum() for row in a], len(a)
+np.meshgrid(a[0], a[:, 0]), np.meshgrid(a[0], a[1], indexing="ij"), np.array([a, a * 2]), np.array([[a[0]], [a[1]]])
+np.array([a.max(), 2.0]), np.array((a, a), dtype=np.float32), np.asarray(a) is a, np.vstack([a, a]), np.hstack([a, a])
+np.column_stack([a[0], a[1]]), np.tile(a, 2), np.tile(a, (2, 1)), np.repeat(a, 2), a.repeat(3, 1), np.full_like(a, 3)
+np.outer(a, a[0]), np.roll(a, 1), np.roll(a, 2, axis=1), np.sort(a), np.sort(a, 0), np.cumsum(a), a.cumsum(1), np.diff(a)
+np.fft.fftshift(a), np.fft.ifftshift(a), np.fft.ifftshift(a, axes=1), np.moveaxis(a, 0, 1), a.swapaxes(0, 1)
+np.tril(a), np.triu(a, 1), np.trace(a), np.take_along_axis(a, np.array([[0], [-1]]), 1), a.real + a.imag, a.real is a
+np.linalg.norm(a), np.linalg.norm(a, axis=0), np.linalg.norm(a, 1, axis=1), np.linalg.norm(a, np.inf, axis=1, keepdims=True)
 a.shape, a.ndim, a.size, a.nbytes, a.dtype == np.float32, a.dtype.name, isinstance(a, np.ndarray)
 torch.from_numpy(a), torch.as_tensor(a), torch.tensor(a), torch.tensor(a.T), torch.as_tensor(a, dtype=torch.float64)
 """.strip().splitlines()

@@ -39,14 +39,16 @@ class ArrayVar(Var):
     """An array, or one of numpy's numbers that only the running program knows.
 
     tensor: what lies in the same memory. scalar: True for a number.
+    read_only: of one that numpy makes so.
     """
 
     def __init__(
         self, tensor: TensorVar, source: Source | None = None, scalar: bool = False,
-        trace: Evaluation | None = None,
+        trace: Evaluation | None = None, read_only: bool = False,
     ) -> None:
         super().__init__(source)
         self.tensor, self.scalar, self._trace = tensor, scalar, trace
+        self.read_only = read_only
 
     def describe(self) -> str:
         kind = "number" if self.scalar else "array"
@@ -81,10 +83,16 @@ class ArrayVar(Var):
             return tx.trace.constant(fake.numel())
         if name == "dtype":
             return tx.trace.wrap(self.dtype, None)
+        if name == "real":  # of numbers that are none of the complex ones: the array itself
+            return self
+        if name == "imag" and not self.scalar:
+            return zeros_like(tx, self)
         if name == "T":
             return self.call_method(tx, "transpose", [], {})
-        raw = numpy.ndarray.__dict__.get(name)
-        if self.scalar or not isinstance(raw, types.MethodDescriptorType):
+        owner = numpy.generic if self.scalar and name in ("item", "tolist") else numpy.ndarray
+        raw = owner.__dict__.get(name)
+        if self.scalar is (owner is numpy.ndarray) or not isinstance(
+                raw, types.MethodDescriptorType):
             raise Break("attribute_unknown", f"{name} of {self!r}")
         return MethodVar(BuiltinVar(raw), self)
 
@@ -116,6 +124,13 @@ class ArrayVar(Var):
             raise Break("iteration_unknown", repr(self))
         items = [self.get_item(tx, ConstVar(index)) for index in range(count)]
         return tx.trace.make.iterator(items)
+
+
+def zeros_like(tx: Frame, array: ArrayVar) -> ArrayVar:
+    """What numpy gives for the imaginary part of real numbers: nobody may write into it."""
+    made = tx.trace.call(tx, torch.zeros_like, array.tensor)
+    assert isinstance(made, TensorVar)
+    return ArrayVar(made, read_only=True)
 
 
 class DtypeVar(ConstVar):

@@ -88,6 +88,11 @@ def hint_of(number: Any) -> int:
     return int(hint)
 
 
+def is_unknown(number: Any) -> bool:
+    """True for a size that only the run knows."""
+    return type(number) is not int and number.node.hint is None
+
+
 def shadow_of(var: ArrayVar) -> Any:
     """An array (or number) of ones like this one."""
     fake = var.tensor.fake
@@ -99,7 +104,7 @@ def shadow_of(var: ArrayVar) -> Any:
     if var.scalar:
         return memory[0]
     steps = [stride * var.dtype.itemsize for stride in strides]
-    return numpy.lib.stride_tricks.as_strided(memory, sizes, steps)
+    return numpy.lib.stride_tricks.as_strided(memory, sizes, steps, writeable=not var.read_only)
 
 
 def plain(var: Var) -> tuple[Any, Any]:
@@ -211,6 +216,10 @@ def laid_out(call: Call, expected: Any, result: TensorVar, shared: bool) -> Tens
     """The tensor with numpy's strides; later views depend on them."""
     if not expected.flags.writeable:
         raise Break("call_of_unknown_function", "a read-only array")
+    if any(is_unknown(size) for size in result.fake.shape):
+        if result.fake.dim() != expected.ndim or not expected.flags.c_contiguous:
+            raise Break("call_of_unknown_function", f"numpy gives {expected.shape}, not {result!r}")
+        return call(torch.Tensor.contiguous, result)
     if tuple(map(hint_of, result.fake.shape)) != expected.shape:
         raise Break("call_of_unknown_function", f"numpy gives {expected.shape}, not {result!r}")
     if not same_strides(expected, result) and not shared and expected.flags.c_contiguous:

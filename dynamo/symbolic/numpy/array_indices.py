@@ -101,9 +101,13 @@ def fill(tx: Frame, array: ArrayVar, value: Var) -> Var:
     return ConstVar(None)
 
 
-def read(tx: Frame, array: ArrayVar, dtypes: Any) -> Var:
+def read(
+    tx: Frame, array: ArrayVar, dtypes: Any, wanted: Any = torch.Tensor.item
+) -> Var:
     """A value in Python: of one element, as `Tensor.item` gives it."""
     fake = array.tensor.fake
+    if wanted is torch.Tensor.tolist and fake.dim() and fake.dtype in dtypes:
+        return tx.trace.call(tx, wanted, array.tensor)
     if fake.numel() != 1 or fake.dim() and not array.scalar or fake.dtype not in dtypes:
         raise Break("item", f"{array!r} is read into Python")
     return tx.trace.call(tx, torch.Tensor.item, array.tensor)
@@ -116,11 +120,14 @@ def read_rule(function: Any, dtypes: Any) -> None:
     def evaluate(tx: Frame, array: ArrayVar, *args: Var) -> Var:
         known = tx.trace.world.constant_of(array.tensor.fake)
         if known is None or args or (function in (int, float) and known.dim()):
-            return read(tx, array, () if args else dtypes)
+            wanted = torch.Tensor.tolist if function is numpy.ndarray.tolist else torch.Tensor.item
+            return read(tx, array, () if args else dtypes, wanted)
         values = known.numpy()[()] if array.scalar else known.numpy()
         return tx.trace.constant(tx.trace.run_real(lambda: function(values)))
 
 
 for _function, _dtypes in ((float, FLOATS), (int, INTS), (numpy.ndarray.item, (*FLOATS, *INTS)),
+                           (numpy.generic.item, (*FLOATS, *INTS)),
+                           (numpy.generic.tolist, (*FLOATS, *INTS)),
                            (numpy.ndarray.tolist, (*FLOATS, *INTS))):
     read_rule(_function, _dtypes)

@@ -80,6 +80,8 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
         node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
         return torch_functions.wrap_result(tx, node, fake, [var])
     if name == "grad":
+        if var.source is None and var.grad is not None:
+            return var.grad
         if var.source is None and var.fake.is_leaf:  # no backward pass has met it
             return ConstVar(None)
         if var.source is None or var.real is None:
@@ -118,7 +120,8 @@ def set_attr(tx: Frame, var: TensorVar, name: str, value: Var) -> None:
     if name == "data" and value is var:  # as `module.to()` stores it that changes nothing
         return
     is_none = value.is_constant() and value.as_constant() is None
-    if name == "grad" and var.real is not None and (is_none or isinstance(value, TensorVar)):
+    is_known = var.real is not None or var.source is None and var.fake.is_leaf
+    if name == "grad" and is_known and (is_none or isinstance(value, TensorVar)):
         if not is_none:  # what eager refuses
             torch_functions.run_on_fakes(tx, setattr, [var.fake, "grad", value.as_fake()], {})
             var.fake.grad = None

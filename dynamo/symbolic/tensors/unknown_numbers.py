@@ -25,7 +25,7 @@ from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tables import ask_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
 
-MOST_READ = 64  # values of one `tolist()`
+MOST_READ = 256  # values of one `tolist()`
 CHECKS = [torch._check, torch._check_index, torch._check_value, torch._check_type,
           torch._check_not_implemented]
 SIZE_CHECKS: list[Any] = [torch._check_is_size, torch._constrain_as_size, torch.sym_constrain_range,
