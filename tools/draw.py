@@ -26,19 +26,23 @@ CHARACTERS = 22
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The upper left corner of a node's box."""
+    """The upper left corner of a node's box, or where a line passes a row."""
 
     x: float
     y: float
 
 
+Item = fx.Node | tuple[fx.Node, int]  # in a row: a box, or the line of a node that is read below
+Bends = dict[tuple[fx.Node, int], Place]
+
+
 def modules_of(graph: fx.Graph, depth: int = 2) -> dict[fx.Node, str]:
-    """For each operation the module whose weights it reads, or that of the operation before it.
+    """For each operation that calls a module or reads its weights, that module; "" for the others:
+    the graph does not say whose they are.
 
     depth: parts of the module's path that are kept.
     """
     found: dict[fx.Node, str] = {}
-    last = ""
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -46,8 +50,7 @@ def modules_of(graph: fx.Graph, depth: int = 2) -> dict[fx.Node, str]:
         paths = [owner.rpartition(".")[0] for owner in owners]
         if node.op == "call_module":
             paths.append(str(node.target))
-        last = ".".join(max(paths, key=len).split(".")[:depth]) if any(paths) else last
-        found[node] = last
+        found[node] = ".".join(max(paths, key=len).split(".")[:depth]) if paths else ""
     return found
 
 
@@ -66,11 +69,12 @@ def to_svg(
     """
     nodes = [node for node in module.graph.nodes if node.op != "get_attr"]
     labels = _labels(module.graph, nodes, label)
-    places = _layout(nodes)
+    places, bends = _layout(nodes)
     colours = _colours(labels.values())
-    width = max((place.x for place in places.values()), default=0.0) + BOX + GAP
+    widths = [place.x + BOX for place in places.values()] + [place.x for place in bends.values()]
+    width = max(widths, default=0.0) + GAP
     height = max((place.y for place in places.values()), default=0.0) + ROW
-    parts = [_edge(places[given], places[node])
+    parts = [_edge(places[given], places[node], _between(given, node, bends, places))
              for node in nodes for given in node.all_input_nodes if given in places]  # fmt: skip
     parts += [_box(node, places[node], labels.get(node, ""), colours) for node in nodes]
     legend = _legend(colours, height)
@@ -122,28 +126,53 @@ def _labels(
     return dict(label)
 
 
-def _layout(nodes: list[fx.Node]) -> dict[fx.Node, Place]:
-    """Rows by the longest way from an input; in a row, each near the middle of what it reads."""
+def _layout(nodes: list[fx.Node]) -> tuple[dict[fx.Node, Place], Bends]:
+    """Rows by the longest way from an input; in a row, each near the middle of what it reads. What
+    is read further down has a place in each row between, where its line passes the boxes."""
     depth: dict[fx.Node, int] = {}
-    rows: dict[int, list[fx.Node]] = {}
     for node in nodes:
         above = [depth[given] for given in node.all_input_nodes if given in depth]
         depth[node] = max(above, default=-1) + 1
+    rows: dict[int, list[Item]] = {}
+    for node in nodes:
         rows.setdefault(depth[node], []).append(node)
+        last = max((depth[user] for user in node.users if user in depth), default=0)
+        for at in range(depth[node] + 1, last):
+            rows.setdefault(at, []).append((node, at))
     places: dict[fx.Node, Place] = {}
+    bends: Bends = {}
     for at in sorted(rows):
-        wanted = {node: _middle(node, places) for node in rows[at]}
+        wanted = {item: _middle(item, places, bends) for item in rows[at]}
         free = float(GAP)
-        for node in sorted(rows[at], key=wanted.__getitem__):
-            x = max(free, wanted[node])
-            places[node] = Place(x, GAP + at * ROW)
-            free = x + BOX + GAP
-    return places
+        for item in sorted(rows[at], key=wanted.__getitem__):
+            if isinstance(item, tuple):
+                place = Place(max(free, wanted[item]), GAP + at * ROW)
+                bends[item] = place
+                free = place.x + GAP
+            else:
+                place = Place(max(free, wanted[item] - BOX / 2), GAP + at * ROW)
+                places[item] = place
+                free = place.x + BOX + GAP
+    return places, bends
 
 
-def _middle(node: fx.Node, places: Mapping[fx.Node, Place]) -> float:
-    above = [places[given].x for given in node.all_input_nodes if given in places]
-    return sum(above) / len(above) if above else 0.0
+def _middle(item: Item, places: Mapping[fx.Node, Place], bends: Bends) -> float:
+    """Where the middle of a box, or a line, is best in its row."""
+    if isinstance(item, tuple):
+        source, at = item
+        above = bends.get((source, at - 1))
+        return above.x if above is not None else places[source].x + BOX + GAP / 2
+    above_it = [places[given].x + BOX / 2 for given in item.all_input_nodes if given in places]
+    return sum(above_it) / len(above_it) if above_it else 0.0
+
+
+def _between(
+    source: fx.Node, target: fx.Node, bends: Bends, places: Mapping[fx.Node, Place]
+) -> list[Place]:
+    """Where the line from one box to another passes the rows between."""
+    first, last = places[source].y, places[target].y
+    passed = [place for (node, _), place in bends.items() if node is source]
+    return [place for place in passed if first < place.y < last]
 
 
 def _colours(labels: object) -> dict[str, str]:
@@ -175,11 +204,20 @@ def _shape(node: fx.Node) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
 
 
-def _edge(source: Place, target: Place) -> str:
-    x1, y1, x2, y2 = source.x + BOX / 2, source.y + HEIGHT, target.x + BOX / 2, target.y
-    bend = max(ROW / 3, (y2 - y1) / 3)
-    return (f'<path d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} '
-            f'{x2:.0f},{y2:.0f}" fill="none" stroke="#999999"/>')  # fmt: skip
+def _edge(source: Place, target: Place, between: list[Place]) -> str:
+    """A line from the one box to the other, straight down beside the boxes of each row between."""
+    x, y = source.x + BOX / 2, source.y + HEIGHT
+    path = f"M{x:.0f},{y:.0f}"
+    for place in between:
+        path += _curve(x, y, place.x, place.y) + f" L{place.x:.0f},{place.y + HEIGHT:.0f}"
+        x, y = place.x, place.y + HEIGHT
+    path += _curve(x, y, target.x + BOX / 2, target.y)
+    return f'<path d="{path}" fill="none" stroke="#999999"/>'
+
+
+def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+    bend = (y2 - y1) / 2
+    return f" C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"
 
 
 def _legend(colours: Mapping[str, str], top: float) -> list[str]:

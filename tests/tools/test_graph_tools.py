@@ -7,6 +7,7 @@ import doctest
 import importlib
 import pickle
 import random
+import re
 import xml.dom.minidom
 from collections.abc import Callable
 from pathlib import Path
@@ -123,7 +124,7 @@ class TestDraw:
         text = tools.draw(graph, tmp_path / "net.svg").read_text()
         boxes = xml.dom.minidom.parseString(text).getElementsByTagName("rect")
         shown = [node for node in graph.graph.nodes if node.op != "get_attr"]
-        assert len(boxes) == len(shown) + len(set(tools.modules_of(graph.graph).values()))
+        assert len(boxes) == len(shown) + len({*tools.modules_of(graph.graph).values()} - {""})
         assert "float32[2, 8, 6, 6]" in text
 
     def test_boxes_of_a_row_do_not_overlap(self) -> None:
@@ -135,6 +136,33 @@ class TestDraw:
         places = sorted((float(b.getAttribute("y")), float(b.getAttribute("x"))) for b in boxes)
         for (row, x), (next_row, next_x) in zip(places, places[1:]):
             assert row != next_row or next_x - x >= 150
+
+    def test_no_line_passes_a_box(self) -> None:
+        def f(x: Any) -> Any:
+            a = x.sin()
+            b = a.cos().tanh() + a
+            return [b.exp() + x, b.neg().abs() + a, a.sum()]
+
+        text = tools.to_svg(graph_of(f, torch.ones(2)))
+        boxes = [[float(v) for v in row] for row in re.findall(
+            r'<rect x="(\d+)" y="(\d+)" width="(150)" height="(34)"', text)]
+        turns = 0
+        for path in re.findall(r'<path d="([^"]*)"', text):
+            points = [(float(x), float(y)) for x, y in re.findall(r"(-?\d+),(-?\d+)", path)]
+            assert len(boxes) and all(
+                not (x < px < x + w and y < py < y + h) for px, py in points for x, y, w, h in boxes)
+            for px, py in re.findall(r"L(\d+),(\d+)", path):  # straight down, beside the boxes
+                turns += 1
+                assert all(not (x < float(px) < x + w) for x, y, w, h in boxes if y + h == float(py))
+        assert turns > 3
+
+    def test_what_has_no_module_has_no_colour(self) -> None:
+        graph = graph_of(network(), IMAGES)
+        found = tools.modules_of(graph.graph)
+        assert any(found.values()) and not all(found.values())
+        for node, label in found.items():
+            weights = any(given.op == "get_attr" for given in node.all_input_nodes)
+            assert bool(label) is (weights or node.op == "call_module"), node
 
     def test_labels_and_pages(self, tmp_path: Path) -> None:
         graph = graph_of(lambda x: x.sin().cos(), torch.ones(2))
