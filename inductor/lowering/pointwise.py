@@ -18,7 +18,7 @@ from inductor.ir.extent import Real, hint_of
 from inductor.ir.index import constant
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.registry import Call, lowering
-from inductor.lowering.tensor import Indices, Tensor, compute_dtype, fits
+from inductor.lowering.tensor import HALVES, Indices, Tensor, compute_dtype, fits
 
 aten = torch.ops.aten
 Scalar = bool | int | float
@@ -141,7 +141,7 @@ def _has_axes(operand: Any) -> bool:
 
 
 def _is_half_tensor(operand: Any) -> bool:
-    return _has_axes(operand) and operand.dtype in (torch.float16, torch.bfloat16)
+    return _has_axes(operand) and operand.dtype in HALVES
 
 
 def is_odd(dtype: torch.dtype) -> bool:
@@ -220,6 +220,7 @@ def _enter_binary(name: str, op: str, kind: Kind, cost: int) -> None:
         if op in ("remainder", "fmod") and dtype_kind(dtype) == "i" and not _divides(y, dtype):
             return call.refuse("integer division by a number that may be zero")
         rounds = op in ("remainder", "fmod", "atan2") and _is_alone(x, y)
+        rounds = rounds or op == "hypot" and _on_cpu_alone(call, x, y)
         return pointwise(call, [x, y], _row(op), dtype, cost, rounds)
 
 
@@ -227,6 +228,12 @@ def _is_alone(x: Any, y: Any) -> bool:
     """Whether one of them is a number, or a tensor of one without axes: promotion leaves the
     dtype to the other."""
     return not (_has_axes(x) and _has_axes(y))
+
+
+def _on_cpu_alone(call: Call, x: Any, y: Any) -> bool:
+    """Where ATen's kernels on a CPU round a number beside half precision; those of a GPU, and those
+    of products and quotients, do not."""
+    return call.builder.device.type == "cpu" and _is_alone(x, y)
 
 
 def _enter_comparison(name: str) -> None:
@@ -258,9 +265,17 @@ def add(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
         if alpha != 1:
             return call.refuse("add of bool with alpha")
         return pointwise(call, [x, y], _row("bitwise_or"), dtype)
+    return _sum(call, "add", x, y, alpha, dtype)
+
+
+def _sum(call: Call, name: str, x: Any, y: Any, alpha: Scalar, dtype: torch.dtype) -> Any:
+    rounds = _on_cpu_alone(call, x, y)
     if alpha == 1:
-        return pointwise(call, [x, y], _row("add"), dtype)
-    return pointwise(call, [x, y], _scaled("add", alpha, dtype), dtype, 2)
+        return pointwise(call, [x, y], _row(name), dtype, rounds=rounds)
+    half = call.result.dtype
+    if call.builder.device.type == "cpu" and half in HALVES and type(alpha) in (int, float):
+        alpha = float(torch.tensor(alpha, dtype=half, device="cpu"))
+    return pointwise(call, [x, y], _scaled(name, alpha, dtype), dtype, 2, rounds)
 
 
 def _scaled(name: str, alpha: Scalar, dtype: torch.dtype) -> Function:
@@ -273,10 +288,7 @@ def _scaled(name: str, alpha: Scalar, dtype: torch.dtype) -> Function:
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
 def sub(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
-    dtype = promoted([x, y])
-    if alpha == 1:
-        return pointwise(call, [x, y], _row("sub"), dtype)
-    return pointwise(call, [x, y], _scaled("sub", alpha, dtype), dtype, 2)
+    return _sum(call, "sub", x, y, alpha, promoted([x, y]))
 
 
 @lowering(aten.rsub.Scalar, aten.rsub.Tensor)
@@ -332,7 +344,8 @@ def pow_scalar(call: Call, x: Tensor, exponent: Scalar) -> Any:
         return pointwise(call, [x], special[float(exponent)], dtype, 2)
     if dtype_kind(dtype) != "f":
         return call.refuse("power of integers")
-    return pointwise(call, [x, exponent], _row("pow"), dtype, 2 * DEAR)
+    rounds = _on_cpu_alone(call, x, exponent)
+    return pointwise(call, [x, exponent], _row("pow"), dtype, 2 * DEAR, rounds)
 
 
 @lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar)
@@ -340,7 +353,8 @@ def pow_tensor(call: Call, x: Any, exponent: Any) -> Any:
     dtype = promoted([x, exponent])
     if dtype_kind(dtype) != "f":
         return call.refuse("power of integers")
-    return pointwise(call, [x, exponent], _row("pow"), dtype, 2 * DEAR)
+    rounds = _on_cpu_alone(call, x, exponent)
+    return pointwise(call, [x, exponent], _row("pow"), dtype, 2 * DEAR, rounds)
 
 
 @lowering(aten.abs.default)

@@ -119,6 +119,10 @@ def main() -> int:
         "--writes", action="store_const", dest="rows", const="writes",
         help="writes through views, inputs that share memory, tensors made piece by piece",
     )
+    parser.add_argument(
+        "--decisions", action="store_const", dest="rows", const="decisions",
+        help="computed values that something is decided by: comparisons, places, sorting, pooling, rounding",
+    )
     parser.add_argument("--one", action="store_true", help="run the seed's program in this process")
     options = parser.parse_args()
     torch.set_default_device(options.device)

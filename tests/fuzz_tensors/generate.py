@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tests.fuzz_tensors.decisions import DECISIONS
+from tests.fuzz_tensors.decisions import HELPERS as DECIDERS
 from tests.fuzz_tensors.inputs import make_inputs
 from tests.fuzz_tensors.nested import HELPERS, NESTED
 from tests.fuzz_tensors.operations import TABLE
@@ -39,29 +41,34 @@ AROUND = (PLAIN,) * 6 + (
 WITHIN = ("torch.no_grad()", "torch.enable_grad()", "torch.autocast('cpu', torch.bfloat16)", "torch.inference_mode()")
 EXTENTS = (1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33)
 LONGER = (4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 33)
+ROWS = (5, 8, 9, 13, 16, 17, 18, 21, 33, 40)
+HALVES = ("float32", "float32", "float32", "bfloat16", "float16")
 LIMIT = 3000
-TABLES: dict[str, tuple[Any, ...]] = {"plain": TABLE, "nested": TABLE + NESTED, "windows": WINDOWS, "writes": WRITES}
+TABLES: dict[str, tuple[Any, ...]] = {"plain": TABLE, "nested": TABLE + NESTED, "windows": WINDOWS, "writes": WRITES, "decisions": DECISIONS}
 HOLE = re.compile(r"{(\w+)}")
 SCOPE: dict[str, Any] = {"torch": torch, "F": F, "contextlib": contextlib, "math": math}
-SCOPE.update({helper.__name__: helper for helper in (*HELPERS, *WRITERS)})
+SCOPE.update({helper.__name__: helper for helper in (*HELPERS, *WRITERS, *DECIDERS)})
 Pool = dict[str, torch.Tensor]
 
 
 def generate(seed: int, rows: str = "plain") -> Program:
     """rows: a key of TABLES. With "windows", sizes are longer, and more of them open; with "writes", more inputs
-    share memory."""
+    share memory; with "decisions", rows are long enough for vectors, and more numbers are of half precision."""
     rng = random.Random(seed)
-    inputs = _inputs(rng, 0.4, MANY_ALIASES) if rows == "writes" else _inputs(rng, 0.1, ALIASES)
+    inputs = _inputs(rng, 0.4, MANY_ALIASES) if rows == "writes" else _inputs(rng, 0.1, ALIASES, rows == "decisions")
     around = rng.choice(AROUND)
     windows = rows == "windows"
     dynamic = rng.choice((None, True) if windows else (None, None, False, True))
     count = 1 if dynamic is False else rng.choice((2, 3) if windows else (1, 1, 2, 3))
-    sizes = tuple(_sizes(rng, LONGER if windows else EXTENTS) for _ in range(count))
+    extents = LONGER if windows else ROWS if rows == "decisions" else EXTENTS
+    sizes = tuple(_sizes(rng, extents) for _ in range(count))
     empty = Program(seed, inputs, (), (), around, (0, 0, ""), dynamic, sizes)
     pool: Pool = dict(zip((i.name for i in inputs), make_inputs(empty, 0).values, strict=True))
-    statements = _statements(rng, pool, around, TABLES[rows])
+    deciding = rows == "decisions"
+    statements = _statements(rng, pool, around, TABLES[rows], rng.randint(3, 8 if deciding else 15))
     made = [name for s in statements for name in s.targets]
-    kept = sorted({*made[-1:], *rng.sample([*made, *(i.name for i in inputs)], rng.randint(1, 3))})
+    known = [*made, *(i.name for i in inputs)]
+    kept = sorted({*made[-1:], *rng.sample(known, min(rng.randint(1, 6 if deciding else 3), len(known)))})
     within = (0, 0, "")
     if rng.random() < 0.15:
         first = rng.randrange(len(statements) + 1)
@@ -75,26 +82,29 @@ def _sizes(rng: random.Random, extents: tuple[int, ...]) -> tuple[int, int, int]
     return rng.choice(extents), rng.choice(extents), rng.choice(extents)
 
 
-def _inputs(rng: random.Random, shared: float, aliases: Sequence[str]) -> tuple[Input, ...]:
+def _inputs(rng: random.Random, shared: float, aliases: Sequence[str], real: bool = False) -> tuple[Input, ...]:
+    """real: no integers, and mostly normal numbers with gradients."""
     inputs: list[Input] = []
-    base = [rng.choice(("a", "b", "c", "a", "b", 1)) for _ in range(rng.randint(1, 3))]
+    base = [rng.choice(("a", "b", "c", "a", "b", 1)) for _ in range(rng.randint(2 if real else 1, 3))]
     for n in range(rng.randint(1, 4)):
         shape = rng.choice((base, base, base[-1:], [1, *base[1:]], base[:-1] + [1], [], base[::-1]))
-        dtype = rng.choice(FLOATS if rng.random() < 0.65 else OTHERS)
+        dtype = rng.choice(HALVES if real else FLOATS if rng.random() < 0.65 else OTHERS)
         values = rng.choice(("normal", "normal", "normal", "ties", "special"))
         layout, grad, of = rng.choice(LAYOUTS), "", ""
         if dtype in FLOATS:
-            grad = rng.choice(("", "", "leaf", "computed"))
+            grad = rng.choice(("", "leaf", "leaf", "computed") if real else ("", "", "leaf", "computed"))
         if n and rng.random() < shared:
             of, layout, grad = rng.choice(inputs).name, rng.choice(aliases), ""
         inputs.append(Input(f"v{n}", tuple(shape), dtype, layout, values, grad, of))
     return tuple(inputs)
 
 
-def _statements(rng: random.Random, pool: Pool, around: str, table: tuple[Any, ...]) -> list[Statement]:
+def _statements(
+    rng: random.Random, pool: Pool, around: str, table: tuple[Any, ...], wanted: int
+) -> list[Statement]:
     """Statements that run on these tensors, which they add to and change."""
     found: list[Statement] = []
-    wanted, number = rng.randint(3, 15), len(pool)
+    number = len(pool)
     for _ in range(400):
         if len(found) == wanted:
             break
