@@ -161,12 +161,16 @@ _FLOORDIV_INTEGERS = _each(
   T quotient = k_truncdiv(a, b);
   return (T)(quotient - ((T)((u64)quotient * (u64)b) != a && (a < 0) != (b < 0)));
 }""",
-) + "K_INLINE u8 k_floordiv(u8 a, u8 b) { return (u8)(a / b); }\n"
+) + "K_INLINE u8 k_floordiv(u8 a, u8 b) { return k_truncdiv(a, b); }\n"
 
-# -1 as divisor: the least integer divided by it traps
+# -1 as divisor: the least integer divided by it traps. So does 0 as divisor, which lanes have that
+# lie beyond the end of a loop.
 _TRUNCDIV = (
-    _signed("K_INLINE T k_truncdiv(T a, T b) { return b == -1 ? (T)(0 - (U)a) : (T)(a / b); }")
-    + "K_INLINE u8 k_truncdiv(u8 a, u8 b) { return (u8)(a / b); }\n"
+    _signed(
+        "K_INLINE T k_truncdiv(T a, T b) "
+        "{ return b == -1 ? (T)(0 - (U)a) : (T)(a / (b == 0 ? (T)1 : b)); }"
+    )
+    + "K_INLINE u8 k_truncdiv(u8 a, u8 b) { return (u8)(a / (b == 0 ? 1 : b)); }\n"
 )
 
 _REMAINDER = _each(
@@ -181,14 +185,14 @@ _REMAINDER = _each(
   T rest = k_fmod(a, b);
   return rest != 0 && ((b < 0) != (rest < 0)) ? (T)(rest + b) : rest;
 }""",
-) + "K_INLINE u8 k_remainder(u8 a, u8 b) { return (u8)(a % b); }\n"
+) + "K_INLINE u8 k_remainder(u8 a, u8 b) { return k_fmod(a, b); }\n"
 
 FMOD_INTEGERS = (
     _each(
         _INTEGERS[:4],
-        "K_INLINE T k_fmod(T a, T b) { return b == -1 ? (T)0 : (T)(a % b); }",
+        "K_INLINE T k_fmod(T a, T b) { return b == -1 ? (T)0 : (T)(a % (b == 0 ? (T)1 : b)); }",
     )
-    + "K_INLINE u8 k_fmod(u8 a, u8 b) { return (u8)(a % b); }\n"
+    + "K_INLINE u8 k_fmod(u8 a, u8 b) { return (u8)(a % (b == 0 ? 1 : b)); }\n"
 )
 
 _POW_INTEGERS = """\

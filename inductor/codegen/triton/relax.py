@@ -4,6 +4,9 @@ In: the stages of a launch. Out: the same, in which float32 operations that lead
 float16 and bfloat16 values go by the names of `RELAXED`: the device's own approximations, which are
 some hundred times as exact as the rounding that follows. What is compared, before or after that
 rounding, used as an index, or stored in float32 is computed as eager does.
+
+A value that leads to both is computed both ways: what is rounded has the bits that it would have in
+a kernel without the other use, which may compute it again. Reductions are made once, then exactly.
 """
 
 from __future__ import annotations
@@ -45,9 +48,9 @@ def relax_stages(
     exact: set[str] = set()  # locals that a later stage wants as they are
     found = []
     for stage in reversed(stages):
-        free = _free(stage, own, exact)
-        exact |= _wanted(stage, own, free)
-        found.append(_relaxed(stage, free))
+        wants = _wants(stage, own, exact)
+        exact |= _wanted(stage, own, wants)
+        found.append(_relaxed(*_doubled(stage, wants, own, exact)))
     maxima: set[str] = set()
     return tuple(_with_sums_of_exp(stage, maxima) for stage in reversed(found))
 
@@ -59,15 +62,15 @@ def rounded_parts(launches: Sequence[Launch], parts: Collection[str]) -> frozens
     for launch in reversed(launches):
         own = {local.name for local in launch.locals}.union(parts)
         for stage in reversed(launch.stages):
-            exact |= _wanted(stage, own, _free(stage, own, exact))
+            exact |= _wanted(stage, own, _wants(stage, own, exact))
     return frozenset(parts) - exact
 
 
-def _wanted(stage: Stage, own: Collection[str], free: Sequence[bool]) -> set[str]:
+def _wanted(stage: Stage, own: Collection[str], wants: Sequence[set[bool]]) -> set[str]:
     """The buffers of `own` that the stage reads and wants as they are."""
     return {
         op.buffer for position, op in enumerate(stage.ops)
-        if op.name == "load" and op.buffer in own and not free[position]
+        if op.name == "load" and op.buffer in own and False in wants[position]
     }  # fmt: skip
 
 
@@ -97,14 +100,53 @@ def _with_sums_of_exp(stage: Stage, maxima: set[str]) -> Stage:
     return replace(stage, ops=tuple(ops))
 
 
-def _free(stage: Stage, own: Collection[str], exact: Collection[str]) -> list[bool]:
-    """For each op, whether all that is made of it is rounded to half precision."""
-    free = [True] * len(stage.ops)
+def _wants(stage: Stage, own: Collection[str], exact: Collection[str]) -> list[set[bool]]:
+    """For each op, in which ways it is wanted: True where all that is made of it is rounded to half
+    precision, False where it is wanted as it is."""
+    wants: list[set[bool]] = [set() for _ in stage.ops]
     for position in range(len(stage.ops) - 1, -1, -1):
         op = stage.ops[position]
+        wants[position] = wants[position] or {True}
+        if op.name == "reduction" and False in wants[position]:
+            wants[position] = {False}
         for at, arg in enumerate(op.args):
-            free[arg] = free[arg] and _frees(op, at, free[position], own, exact)
-    return free
+            wants[arg] |= {_frees(op, at, free, own, exact) for free in wants[position]}
+    return wants
+
+
+def _doubled(
+    stage: Stage, wants: Sequence[set[bool]], own: Collection[str], exact: Collection[str]
+) -> tuple[Stage, list[bool], dict[int, int]]:
+    """The stage with an op for each way in which one is wanted; for each op whether all that is
+    made of it is rounded; and the exact op for each that is its like in the other way."""
+    ops: list[Op] = []
+    free: list[bool] = []
+    twins: dict[int, int] = {}
+    place: dict[tuple[int, bool], int] = {}
+    for position, op in enumerate(stage.ops):
+        for way in sorted(wants[position]):
+            ways = [_frees(op, at, way, own, exact) for at in range(len(op.args))]
+            args = tuple(place[pair] for pair in zip(op.args, ways, strict=True))
+            if way and len(wants[position]) == 2:
+                twins[len(ops)] = place[position, False]
+            place[position, way] = len(ops)
+            if op.name == "reduction":
+                place[position, True] = len(ops)
+            ops.append(replace(op, args=args))
+            free.append(way)
+    return replace(stage, ops=tuple(ops)), free, twins
+
+
+def _without_likes(ops: Sequence[Op], twins: Mapping[int, int]) -> list[Op]:
+    """The ops where nobody uses one that computes what its twin does."""
+    same = list(range(len(ops)))
+    found: list[Op] = []
+    for position, op in enumerate(ops):
+        found.append(replace(op, args=tuple(same[arg] for arg in op.args)))
+        twin = twins.get(position)
+        if twin is not None and found[position] == found[twin]:
+            same[position] = twin
+    return found
 
 
 def _frees(
@@ -120,7 +162,7 @@ def _frees(
     return free and op.name in KEEPING and not (op.name == "where" and at == 0)
 
 
-def _relaxed(stage: Stage, free: Sequence[bool]) -> Stage:
+def _relaxed(stage: Stage, free: Sequence[bool], twins: Mapping[int, int]) -> Stage:
     ops = list(stage.ops)
     uses = Counter(arg for op in ops for arg in op.args)
     for position, op in enumerate(stage.ops):
@@ -132,7 +174,7 @@ def _relaxed(stage: Stage, free: Sequence[bool]) -> Stage:
             ops[position] = replace(op, name=f"{PREFIX}silu", args=op.args[:1])
         elif op.name in RELAXED:
             ops[position] = replace(op, name=f"{PREFIX}{op.name}")
-    return replace(stage, ops=drop_dead(ops))
+    return replace(stage, ops=drop_dead(_without_likes(ops, twins) if twins else ops))
 
 
 def _relax_product(ops: list[Op], position: int, uses: Mapping[int, int]) -> None:

@@ -124,6 +124,22 @@ def test_parts_of_sums_are_as_exact_as_their_result(dtype, relaxed) -> None:
     assert "k_quick_silu" not in print_kernel(kernel, lowered.graph.layouts()).sources[0].text
 
 
+def test_what_is_rounded_does_not_depend_on_another_use() -> None:
+    """Rounded to half precision, a value is the device's approximation; in float32 it is exact."""
+    def text_of(function) -> str:
+        lowered = lower_graph(capture(function, [torch.randn(64, 300).half()], mode="fake"))
+        (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+        return print_kernel(kernel, lowered.graph.layouts()).sources[0].text
+
+    rounded, exact = "tl.exp2(", "libdevice.exp("
+    text = text_of(lambda x: x.exp())
+    assert rounded in text and exact not in text
+    text = text_of(lambda x: (x.exp(), x.exp().cos()))
+    assert text.count(rounded) == 1 and text.count(exact) == 1
+    text = text_of(lambda x: (x.exp().sum(1), x.exp().sum(1, dtype=torch.float32)))
+    assert exact in text and rounded not in text
+
+
 def test_even_rows_move_sixteen_bytes_at_a_time(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(configs, "ROW_LENGTHS", (2048,))
     lowered = lower_graph(capture(lambda x: x.softmax(-1), [torch.randn(3000, 40)]))
