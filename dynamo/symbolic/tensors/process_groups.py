@@ -41,7 +41,8 @@ def register(kind: Any, name: str, function: Any, called: bool) -> None:
 def register_all() -> None:
     kind: Any = torch.distributed.ProcessGroup
     for name in METHODS:
-        register(kind, name, getattr(kind, name), called=True)
+        method = getattr(kind, name)  # torch 2.11: pybind11's wrapper, which has no hash
+        register(kind, name, getattr(method, "__func__", method), called=True)
     for name in PROPERTIES:
         register(kind, name, getattr(kind, name).fget, called=False)
 
