@@ -13,7 +13,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.python import dict_iterators, generators, iterators
 from dynamo.symbolic.python.binders import is_settled
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.lists import DEQUE_ITERATOR, DequeVar, ListVar, TupleVar
+from dynamo.symbolic.python.lists import DequeVar, ListVar, TupleVar
 
 STRICT_ZIP = functools.partial(zip, strict=True)
 
@@ -88,8 +88,8 @@ def iterate_again(container: Any, part: str, count: int, backwards: bool) -> Any
     return advance(reversed(view) if backwards else iter(view), count)
 
 
-def iterate_deque(container: Any, count: int, backwards: bool) -> Any:
-    return advance(reversed(container) if backwards else iter(container), count)
+def iterate_back(container: Any, count: int) -> Any:
+    return advance(reversed(container), count)
 
 
 def iterate_set(container: Any, items: list[Any]) -> Any:
@@ -136,8 +136,7 @@ def live_iterator(rebuilder: Rebuilder, var: iterators.LiveIteratorVar) -> None:
         if var.size() != var.expected:
             raise Break("container_changed_in_loop", repr(var.owner))
         rebuilder.expect_filled(var.owner)
-        backwards = var.kind is not DEQUE_ITERATOR
-        rebuilder.call_const(iterate_deque, var.owner, var.position, backwards)
+        rebuilder.call_const(iterate_back, var.owner, var.position)
         return
     rebuilder.emitter.start_call_const(iter)
     rebuilder.build("BUILD_LIST", var.remaining())

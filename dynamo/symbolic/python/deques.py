@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import collections
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.table import NONE, rule
+from dynamo.symbolic.core.table import NONE, first_rule, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.containers import changed, find
 from dynamo.symbolic.python.equality import is_or_equals
-from dynamo.symbolic.python.iteration import each_item, each_of
+from dynamo.symbolic.python.iteration import each_item, each_of, integer
+from dynamo.symbolic.python.iterators import LiveIteratorVar
 from dynamo.symbolic.python.lists import DequeVar
+
+BACKWARDS: type = type(reversed(collections.deque()))
 
 
 @rule([collections.deque])
@@ -70,17 +75,21 @@ def deque_extend_left(tx: Frame, var: DequeVar, items: Var) -> Var:
     return NONE
 
 
-def at(tx: Frame, index: Var) -> int:
-    """A known index."""
-    position = tx.trace.as_index(tx, index)
-    if position is None:
-        raise Break("index_unknown", repr(index))
-    return position
+@first_rule(reversed, DequeVar)
+def reverse_iterator(tx: Frame, var: DequeVar) -> Var:
+    return LiveIteratorVar(BACKWARDS, var, lambda: var.changes, list(reversed(var.items)))
+
+
+def place(tx: Frame, index: Var) -> int:
+    """A known number that is not too large for a place."""
+    value = integer(tx, index)
+    tx.trace.run_real(lambda: [0].insert(value, 0))
+    return value
 
 
 @rule(collections.deque.rotate, DequeVar)
 def rotate(tx: Frame, var: DequeVar, steps: Var = ConstVar(1)) -> Var:  # noqa: B008
-    count = at(tx, steps)
+    count = place(tx, steps)
     if len(var.items) > 1:
         values = changed(tx, var)
         count %= len(values)
@@ -104,7 +113,7 @@ def reverse(tx: Frame, var: DequeVar) -> Var:
 
 @rule(collections.deque.insert, DequeVar)
 def insert(tx: Frame, var: DequeVar, index: Var, item: Var) -> Var:
-    position = at(tx, index)
+    position = place(tx, index)
     if var.limit is not None and len(var.items) >= var.limit:
         tx.trace.raise_exception(IndexError, "deque already at its maximum size")
     changed(tx, var).insert(position, item)
@@ -114,19 +123,36 @@ def insert(tx: Frame, var: DequeVar, index: Var, item: Var) -> Var:
 @rule(collections.deque.remove, DequeVar)
 def remove(tx: Frame, var: DequeVar, item: Var) -> Var:
     before = var.changes
-    index = find(tx, var, item)
-    if index is None or before != var.changes:  # Python has other errors in each version
+    found = find(tx, var, item)
+    if before != var.changes:  # Python has other errors in each version
         raise Break("call_of_unknown_function", f"{var!r}.remove({item!r})")
-    del changed(tx, var)[index]
+    if found is None:
+        raise_as_real(tx, lambda real, value: real.remove(value), item)
+    del changed(tx, var)[found]
     return NONE
 
 
 @rule(collections.deque.index, DequeVar)
-def index_of(tx: Frame, var: DequeVar, item: Var) -> Var:
-    for index, other in enumerate(each_of(tx, var.iterate(tx))):
-        if is_or_equals(tx, other, item):
-            return ConstVar(index)
-    raise Break("call_of_unknown_function", f"{var!r}.index({item!r})")
+def index_of(
+    tx: Frame, var: DequeVar, item: Var, start: Var = ConstVar(0), stop: Var = NONE  # noqa: B008
+) -> Var:
+    last = None if stop is NONE else integer(tx, stop)
+    places = range(len(var.items))[slice(integer(tx, start), last)]
+    for at, other in enumerate(each_of(tx, var.iterate(tx))):
+        if at in places and is_or_equals(tx, other, item):
+            return ConstVar(at)
+    return raise_as_real(tx, lambda real, value: real.index(value), item)
+
+
+def raise_as_real(tx: Frame, search: Callable[[Any, Any], Any], item: Var) -> Any:
+    """The error of what is not found, in the words of this Python."""
+    value = item.as_constant()
+    tx.trace.run_real(lambda: search(collections.deque(), value))
+
+
+@first_rule(operator.contains, DequeVar)
+def contains(tx: Frame, var: DequeVar, item: Var) -> Var:
+    return ConstVar(any(is_or_equals(tx, each, item) for each in each_of(tx, var.iterate(tx))))
 
 
 @rule(collections.deque.count, DequeVar)

@@ -20,6 +20,8 @@ from dynamo.symbolic.python.raising import as_exception, make_exception
 # Code of a generator function that is traced in place of an iterator of C code -> the callable that
 # makes the real one.
 ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
+# Of these: iterators that read the same iterator as others do; no call makes such a one again.
+SHARING: set[types.CodeType] = set()
 
 
 class GeneratorVar(IteratorVar):
@@ -40,7 +42,7 @@ class GeneratorVar(IteratorVar):
         self.maker = ITERATOR_MAKERS.get(frame.code)
         if self.maker is not None:
             self.kind = self.maker if isinstance(self.maker, type) else self.maker.__self__
-        self.started = False
+        self.started = frame.code in SHARING
         self.finished = False
         self.failed = False
         self.running = False

@@ -17,7 +17,7 @@ from typing import Any
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.generators import ITERATOR_MAKERS, GeneratorVar
+from dynamo.symbolic.python.generators import ITERATOR_MAKERS, SHARING, GeneratorVar
 from dynamo.symbolic.python.standins import is_index, run_stand_in
 
 
@@ -221,3 +221,247 @@ def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
     if repeat < 0:
         raise ValueError("repeat argument cannot be negative")
     return _product(*[tuple(iterable) for iterable in iterables], repeat=repeat)
+
+
+# -- groups: an item that was read to see whether its group ends belongs to the next one ---------------
+
+
+class Groups:
+    """Where `groupby` is. value, key: what was read last; value is `Nothing` once it was given.
+    target: the key of the group that is being given; number: which one that is."""
+
+    def __init__(self, iterator: Iterator[Any], function: Any) -> None:
+        self.iterator, self.function, self.number = iterator, function, 0
+        self.value: Any = Nothing
+        self.key: Any = Nothing
+        self.target: Any = Nothing
+
+    def step(self) -> bool:
+        """Reads the next item; False where there is none."""
+        value = next(self.iterator, Nothing)
+        if value is Nothing:
+            return False
+        key = value if self.function is None else self.function(value)
+        self.value, self.key = value, key
+        return True
+
+    def is_inside(self) -> bool:
+        """True where what was read last belongs to the group."""
+        return self.target is self.key or bool(self.target == self.key)
+
+    def group(self, number: int) -> Iterator[Any]:
+        while self.number == number:
+            if self.value is Nothing and not self.step():
+                return
+            if not self.is_inside():
+                return
+            value, self.value = self.value, Nothing
+            yield value
+
+
+def _groupby(iterable: Iterator[Any], key: Any) -> Iterator[Any]:
+    groups = Groups(iterable, key)
+    while True:
+        groups.number += 1
+        while groups.key is Nothing or groups.target is not Nothing and groups.is_inside():
+            if not groups.step():
+                return
+        groups.target = groups.key
+        yield groups.key, groups.group(groups.number)
+
+
+@stands_in(itertools.groupby, generator=_groupby)
+def groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
+    return _groupby(iter(iterable), key)
+
+
+# -- one after another -----------------------------------------------------------------------------
+
+
+def _cycle(iterable: Iterator[Any]) -> Iterator[Any]:
+    seen: list[Any] = []
+    for item in iterable:
+        seen.append(item)
+        yield item
+    while seen:
+        yield from seen
+
+
+@stands_in(itertools.cycle, generator=_cycle)
+def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _cycle(iter(iterable))
+
+
+def _takewhile(predicate: Any, iterable: Iterator[Any]) -> Iterator[Any]:
+    for item in iterable:
+        if not predicate(item):
+            return
+        yield item
+
+
+@stands_in(itertools.takewhile, generator=_takewhile)
+def takewhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _takewhile(predicate, iter(iterable))
+
+
+def _dropwhile(predicate: Any, iterable: Iterator[Any]) -> Iterator[Any]:
+    for item in iterable:
+        if not predicate(item):
+            yield item
+            break
+    yield from iterable
+
+
+@stands_in(itertools.dropwhile, generator=_dropwhile)
+def dropwhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _dropwhile(predicate, iter(iterable))
+
+
+def _filterfalse(function: Any, iterable: Iterator[Any]) -> Iterator[Any]:
+    for item in iterable:
+        if not (item if function is None else function(item)):
+            yield item
+
+
+@stands_in(itertools.filterfalse, generator=_filterfalse)
+def filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _filterfalse(function, iter(iterable))
+
+
+def _starmap(function: Any, iterable: Iterator[Any]) -> Iterator[Any]:
+    for items in iterable:
+        yield function(*items)
+
+
+@stands_in(itertools.starmap, generator=_starmap)
+def starmap(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _starmap(function, iter(iterable))
+
+
+def _compress(data: Iterator[Any], selectors: Iterator[Any]) -> Iterator[Any]:
+    for item in data:
+        selector = next(selectors, Nothing)
+        if selector is Nothing:
+            return
+        if selector:
+            yield item
+
+
+@stands_in(itertools.compress, generator=_compress)
+def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
+    return _compress(iter(data), iter(selectors))
+
+
+def _zip_longest(*iterables: Iterator[Any], fillvalue: Any) -> Iterator[Any]:
+    open_ones = [True] * len(iterables)
+    while any(open_ones):
+        row = []
+        for place, iterator in enumerate(iterables):
+            item = next(iterator, Nothing) if open_ones[place] else Nothing
+            if item is Nothing:
+                open_ones[place] = False
+                if not any(open_ones):
+                    return
+            row.append(fillvalue if item is Nothing else item)
+        yield tuple(row)
+
+
+@stands_in(itertools.zip_longest, generator=_zip_longest)
+def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
+    return _zip_longest(*[iter(iterable) for iterable in iterables], fillvalue=fillvalue)
+
+
+def _tee(iterator: Iterator[Any], seen: list[Any]) -> Iterator[Any]:
+    position = 0
+    while True:
+        if position == len(seen):
+            item = next(iterator, Nothing)
+            if item is Nothing:
+                return
+            seen.append(item)
+        yield seen[position]
+        position += 1
+
+
+# -- choices: positions in a pool, in the order of the positions ---------------------------------------
+
+
+def _combinations(iterable: Any, r: int) -> Iterator[Any]:
+    chosen = list(range(r))
+    while r <= len(iterable):
+        yield tuple([iterable[position] for position in chosen])
+        for place in range(r - 1, -1, -1):
+            if chosen[place] < len(iterable) - r + place:
+                first = chosen[place] + 1
+                chosen[place:] = list(range(first, first + r - place))
+                break
+        else:
+            return
+
+
+@stands_in(itertools.combinations, generator=_combinations, r=is_index)
+def combinations(iterable: Iterable[Any], r: int) -> Iterator[Any]:
+    pool = tuple(iterable)
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _combinations(pool, operator.index(r))
+
+
+def _with_replacement(iterable: Any, r: int) -> Iterator[Any]:
+    chosen = [0] * r
+    while iterable or not r:
+        yield tuple([iterable[position] for position in chosen])
+        for place in range(r - 1, -1, -1):
+            if chosen[place] < len(iterable) - 1:
+                chosen[place:] = [chosen[place] + 1] * (r - place)
+                break
+        else:
+            return
+
+
+@stands_in(itertools.combinations_with_replacement, generator=_with_replacement, r=is_index)
+def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[Any]:
+    pool = tuple(iterable)
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _with_replacement(pool, operator.index(r))
+
+
+def _permutations(iterable: Any, r: int) -> Iterator[Any]:
+    chosen = list(range(r))
+    while r <= len(iterable):
+        yield tuple([iterable[position] for position in chosen])
+        for place in range(r - 1, -1, -1):
+            left = [n for n in range(len(iterable)) if n not in chosen[:place]]
+            later = [n for n in left if n > chosen[place]]
+            if later:
+                left.remove(later[0])
+                chosen[place:] = [later[0], *left[: r - place - 1]]
+                break
+        else:
+            return
+
+
+@stands_in(itertools.permutations, generator=_permutations)
+def permutations(iterable: Iterable[Any], r: Any = None) -> Iterator[Any]:
+    pool = tuple(iterable)
+    if r is not None and not isinstance(r, int):
+        raise TypeError("Expected int as r")
+    if r is not None and r < 0:
+        raise ValueError("r must be non-negative")
+    return _permutations(pool, len(pool) if r is None else operator.index(r))
+
+
+@stands_in(itertools.tee, generator=_tee, n=is_index)
+def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    if n < 0:
+        raise ValueError("n must be >= 0")
+    iterator: Iterator[Any] = iter(iterable)
+    seen: list[Any] = []
+    return tuple([_tee(iterator, seen) for _ in range(n)])
+
+
+for _code, _made in ((_tee.__code__, itertools.tee([])[0]),
+                     (Groups.group.__code__, next(itertools.groupby([0]))[1])):
+    ITERATOR_MAKERS[_code] = type(_made)
+    SHARING.add(_code)
