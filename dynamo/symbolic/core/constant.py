@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from dynamo.base.errors import Break
 from dynamo.base.words import shown
@@ -187,7 +188,7 @@ def wrap_match(trace: Evaluation, value: re.Match[Any], source: Source | None) -
     return ConstVar(value, source, trace)
 
 
-@wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType, re.Pattern)
+@wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType, re.Pattern, TorchVersion)
 def wrap_constant(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """Numbers, strings, None, dtypes, devices, layouts, regular expressions."""
     if type(value) in (int, float):

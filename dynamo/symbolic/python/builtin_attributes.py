@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import CallSource, ObjectSource
+from dynamo.guards.sources import AttrSource, CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import (
@@ -33,7 +33,7 @@ from dynamo.symbolic.python.binders import is_settled
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.construction import Construction
 from dynamo.symbolic.python.exceptions import ExceptionVar, read_attribute
-from dynamo.symbolic.python.lists import TupleVar
+from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.objects import HEAP_TYPE, ObjectVar
 from dynamo.symbolic.python.sameness import guarded_type
 from dynamo.symbolic.python.supers import SuperVar
@@ -199,6 +199,18 @@ def has_flag(tx: Frame, var: Var, kind: type) -> bool:
 TENSOR_TYPE = type(torch.FloatTensor)
 KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
                           "torch.autograd.variable", "_py_abc"})
+
+
+@rule(type.__subclasses__, ClassVar)
+def subclasses(tx: Frame, cls: ClassVar) -> Var:
+    """Those that there are now; the next call looks again."""
+    told = CallSource(AttrSource(cls.source or ObjectSource(cls.cls, "class"), "__subclasses__"))
+    return ListVar(tx.trace.wrap(type.__subclasses__(cls.cls), told).unpack(tx))
+
+
+@rule(type.mro, ClassVar)
+def order_of_bases(tx: Frame, cls: ClassVar) -> Var:
+    return ListVar(cls.get_attr(tx, "__mro__").unpack(tx))
 
 
 @rule([issubclass])

@@ -21,8 +21,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from dynamo.base.errors import Break
 from dynamo.base.words import shown
-from dynamo.guards.sources import Source
+from dynamo.guards.sources import ObjectSource, Source
 from dynamo.symbolic.core import table
+from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import (
     base_of,
@@ -35,6 +36,7 @@ from dynamo.symbolic.core.lookup import (
     told_name,
 )
 from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python import decided
@@ -177,6 +179,22 @@ def is_made_by_object(cls: type) -> bool:
         if new is not None and not isinstance(new, types.FunctionType | staticmethod):
             return new is object.__new__
     return True
+
+
+@rule(collections.namedtuple)
+def make_named_tuple(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+    """A class of tuples, which this trace makes once."""
+    kwargs.setdefault("module", ConstVar(tx.globals.get("__name__", "__main__")))
+    try:
+        values = [table.plain_value(arg) for arg in args]
+        keywords = {name: table.plain_value(arg) for name, arg in kwargs.items()}
+    except Break as reason:
+        if reason.code != "not_a_constant":
+            raise
+        return None
+    made = tx.trace.run_real(lambda: collections.namedtuple(*values, **keywords))
+    tx.trace.state(Unguarded).refuse("it keeps a class that it has made")
+    return tx.trace.wrap(made, ObjectSource(made, made.__name__))
 
 
 @rule([builtins.__build_class__, type.__new__, collections.namedtuple, typing.NamedTuple,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import torch
 
@@ -10,11 +11,14 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule, rule
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.functions import BuiltinVar
+from dynamo.symbolic.python.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, TupleVar
+from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.python_modules import PythonModuleVar
 from dynamo.symbolic.python.sized import is_iterable
 
 
@@ -58,6 +62,40 @@ def text_of_builtin(tx: Frame, var: BuiltinVar) -> Var | None:
     if is_function and isinstance(value.__self__, types.ModuleType):
         return ConstVar(repr(value))
     return None
+
+
+@rule([repr, str, format], (FunctionVar, MethodVar, ObjectVar, PythonModuleVar, BuiltinVar))
+def text_with_address(tx: Frame, var: Var, *rest: Var) -> Var | None:
+    """Of what shows where it lies, or a file, and was there before: the same for this process."""
+    if any(spec.as_constant() != "" for spec in rest):
+        return None
+    real = shown_object(tx, var)
+    if real is None:
+        return None
+    tx.trace.state(Unguarded).refuse("it keeps a text with an address")
+    return ConstVar(repr(real))
+
+
+def shown_object(tx: Frame, var: Var) -> Any:
+    """The real object, guarded to be the same, where its text is no affair of the program's."""
+    if isinstance(var, PythonModuleVar):
+        return None if var.written else var.module
+    if isinstance(var, BuiltinVar):
+        return var.value if isinstance(var.value, types.BuiltinFunctionType) else None
+    if isinstance(var, MethodVar):
+        parts = [shown_object(tx, part) for part in (var.function, var.receiver)]
+        is_plain = isinstance(var.function, FunctionVar) and None not in parts
+        return types.MethodType(*parts) if is_plain else None
+    if isinstance(var, ObjectVar):
+        finder = tx.trace.attributes.find_special
+        names = {"__repr__": object.__repr__, "__str__": object.__str__}
+        if any(finder(var.python_type(), name) is not kind for name, kind in names.items()):
+            return None
+    real = getattr(var, "real", None)
+    if real is None or var.source is None or getattr(var, "written", None):
+        return None
+    tx.trace.guard("ID", var.source, real)
+    return real
 
 
 @rule([str.join, bytes.join], ConstVar)

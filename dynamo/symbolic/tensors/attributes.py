@@ -251,6 +251,14 @@ def check_assert(tx: Frame, condition: Var, message: Var) -> Var:
     return ConstVar(None)
 
 
+# What `torch._C` tells of the process, which is guarded as part of the global state.
+GUARDED_STATE = """deterministic_algorithms deterministic_algorithms_warn_only
+    deterministic_fill_uninitialized_memory float32_matmul_precision cublas_allow_tf32
+    cudnn_enabled cudnn_deterministic cudnn_benchmark cudnn_allow_tf32 mkldnn_enabled
+    nnpack_enabled flash_sdp_enabled mem_efficient_sdp_enabled math_sdp_enabled
+    cudnn_sdp_enabled""".split()
+
+
 def fold_torch_state() -> None:
     """Functions of torch that read what does not change while a program runs."""
     names: list[Any] = [torch.finfo, torch.iinfo, torch.get_default_dtype, torch.promote_types,
@@ -258,8 +266,10 @@ def fold_torch_state() -> None:
                         torch._C._is_autocast_available, torch.get_autocast_dtype,
                         torch.is_autocast_cache_enabled, torch.cuda.is_available,
                         torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
-                        torch.backends.cuda.is_built]
+                        torch.backends.cuda.is_built, torch.get_autocast_cpu_dtype,
+                        torch.get_autocast_gpu_dtype, torch.is_autocast_cpu_enabled]
     table.foldable(names)
+    table.foldable(getattr(torch._C, f"_get_{name}") for name in GUARDED_STATE)
 
 
 fold_torch_state()

@@ -8,18 +8,22 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from dynamo.base.errors import Break
 from dynamo.base.words import noun
 from dynamo.guards.sources import ItemSource, Source, StateSource
 from dynamo.guards.states import state_of
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
+from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
-from dynamo.symbolic.python.functions import FunctionVar, MethodVar
+from dynamo.symbolic.python.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.tensors.compiled import CompiledVar
+from dynamo.symbolic.tensors.tensor import TensorVar
 
 
 @rule(types.MethodType)
@@ -39,6 +43,19 @@ def bind_function(
     if receiver.is_constant() and receiver.as_constant() is None:
         return function
     return MethodVar(function, receiver)
+
+
+@rule(types.GetSetDescriptorType.__get__, BuiltinVar)
+def read_descriptor(
+    tx: Frame, descriptor: BuiltinVar, instance: Var, owner: Var = ConstVar(None)  # noqa: B008
+) -> Var | None:
+    """`type(x).shape.__get__(x)` of a tensor."""
+    name = getattr(descriptor.value, "__name__", "")
+    if not isinstance(instance, TensorVar):
+        return None
+    if find_in_mro(torch.Tensor, name) is not descriptor.value:
+        return None
+    return instance.get_attr(tx, name)
 
 
 @rule(types.SimpleNamespace)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._C import _functorch
 
+from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break
 from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
@@ -94,6 +95,28 @@ def _register_old_name(name: str, function: Callable[..., Any], device: str) -> 
         return tx.trace.call(tx, function, ConstVar(device), *args)
 
 
+@runs_alone
+def set_deterministic(mode: bool, warn_only: bool) -> None:
+    """In a graph: which kernels the operations behind it run."""
+    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+def use_deterministic(mode: bool, warn_only: bool) -> None:
+    """The same for Python behind the graph."""
+    torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+@rule([torch.use_deterministic_algorithms, torch._C._set_deterministic_algorithms])
+def use_deterministic_algorithms(
+    tx: Frame, mode: Var, *, warn_only: Var = ConstVar(False)  # noqa: B008
+) -> Var:
+    values = _constants((mode, warn_only))
+    tx.trace.run_real(lambda: torch._C._set_deterministic_algorithms(values[0], warn_only=values[1]))
+    tx.trace.graph.operation("call_function", set_deterministic, values, {}, None)
+    tx.trace.effects.call(use_deterministic, *values)
+    return ConstVar(None)
+
+
 for _function in SETTERS:
     _register_setter(_function)
 for _function in COUNTERS:
@@ -146,6 +169,8 @@ def keep_modes() -> Callable[[], None]:
     in_place = _functorch.get_inplace_requires_grad_allowed()
     forward = torch._C._is_fwd_grad_enabled()
     default = torch.get_default_dtype()
+    deterministic = (torch.are_deterministic_algorithms_enabled(),
+                     torch.is_deterministic_algorithms_warn_only_enabled())
     hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     casts = [
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
@@ -161,6 +186,7 @@ def keep_modes() -> Callable[[], None]:
         else:
             torch._C._autograd._saved_tensors_hooks_disable(hooks)
         torch._C._set_grad_enabled(grad)
+        torch._C._set_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
         if torch.get_default_dtype() != default:  # a setter that imports, as the program does
             torch._C._set_default_dtype(default)
         set_nesting(depth)

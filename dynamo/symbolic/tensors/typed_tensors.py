@@ -18,6 +18,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.lists import ListVar, SizeVar, TupleVar
 from dynamo.symbolic.tensors.tensor import TensorVar
 
@@ -34,6 +35,17 @@ def register(kind: Any) -> None:
     @rule(kind)
     def typed(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
         return None if kwargs else make(tx, kind.dtype, args)
+
+
+@rule(torch.Tensor.type, TensorVar)
+def change_type(
+    tx: Frame, var: TensorVar, dtype: Var = ConstVar(None), *rest: Var, **kwargs: Var  # noqa: B008
+) -> Var | None:
+    """`x.type(torch.HalfTensor)`: a graph has the name, fx can't print the class."""
+    if not isinstance(dtype, ClassVar):
+        return None
+    name = f"{dtype.cls.__module__}.{dtype.cls.__name__}"
+    return tx.trace.call(tx, torch.Tensor.type, var, ConstVar(name), *rest, **kwargs)
 
 
 @rule(torch.Tensor)
