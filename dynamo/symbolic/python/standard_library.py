@@ -161,8 +161,23 @@ def _register_logging(function: Any) -> None:
         return ConstVar(None)
 
 
+def _register_root_logging(function: Any) -> None:
+    @rule(function)
+    def log(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
+        """Like the root logger's method, which gets a handler first where it has none."""
+        if not set(kwargs) <= {"extra"}:
+            raise Break("call_of_unknown_function", f"{function.__name__} of logging, {kwargs}")
+        if is_seen(tx, logging.root):
+            raise Break("call_of_unknown_function", "logging by the root logger, which is watched")
+        values = [output_value(arg) for arg in args]
+        keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
+        tx.trace.effects.output(hook.Disabled(functools.partial(function, **keywords)), *values)
+        return ConstVar(None)
+
+
 for _function in LOGGING:
     _register_logging(_function)
+    _register_root_logging(getattr(logging, _function.__name__))
 
 
 @rule(sys.exc_info)
