@@ -8,7 +8,7 @@ import importlib
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -125,13 +125,16 @@ def _compiled_module(module: torch.nn.Module, settings: CompileOptions) -> torch
     policy = regions.policy_for(module, settings)
     if getattr(type(module), "_policy", None) is policy:
         return module
-    if policy.twin is None:
+    twin = None if policy.twin is None else policy.twin()
+    if twin is None:
+        module = run(module)
         called_as = _call_of_instances(type(module)) or torch.nn.Module._call_impl
-        policy.twin = module_twin(module, hook.Compiled(policy.region, called_as), policy)
-        behind = weakref.ref(policy.twin)  # the class would keep the module alive
+        call = hook.Compiled(policy.region, MethodType(called_as, module))
+        forward = hook.Compiled(policy.region, _forward_of(module))
+        twin = module_twin(module, call, policy, forward=forward)
+        policy.twin = behind = weakref.ref(twin)  # neither keeps the module alive
         shipper = _shipper(lambda: run(behind()), settings)
-        type.__setattr__(type(policy.twin), "aot_compile", staticmethod(shipper))
-    twin: torch.nn.Module = policy.twin
+        type.__setattr__(type(twin), "aot_compile", staticmethod(shipper))
     return twin
 
 
@@ -155,9 +158,14 @@ def _call_of_instances(cls: type) -> Any:
 
 
 def module_twin(
-    module: torch.nn.Module, call: hook.Compiled, policy: FramePolicy | None
+    module: torch.nn.Module, call: hook.Compiled, policy: FramePolicy | None, **methods: Any
 ) -> torch.nn.Module:
-    """An instance of the module's class that shares its `__dict__`: one state, called two ways."""
+    """An instance of the module's class that shares its `__dict__`: one state, called two ways.
+
+    call: gets the arguments alone; what it calls sees the module itself as `self`, which the
+    program may have stored. methods: others that differ. They are the twin's own, as is the module
+    (slots): a class lives until the garbage is collected, and would keep the module as long.
+    """
     cls = type(module)
 
     def reduce(self: torch.nn.Module, protocol: int) -> Any:
@@ -167,11 +175,25 @@ def module_twin(
             how = (cls.__new__, *how[1:])  # the pickler compares that one's class with self's
         return how
 
+    own = {"_original": module, "__call__": call, **methods}
     twin_class = type(cls.__name__, (cls,), {
-        "__call__": call, "__module__": cls.__module__, "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy, "__slots__": (),
+        "__slots__": tuple(own), "__module__": cls.__module__, "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy,
     })
-    return _sharing(twin_class, module)
+    twin = _sharing(twin_class, module)
+    for name, value in own.items():
+        object.__setattr__(twin, name, value)
+    return twin
+
+
+def _forward_of(module: torch.nn.Module) -> Callable[..., Any]:
+    """`module.forward`, as it is when it is called."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return module.forward(*args, **kwargs)
+
+    forward.__wrapped__ = module.forward  # type: ignore[attr-defined]
+    return forward
 
 
 def _sharing(cls: type, module: torch.nn.Module) -> torch.nn.Module:
@@ -214,9 +236,12 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         raise TypeError(f"disable takes a callable, not {fn!r}")
     if not recursive:
         return skip(fn)
+    fn = run(fn) if isinstance(fn, torch.nn.Module) else fn
     cls = fn if isinstance(fn, type) else type(fn)
     of_instances = _call_of_instances(cls) if isinstance(fn, type | torch.nn.Module) else None
     function = of_instances or (fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn)
+    if isinstance(fn, torch.nn.Module) and of_instances is not None:
+        function = MethodType(of_instances, fn)
     result = hook.Compiled(None, function)
     result.__dict__["_disabled_because"] = reason or "dynamo.disable"
     if of_instances is None:
@@ -279,11 +304,10 @@ def nested_compile_region(fn: Any = None) -> Any:
 
 def run(fn: Any) -> Any:
     """The original function or module behind a compiled or disabled one."""
-    cls = type(fn)
-    while isinstance(fn, torch.nn.Module) and "_policy" in vars(cls):
-        cls = cls.__bases__[0]
-    if cls is not type(fn):
-        return _sharing(cls, fn)
+    if isinstance(fn, torch.nn.Module):
+        while "_original" in vars(type(fn)):
+            fn = fn._original
+        return fn
     return getattr(fn, "__wrapped__", fn)
 
 

@@ -74,7 +74,7 @@ def checked_calls(model: Any, settings: CompileOptions) -> Any:
 
 
 def _method(verifier: Verifier, compiled: Any, tap: Tap) -> hook.Compiled:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         verifier.require(compiled, args, kwargs, tap)
         return compiled(*args, **kwargs)
 

@@ -118,8 +118,8 @@ class FramePolicy:
 
     A lock makes threads that miss at the same time compile one after the other. throw: gives what
     a frame gives that meets the error with which compiling it ends, as of Ctrl-C. subject, held:
-    whom `dynamo.sharing` knows it by, and what has to live for that. twin: what `compile` gave for a
-    module. served: the functions, or the
+    whom `dynamo.sharing` knows it by, and what has to live for that. twin: a weak reference to what
+    `compile` gave for a module. served: the functions, or the
     objects whose methods they are, that share this policy, by identity, as they were compiled.
     """
 

@@ -75,7 +75,6 @@ class Regions:
             self._kept.move_to_end(key)
             if len(self._kept) > KEPT:
                 dropped = self._kept.popitem(last=False)[1]
-                dropped.twin = None
         del dropped  # what goes with it may run code of the program, which needs no lock
         return policy
 
@@ -110,14 +109,12 @@ class Regions:
         for key, policy in [*self._kept.items()]:
             if key[0] is token:
                 self._kept.pop(key, None)
-                policy.twin = None
 
     def forget(self) -> None:
         """Drops all entries; who holds a compiled function can go on with it."""
         with self.lock:
             for policy in list(self.policies):
                 policy.forget()
-                policy.twin = None
             self._kept.clear()
 
 

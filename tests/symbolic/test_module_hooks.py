@@ -176,3 +176,41 @@ def test_a_hook_that_raises() -> None:
     m, x = nn.Linear(3, 3), torch.rand(3)
     assert torch.equal(dynamo.compile(f, backend="eager")(m, x), x)
     assert not m._forward_hooks
+
+
+class BreaksAsForwardIsRead(nn.Module):
+    """Its call breaks the graph in the frame of `Module._call_impl` itself."""
+
+    raises = True
+
+    @property
+    def forward(self) -> Any:  # type: ignore[override]
+        dynamo.graph_break()
+        return self.run
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        if self.raises:
+            raise ValueError("of the program")
+        return x * 2
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_hooks_that_are_always_called_behind_a_break(raises: bool) -> None:
+    seen: list[Any] = []
+    module = BreaksAsForwardIsRead()
+    module.raises = raises
+
+    def note(module: nn.Module, args: Any, result: Any) -> None:
+        dynamo.graph_break()
+        seen.append(None if result is None else result.tolist())
+
+    module.register_forward_hook(note, always_call=True)
+    results: list[Any] = []
+    for call in (module, dynamo.compile(module, backend="eager")):
+        seen.clear()
+        try:
+            outcome = call(torch.ones(2)).tolist()
+        except ValueError as error:
+            outcome = str(error)
+        results.append((outcome, list(seen)))
+    assert results[0] == results[1] and len(results[0][1]) == 1

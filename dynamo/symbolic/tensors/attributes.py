@@ -39,10 +39,11 @@ FACTS = frozenset(
 # Attributes that tell how a tensor was made, which its metadata do not.
 HISTORY = frozenset({"is_leaf", "output_nr", "grad_fn"})
 # Code that gives another answer when it is compiled: `nn.Module` leaves out `always_call` hooks of
-# modules that raise, the encoder leaves what it computes where the mask of padding is set.
-AS_IN_EAGER = frozenset({
-    torch.nn.Module._call_impl.__code__, torch.nn.TransformerEncoder.forward.__code__,
-})
+# modules that raise, the encoder leaves what it computes where the mask of padding is set. Known by
+# its place, which the rest of a frame behind a break has, too.
+AS_IN_EAGER = frozenset(
+    (function.__code__.co_filename, function.__code__.co_firstlineno)
+    for function in (torch.nn.Module._call_impl, torch.nn.TransformerEncoder.forward))
 OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -175,7 +176,8 @@ def is_optimizer(filename: str) -> bool:
 
 @rule([torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling])
 def is_compiling(tx: Frame) -> Var:
-    return ConstVar(tx.code not in AS_IN_EAGER and not is_optimizer(tx.code.co_filename))
+    place = tx.code.co_filename, tx.code.co_firstlineno
+    return ConstVar(place not in AS_IN_EAGER and not is_optimizer(tx.code.co_filename))
 
 
 @rule([torch.compiler.cudagraph_mark_step_begin])
@@ -186,8 +188,7 @@ def mark_step(tx: Frame) -> Var:
 
 
 @rule([torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,
-       torch._jit_internal.is_scripting, torch.overrides.has_torch_function,
-       torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic])
+       torch._jit_internal.is_scripting])
 def answer_no(tx: Frame, *args: Var) -> Var:
     return ConstVar(False)
 

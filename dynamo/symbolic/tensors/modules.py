@@ -10,6 +10,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import (
+    AttrSource,
     DictSource,
     ItemSource,
     ModuleSource,
@@ -23,6 +24,7 @@ from dynamo.symbolic.core.lookup import find_in_mro, find_owner, is_own_method
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
+from dynamo.symbolic.python.builtin_attributes import has_flag
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import inline_stand_in
 from dynamo.symbolic.python.lists import SequenceVar, TupleVar
@@ -107,7 +109,8 @@ class ModuleVar(ObjectVar):
         is_parameter = isinstance(value, TensorVar) and issubclass(
             value.python_type(), torch.nn.Parameter
         )
-        registers = is_parameter or isinstance(value, ModuleVar)
+        registers = is_parameter or isinstance(value, ModuleVar) or (
+            has_flag(tx, value, torch.nn.Buffer))
         if self.real is None or registers or kept["_parameters"] or kept["_modules"]:
             super().set_attr(tx, name, value)
             return
@@ -201,6 +204,36 @@ class ModuleVar(ObjectVar):
 TRACKERS[MODULE] = ModuleVar
 
 
+class TwinVar(ModuleVar):
+    """What `compile` or `disable` has made of a module: what is stored on it is the module's, with
+    which it shares its dict."""
+
+    def __init__(self, source: Source | None, real: Any, trace: Evaluation) -> None:
+        super().__init__(type(real), source, real=real, trace=trace)
+        assert source is not None
+        module = trace.wrap(real._original, AttrSource(source, "_original"))
+        assert isinstance(module, ModuleVar)
+        self.module = module
+        self.written, self.renewed = module.written, module.renewed
+
+    def children(self) -> Iterable[Var]:
+        return (self.module,)
+
+    def real_dict(self, tx: Frame) -> dict[str, Any] | None:
+        return self.module.real_dict(tx)
+
+    def dict_place(self) -> Source:
+        return self.module.dict_place()
+
+    def get_attr(self, tx: Frame, name: str) -> Var:
+        if name == "forward" and name in vars(self.cls):
+            return self.module.get_attr(tx, name)
+        return super().get_attr(tx, name)
+
+    def write_own(self, tx: Frame, name: str, value: Var | None) -> None:
+        self.module.write_own(tx, name, value)
+
+
 class ModuleSliceVar(SequenceVar):
     """`module_list[a:b]`: a ModuleList made in the trace, as far as it is only iterated."""
 
@@ -248,6 +281,8 @@ def wrap_nn_module(trace: Evaluation, value: Any, source: Source | None) -> Var:
         raise Break("script_module", type(value).__qualname__)
     if issubclass(type(value), torch.nn.modules.lazy.LazyModuleMixin) and is_unfinished(value):
         raise Break("lazy_module", type(value).__qualname__)
+    if "_original" in vars(type(value)):
+        return TwinVar(source, value, trace)
     return ModuleVar(type(value), source, real=value, trace=trace)
 
 
