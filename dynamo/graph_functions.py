@@ -19,8 +19,9 @@ from torch import fx
 from dynamo import hook
 from dynamo.attempts import choose_outputs
 from dynamo.backends.opened import Opened, has_open, takes_open
-from dynamo.backends.rescue import rescued
-from dynamo.backends.results import checked, is_own
+from dynamo.backends.registry import is_own
+from dynamo.backends.rescue import located, rescued
+from dynamo.backends.results import checked
 from dynamo.base import counters, logs, recordings
 from dynamo.base.config import config
 from dynamo.base.errors import BackendError, DynamoError
@@ -256,8 +257,8 @@ class GraphCompiler:
             if undone:
                 compiled, captured = puts_back(compiled, undone), puts_back(captured, undone)
             if looked_at:
-                compiled = rescued(compiled, captured, module.graph, site, twice)
-            return compiled
+                return rescued(compiled, captured, module.graph, site, twice)
+            return located(compiled)
 
         return wrap
 

@@ -10,7 +10,6 @@ In: the compiled function and its ATen graph. Out: a function like it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,10 @@ from dynamo.aot.boxed import call_with, run_as_it_is, with_list
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.recipes import noted
 from dynamo.base.errors import DynamoError
+from dynamo.base.failing_lines import note_stack, stack_of
 from dynamo.base.shortfalls import CALL, Site, failed, place_of
 from dynamo.base.signals import is_of_signal
+from dynamo.base.wrong_fakes import wrong_fake_in
 
 MOST_FAILURES = 2
 TEXT = "the call of a compiled backward failed, which has run as ATen operators"
@@ -66,22 +67,19 @@ class _Survivor:
         except Exception as error:
             if isinstance(error, (DynamoError, Warning)) or is_of_signal(error):
                 raise
-            results = self._as_aten(args)
-            if results is None:
-                raise
-            self._note(error)
+            try:
+                results = run_as_it_is(self.graph.module())(*args)
+            except Exception as own:
+                note_stack(error, stack_of(own))
+                raise error from None
+            self._note(error, wrong_fake_in(lambda: run_as_it_is(self.graph.module())(*args)))
             return results
         self.tried = True
         return results
 
-    def _as_aten(self, args: tuple[Any, ...]) -> Any:
-        with contextlib.suppress(Exception):
-            return run_as_it_is(self.graph.module())(*args)
-        return None
-
-    def _note(self, error: Exception) -> None:
+    def _note(self, error: Exception, fake: str) -> None:
         self.failures += 1
         if self.failures >= MOST_FAILURES:
             self.called, self.tried = run_as_it_is(self.graph.module()), True
         place = place_of(error, self.graph.module().graph.nodes) or self.site.place
-        failed(CALL, error, TEXT, place, strict=self.site.strict, at_call=True)
+        failed(CALL, error, TEXT, place, strict=self.site.strict, at_call=True, fake=fake)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +19,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dynamo.aot.boxed import call_with, of_places
-from dynamo.base.counters import once, timed
-from dynamo.base.shortfalls import Site, compiling_at
+from dynamo.backends.registry import is_own
+from dynamo.base.counters import timed
+from dynamo.base.shortfalls import CALL, GRAPH, Site, compiling_at, failed
 from lazy import _C
 from lazy.graph import build, interpret
 from lazy.report import REPORT
@@ -101,7 +101,30 @@ class Programs:
             else:
                 REPORT.count("hits")
                 how = HIT
-            return how if _run(found, trace, keep) else STEPS
+            return how if self._run(program, found, trace, keep, place) else STEPS
+
+    def _run(
+        self, program: Program | None, found: Variant, trace: Trace, keep: Any, place: str
+    ) -> bool:
+        """Calls a compiled graph. False where that failed and eager did it: a defect, after which
+        the program runs operator by operator."""
+        reals = _reals(trace, found.weights)
+        error = _call(found, reals, trace.numbers, keep, trace.writes)
+        if error is None:
+            return True
+        _step_by_step(trace, keep)  # raises what eager raises
+        if program is not None:
+            program.failed, program.variants = True, []
+        self._tell(CALL, error, "fails when it is called, and runs operator by operator", place)
+        return False
+
+    def _tell(self, kind: str, error: Exception, what: str, place: str) -> None:
+        """Counts a defect and warns of it once. Errors: it, where errors are not suppressed."""
+        REPORT.count("failures")
+        name = getattr(self.backend, "__name__", repr(self.backend))
+        whose = "dynamo" if is_own(self.backend) else f"the backend {name!r}"
+        failed(kind, error, f"lazy: the trace that ends here {what}", place, at_call=kind == CALL,
+               whose=whose)
 
     def _program(self, key: Any) -> Program:
         if key not in self.programs:
@@ -138,12 +161,7 @@ class Programs:
                     compiled = of_places(compiled, taken)
         except Exception as error:
             program.failed = True
-            REPORT.count("failures")
-            if once(("lazy", place, type(error))):
-                warnings.warn(
-                    f"lazy: the trace that ends at {place} does not compile and runs operator by "
-                    f"operator: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2,
-                )  # fmt: skip
+            self._tell(GRAPH, error, "does not compile, and runs operator by operator", place)
             return None
         REPORT.count("compiles")
         program.variants.append(Variant(tuple(live), compiled, weights))
@@ -163,40 +181,30 @@ def _reals(trace: Trace, weights: frozenset[int]) -> list[Any]:
     return with_weights(reals, [value.ordinary for value in trace.inputs], weights)
 
 
-def _run(found: Variant, trace: Trace, keep: Any) -> bool:
-    """Calls a compiled graph. False where that failed and eager did it."""
-    reals = _reals(trace, found.weights)
-    if _call(found, reals, trace.numbers, keep, trace.writes):
-        return True
-    _step_by_step(trace, keep)  # raises what eager raises
-    REPORT.count("failures")
-    return False
-
-
 def rerun(
     found: Variant, reals: list[Any], numbers: list[float], keep: Any,
     writes: bool,
 ) -> bool:
     """Runs the graph of a trace that was followed. False where it has to run in another way."""
-    return _C.below(_call, found, reals, numbers, keep, writes)
+    return _C.below(_call, found, reals, numbers, keep, writes) is None
 
 
 def _call(
     found: Variant, reals: list[Any], numbers: list[float], keep: Any,
     writes: bool,
-) -> bool:
-    """False where the graph has failed, and has written nothing."""
+) -> Exception | None:
+    """The error of a graph that has failed, and has written nothing."""
     given = _inputs(reals, numbers)
     if writes:
         results = call_with(found.compiled, given)
     else:
         try:
             results = found.compiled(*given)
-        except Exception:
-            return False
+        except Exception as error:
+            return error
     for number, tensor in zip(found.returned, results, strict=True):
         keep(number, tensor)
-    return True
+    return None
 
 
 def _inputs(reals: list[Any], numbers: list[float]) -> list[Any]:

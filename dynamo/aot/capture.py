@@ -93,12 +93,14 @@ def _record_program(
 
 @contextlib.contextmanager
 def outside_inference_mode(gm: fx.GraphModule) -> Iterator[None]:
-    """Inference mode is no-grad mode here: its tensors can't be functionalized."""
+    """Inference mode is no-grad mode here: its tensors can't be functionalized. And nobody looks
+    for anomalies of fakes."""
     inside = torch.is_inference_mode_enabled()
     if inside and any(node.args == ("inference_mode", False) for node in gm.graph.nodes):
         raise Unsupported("the program leaves its caller's inference mode")
     grad = torch.is_grad_enabled() and not inside
-    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+    with (torch.inference_mode(False), torch.set_grad_enabled(grad),
+          torch.autograd.set_detect_anomaly(False)):
         yield
 
 

@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.anomalies import check_gradients, copies_of, is_looking
 from dynamo.aot.boxed import call_with, run_as_it_is
 from dynamo.aot.joint import Tangent, tangent_name
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.missing import without_tangents
 from dynamo.aot.records import Compiler, Keeping
+from dynamo.base.failing_lines import show_line
 from dynamo.background.jobs import is_background, later, note_part
 
 Missing = tuple[int, ...]
@@ -57,7 +59,24 @@ class LazyBackward:
                 if compiled is None:
                     make = self._later if self._background else self._made
                     compiled = self._compiled[missing] = make(missing)
-        return call_with(compiled, given)
+        try:
+            if is_looking():
+                return self._looked_at(compiled, missing, given)
+            return call_with(compiled, given)
+        except Exception as error:
+            show_line(error, lambda: self._graph.module().graph.nodes)
+            raise
+
+    def _looked_at(
+        self, compiled: Callable[..., Any], missing: Missing, given: list[Any]
+    ) -> Any:
+        copies = copies_of(given)
+        found = call_with(compiled, given)
+        module = self._graph.module()
+        if missing:
+            module = without_tangents(module, _names(missing))
+        check_gradients(found, module, copies)
+        return found
 
     def _made(self, missing: Missing) -> Callable[..., Any]:
         return self._keeping((self._half, missing), lambda: self._compile(missing))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.backends.results import is_own
+from dynamo.backends.registry import is_own
 from dynamo.base import logs
 from dynamo.base.errors import DynamoError, Signal
 from dynamo.base.examples import examples_given

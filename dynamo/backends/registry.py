@@ -21,6 +21,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from dynamo.base.errors import BackendError, InternalError, InvalidBackend
 from dynamo.base.loading import collection_paused
 
+OWN = ("dynamo", "inductor")  # packages whose backends return what they should
 Backend = Callable[..., Callable[..., Any]]
 
 
@@ -81,6 +82,11 @@ def is_installed(name: str, backend: Backend) -> bool:
     """Whether each process finds this backend by that name: it is one of ours, or a package's."""
     found = name in _of_ours or name in _entry_points()
     return found and lookup_backend(name) is backend
+
+
+def is_own(backend: Callable[..., Any]) -> bool:
+    """True for backends that come with the compiler."""
+    return str(getattr(backend, "__module__", None)).partition(".")[0] in OWN
 
 
 def register_backend(backend: Backend | None = None, *, name: str | None = None) -> Any:

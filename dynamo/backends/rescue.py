@@ -25,8 +25,10 @@ from torch.utils.checkpoint import _StopRecomputationError
 from dynamo._C import rescued_call
 from dynamo.base.cuts import Unforeseen
 from dynamo.base.errors import DynamoError
+from dynamo.base.failing_lines import note_stack, show_line, stack_of
 from dynamo.base.shortfalls import AT, CALL, Site, failed, line_of
 from dynamo.base.signals import is_of_signal
+from dynamo.base.wrong_fakes import wrong_fake_in
 
 NO_DEFECTS = (DynamoError, Unforeseen, _StopRecomputationError, Warning)
 # No operation on tensors raises these by what its tensors hold.
@@ -43,17 +45,31 @@ def rescued(
     function, may run after `compiled` has run in part."""
     parts: list[Callable[..., Any]] = [compiled]
     place = line_of(graph.nodes)
-    parts.append(_Rescue(parts, captured, Site(place or site.place, site.strict), twice))
+    site = Site(place or site.place, site.strict)
+    parts.append(_Rescue(parts, captured, site, twice, graph))
     return rescued_call(parts)
+
+
+def located(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a graph, whose errors show the line of the operation that raises."""
+    return rescued_call([compiled, _show])
+
+
+def _show(error: Exception, *inputs: Any) -> Any:
+    if not isinstance(error, NO_DEFECTS):
+        show_line(error)
+    return NotImplemented
 
 
 class _Rescue:
     """Called with an error and the inputs of the graph. parts: begin with what is called."""
 
     def __init__(
-        self, parts: list[Callable[..., Any]], captured: Callable[..., Any], site: Site, twice: bool
+        self, parts: list[Callable[..., Any]], captured: Callable[..., Any], site: Site, twice: bool,
+        graph: fx.Graph,
     ) -> None:
         self.parts, self.captured, self.site, self.twice = parts, captured, site, twice
+        self.graph = graph
         self.failures = 0
         self.lock = threading.Lock()
 
@@ -63,6 +79,7 @@ class _Rescue:
         if not self.twice:
             if isinstance(error, SURE):
                 self._note(error, MOST_FAILURES, "the next call runs as captured")
+            show_line(error, lambda: self.graph.nodes)
             return NotImplemented
         states = _generator_states()
         try:
@@ -73,11 +90,22 @@ class _Rescue:
             _put_back(*states)
             if type(own) is type(error):
                 error.args = own.args  # in eager's words
+                note_stack(error, stack_of(own))
+            show_line(error, lambda: self.graph.nodes)
             return NotImplemented
-        self._note(error, 1, "the graph has run as captured")
+        wrong = self._wrong_fake(inputs)
+        self._note(error, 1, "the graph has run as captured", wrong)
         return results
 
-    def _note(self, error: Exception, by: int, instead: str) -> None:
+    def _wrong_fake(self, inputs: tuple[Any, ...]) -> str:
+        """What of the program's fake kernels is wrong, that has made the graph fail."""
+        states = _generator_states()
+        try:
+            return wrong_fake_in(lambda: self.captured(*inputs))
+        finally:
+            _put_back(*states)
+
+    def _note(self, error: Exception, by: int, instead: str, wrong: str = "") -> None:
         with self.lock:
             self.failures += by
             if self.failures >= MOST_FAILURES:
@@ -85,7 +113,8 @@ class _Rescue:
         text = f"the call of a compiled graph failed{_at(error)}; {instead}"
         if self.failures < MOST_FAILURES:
             text += ", and does so for good after one more failure"
-        failed(CALL, error, text, self.site.place, strict=self.site.strict, at_call=True)
+        failed(CALL, error, text, self.site.place, strict=self.site.strict, at_call=True,
+               fake=wrong)
 
 
 def _at(error: Exception) -> str:

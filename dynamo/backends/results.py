@@ -13,13 +13,6 @@ import torch
 from dynamo._C import checked_call
 from dynamo.base.errors import BackendError
 
-OWN = ("dynamo", "inductor")  # packages whose backends return what they should
-
-
-def is_own(backend: Callable[..., Any]) -> bool:
-    """True for backends that come with the compiler."""
-    return str(getattr(backend, "__module__", None)).partition(".")[0] in OWN
-
 
 def checked(
     compiled: Callable[..., Any], tensors: Sequence[bool], place: str, backend: str

@@ -26,6 +26,7 @@ from dynamo.base.config import config
 from dynamo.base.errors import InternalError, Unsupported
 from dynamo.base.signals import is_of_signal
 from dynamo.base.user_lines import user_line
+from dynamo.base.wrong_fakes import ADVICE as WRONG_FAKE
 
 GRAPH = "graph runs as captured"
 PIECE = "piece of a graph runs as captured"
@@ -113,30 +114,37 @@ def refused(
 
 def failed(
     kind: str, error: Exception, text: str, place: str = "", *, strict: bool | None = None,
-    at_call: bool = False,
+    at_call: bool = False, fake: str = "", whose: str = "dynamo",
 ) -> None:
     """Counts a defect, and warns of it once for each place and class of error.
 
     text: what has failed, and what runs in its place. strict: raise the error (default: as the site
     has it). at_call: a compiled function is called, by code that runs a part again after errors.
+    fake: what of the program is wrong, a fake kernel, and not of ours (see `wrong_fakes`). whose:
+    the defect is, a backend's of the program perhaps.
     Errors: the error (InternalError at a call) where errors are not suppressed.
     """
     place = place or site_now().place or "a graph"
     if is_of_signal(error):
         raise error
     if not config.suppress_errors or (site_now().strict if strict is None else strict):
+        if fake:
+            raise InternalError(f"{place}\n  {fake}.\n  {WRONG_FAKE}") from error
         if at_call:
             raise InternalError(f"{place}\n  {text} ({type(error).__name__}: {error}).") from error
         raise error
-    name = type(error).__name__
+    name = "a wrong fake kernel" if fake else type(error).__name__
     _count(kind, name, place)
     if not counters.once((place, kind, name)):
+        return
+    if fake:
+        warnings.warn(f"{place}\n  {fake}; {text}.\n  {WRONG_FAKE}", stacklevel=3)
         return
     if isinstance(error, OSError):
         advice = (f"A file in the cache folder {config.cache_dir} can't be written or read: "
                   "DYNAMO_CACHE_DIR names another folder.")
     else:
-        advice = "This is a defect of dynamo; DYNAMO_SUPPRESS_ERRORS=0 raises it."
+        advice = f"This is a defect of {whose}; DYNAMO_SUPPRESS_ERRORS=0 raises it."
     warnings.warn(f"{place}\n  dynamo: {text} ({name}: {error}). {advice}", stacklevel=3)
 
 

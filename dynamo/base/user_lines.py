@@ -20,10 +20,20 @@ _RANGES = "  Ranges: "
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (.*)\n?(.*)')
 
 
+def frames_of(trace: str | None) -> list[tuple[str, str, str, str]]:
+    """File, line, function and text of all frames, outermost first.
+
+    >>> frames_of('File "m.py", line 3, in f\\n    y = x.sin()')
+    [('m.py', '3', 'f', '    y = x.sin()')]
+    """
+    found: list[tuple[str, str, str, str]] = _FRAME.findall(trace or "")
+    return found
+
+
 def user_frame(trace: str | None) -> tuple[str, str, str, str] | None:
     """File, line, function and text of the innermost frame that is not torch's, or of the innermost
     one; None without any."""
-    found: list[tuple[str, str, str, str]] = _FRAME.findall(trace or "")
+    found = frames_of(trace)
     own = [frame for frame in found if not frame[0].startswith(TORCH)] or found
     return own[-1] if own else None
 

@@ -26,6 +26,7 @@ static PyObject *rescue(PyObject *parts, PyObject *const *args, Py_ssize_t count
         PyMem_Free(given);
         if (results == Py_NotImplemented) {
             Py_DECREF(results);
+            Py_XSETREF(traceback, PyException_GetTraceback(error)); /* it may have got entries */
             PyErr_Restore(type, error, traceback);
             return NULL;
         }

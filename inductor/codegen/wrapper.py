@@ -25,6 +25,8 @@ extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
   rt->error_code = 0;
 """
 
+FAILED = "return 1;"
+
 # A function of so many steps is a list of calls, each of which takes longer than what an optimizer
 # could save of them; optimizing it takes most of the build (48 layers: 0.7 s of 0.8).
 LONG = 48
@@ -71,15 +73,23 @@ def _write_steps(writer: CallWriter) -> list[Row]:
         if facts is not None:
             writer.lines.append(f"  if (rt->step) rt->step(rt, {len(told)});")
             told.append(facts)
+        written = len(writer.lines)
         if isinstance(step, Kernel):
             writer.call_kernel(step)
         elif call := own_call(step):
             call(writer, step)
         elif isinstance(step, ExternKernel):
             writer.call_extern(step)
+        _say_which(writer.lines, written, len(told))
         for dead in writer.plan.dead_after.get(position, ()):
             writer.lines.append(f"  rt->drop(rt, {writer.slot_of[dead]});")
     return told
+
+
+def _say_which(lines: list[str], first: int, number: int) -> None:
+    """A call that fails ends the function with the number of its step, from 1 on."""
+    for at in range(first, len(lines)):
+        lines[at] = lines[at].replace(FAILED, f"return {max(number, 1)};")
 
 
 def _spec(name: str, writer: CallWriter, steps: list[Row]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import dynamo
 import lazy
 
 
@@ -275,7 +276,7 @@ def test_backend_that_fails_runs_operator_by_operator() -> None:
         raise KeyError("no")
 
     x = torch.ones(3)
-    with lazy.mode("cpu", broken), pytest.warns(RuntimeWarning, match="does not compile"):
+    with lazy.mode("cpu", broken), pytest.warns(UserWarning, match="does not compile"):
         for _ in range(2):
             x.mul_(2)
             lazy.mark_step()
@@ -289,10 +290,17 @@ def test_graph_that_fails_when_it_runs_gives_eagers_result() -> None:
             raise KeyError("no")
         return call
 
-    with lazy.mode("cpu", broken):
-        x = torch.ones(3) + 1
-        assert x.tolist() == [2, 2, 2]
-    assert lazy.metrics().failures == 1
+    def step() -> list[float]:
+        return (torch.ones(3) + 1).tolist()  # type: ignore[no-any-return]
+
+    dynamo.counters.clear()
+    with lazy.mode("cpu", broken), pytest.warns(UserWarning, match="defect of the backend 'broken'") as told:
+        assert [step() for _ in range(5)] == [[2, 2, 2]] * 5
+    assert lazy.metrics().failures == 1 == len(told) and __file__ in str(told[0].message)
+    assert dynamo.counters["not_compiled"] == {"call failed: KeyError": 1}
+    with dynamo.config.patch(suppress_errors=False), lazy.mode("cpu", broken):
+        with pytest.raises(dynamo.exc.InternalError, match="fails when it is called.*KeyError"):
+            (torch.ones(3) * 3).tolist()
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

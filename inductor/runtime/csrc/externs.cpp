@@ -2,6 +2,8 @@
 //
 // An extern call is a stack of operands prepared once, with holes for tensors. Results land in slots
 // and must have the sizes that compilation saw; other strides are copied into the expected ones.
+#include <algorithm>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -92,6 +94,9 @@ void store_result(CallState& state, const ExternCall& call, int64_t slot_index, 
           call.op.schema().name(), " returned ", result.sizes(), " ", result.dtype().name(),
           " where compilation saw ", c10::IntArrayRef(slot.meta.size), " ",
           c10::toString(slot.meta.dtype));
+  REQUIRE(PyExc_RuntimeError, !call.by_fake || same_strides(slot.meta, result.strides()),
+          "operator ", call.op.schema().name(), " returned strides ", result.strides(),
+          " where its fake kernel says ", c10::IntArrayRef(slot.meta.stride));
   // The arena is overwritten, so a result that looks into it can't stay there.
   bool in_arena = state.arena != nullptr && result.storage().is_alias_of(state.arena->storage);
   bool special = result.layout() != c10::kStrided || result.is_conj() || result.is_neg();
@@ -105,6 +110,12 @@ void store_result(CallState& state, const ExternCall& call, int64_t slot_index, 
   state.tensors[slot_index] = std::move(result);
 }
 
+size_t returned(const torch::jit::Stack& stack) {
+  size_t count = 0;
+  for (const c10::IValue& value : stack) count += value.isTensorList() ? value.toTensorList().size() : 1;
+  return count;
+}
+
 void store_results(CallState& state, const ExternCall& call, torch::jit::Stack& stack) {
   size_t next = 0;
   auto store = [&](at::Tensor tensor) {
@@ -112,6 +123,9 @@ void store_results(CallState& state, const ExternCall& call, torch::jit::Stack& 
     int64_t slot = call.results[next++];
     if (slot >= 0) store_result(state, call, slot, std::move(tensor));
   };
+  REQUIRE(PyExc_RuntimeError, !call.by_fake || returned(stack) >= call.results.size(), "operator ",
+          call.op.schema().name(), " returned ", returned(stack), " values where its fake kernel says ",
+          call.results.size());
   for (c10::IValue& value : stack) {
     if (value.isTensor()) {
       store(std::move(value).toTensor());
@@ -120,6 +134,35 @@ void store_results(CallState& state, const ExternCall& call, torch::jit::Stack& 
     } else {
       ++next;
     }
+  }
+}
+
+std::vector<const void*> storages(const torch::jit::Stack& stack) {
+  std::vector<const void*> found;
+  auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.has_storage() && tensor.storage().nbytes() > 0) {
+      found.push_back(tensor.storage().unsafeGetStorageImpl());
+    }
+  };
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor()) add(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+    }
+  }
+  return found;
+}
+
+// A result that shares memory with an operand, where the schema does not say so, would be taken for
+// a tensor of its own.
+void require_fresh(const ExternCall& call, const std::vector<const void*>& given, const torch::jit::Stack& stack) {
+  for (const c10::Argument& result : call.op.schema().returns()) {
+    if (result.alias_info() != nullptr) return;
+  }
+  for (const void* storage : storages(stack)) {
+    REQUIRE(PyExc_RuntimeError, std::find(given.begin(), given.end(), storage) == given.end(), "operator ",
+            call.op.schema().name(), " returned a tensor that shares memory with what it was given, "
+            "which neither its schema nor its fake kernel says");
   }
 }
 
@@ -147,7 +190,10 @@ int call_extern(Runtime* runtime, int64_t index) {
       set_operand(stack[operand.argument], operand.element,
                   operand_tensor(state, operand.view, !call.keeps_no_operand));
     }
+    std::vector<const void*> given;
+    if (call.by_fake) given = storages(stack);
     call.op.callBoxed(&stack);
+    if (call.by_fake) require_fresh(call, given, stack);
     store_results(state, call, stack);
     stack.clear();
     return 0;

@@ -134,6 +134,7 @@ struct ListArgument {
 struct ExternCall {
   c10::OperatorHandle op;
   bool keeps_no_operand;  // of ATen's own: it never stores a tensor that it is given
+  bool by_fake;           // of the program: what compilation knows of its results is its fake's word
   torch::jit::Stack prototype;
   std::vector<TensorOperand> operands;
   std::vector<ListArgument> lists;
@@ -158,6 +159,7 @@ struct CallState {
   std::vector<at::Tensor>* views = nullptr;  // over the arena, by view index
   torch::jit::Stack stack;
   std::exception_ptr error;
+  int failed = 0;  // the number of the step that failed, from 1 on; 0: none did
   bool keeps_times = false;
   std::vector<Stamp> stamps;
   // For a profiler of torch's: the range of the step that runs, and the user's around it.

@@ -18,6 +18,8 @@
 #include "gpu.h"
 #include "launcher.h"
 
+namespace py = pybind11;
+
 namespace inductor {
 
 Graph::~Graph() {
@@ -78,6 +80,7 @@ struct RunningCall {
       if (graph.slots[i].kind == SlotKind::kExtern) state->tensors[i].reset();
     }
     state->error = nullptr;
+    state->failed = 0;
     if (state->arena != nullptr) return_arena(state->arena);
     state->arena = nullptr;
     std::lock_guard<std::mutex> lock(graph.mutex);
@@ -204,6 +207,7 @@ void run_graph(CallState& state, Graph& graph) {
     failed = run();
   }
   if (failed == 0) return;
+  state.failed = failed;
   if (state.error) std::rethrow_exception(std::exchange(state.error, nullptr));
   raise_kernel_error(state.runtime, graph);
 }
@@ -219,7 +223,35 @@ PyObject* wrap_output(CallState& state, const GraphOutput& output, PyObject* con
   }
 }
 
-PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+// The lines of a step's operations, each with its whole stack where that is known.
+PyObject* lines_of_step(PyObject* spec, Py_ssize_t index) {
+  constexpr Py_ssize_t kLines = 4;  // of a row, see `codegen/step_facts.py`
+  auto known = py::reinterpret_borrow<py::dict>(spec);
+  auto steps = known["steps"].cast<py::sequence>();
+  auto row = steps[static_cast<size_t>(index)].cast<py::sequence>();
+  py::list found;
+  for (auto line : row[kLines].cast<py::sequence>()) {
+    bool is_number = PyLong_Check(line.ptr());
+    auto text = py::reinterpret_borrow<py::object>(line);
+    if (is_number) text = known["traces"].cast<py::sequence>()[line.cast<size_t>()];
+    found.append(text);
+  }
+  return found.release().ptr();
+}
+
+// Notes in the error that is set which step has failed: see `dynamo/base/failing_lines.py`.
+void note_step(PyObject* spec, int failed) {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  PyObject* lines = guarded([&] { return lines_of_step(spec, failed - 1); });
+  if (lines == nullptr || PyObject_SetAttrString(error, "dynamo_lines", lines) < 0) PyErr_Clear();
+  Py_XDECREF(lines);
+  PyErr_Restore(type, error, traceback);
+}
+
+PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names,
+                       int& failed) {
   Graph& graph = *reinterpret_cast<LauncherObject*>(self)->graph;
   auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   REQUIRE(PyExc_TypeError, count == graph.input_slots.size() && names == nullptr,
@@ -228,7 +260,12 @@ PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyOb
   RunningCall call(graph);
   bind_inputs(*call.state, args);
   bind_memory(*call.state);
-  run_graph(*call.state, graph);
+  try {
+    run_graph(*call.state, graph);
+  } catch (...) {
+    failed = call.state->failed;
+    throw;
+  }
   PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(graph.outputs.size()));
   if (results == nullptr) throw python_error();
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
@@ -243,7 +280,10 @@ PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyOb
 }
 
 PyObject* call_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
-  return guarded([&] { return run_launcher(self, args, flags, names); });
+  int failed = 0;
+  PyObject* results = guarded([&] { return run_launcher(self, args, flags, names, failed); });
+  if (C10_UNLIKELY(failed != 0)) note_step(reinterpret_cast<LauncherObject*>(self)->spec, failed);
+  return results;
 }
 
 PyObject* make_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {

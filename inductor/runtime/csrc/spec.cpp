@@ -122,8 +122,11 @@ void add_extern(Graph& graph, const py::tuple& row) {
   auto name = row[0].cast<std::string>();
   auto overload = row[1].cast<std::string>();
   ExternCall call{c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()),
-                  false, {}, {}, {}, {}};
+                  false, true, {}, {}, {}, {}};
   call.keeps_no_operand = name.rfind("aten::", 0) == 0 || name.rfind("mkldnn::", 0) == 0;
+  for (const char* own : {"aten::", "mkldnn::", "prims::", "quantized::", "_c10d_functional::", "dynamo_"}) {
+    if (name.rfind(own, 0) == 0) call.by_fake = false;
+  }
   auto operands = row[2].cast<py::list>();
   REQUIRE(PyExc_RuntimeError, operands.size() == call.op.schema().arguments().size(), name,
               ": every argument of the schema must be given");
