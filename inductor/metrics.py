@@ -26,6 +26,7 @@ NAMES = (
     "cuda_graphs_recorded",
     "cuda_graphs_given_up",  # graphs that run without for the rest
     "measured",  # ways to compute something that ran while compiling
+    "measured_failed",  # those that did not run, or gave other results
     "libraries_built",
     "libraries_reused",
     "symbolic_graphs",  # captured for many sizes

@@ -147,6 +147,7 @@ class Tuner:
         text = f"{way.name} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}"
         if text not in self.failed:
             self.failed.add(text)
+            metrics.count("measured_failed")
             logs.log("autotuning").emit(text)
 
     def _show(self, text: str) -> None:

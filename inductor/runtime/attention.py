@@ -17,7 +17,7 @@ import torch
 
 from dynamo.base import logs
 from dynamo.base.config import config
-from dynamo.base.counters import counters
+from dynamo.base.shortfalls import KERNEL, refused
 from dynamo.base.signals import is_of_signal
 from inductor.codegen.attention.plain import kernel_text
 from inductor.codegen.attention.spec import (
@@ -357,15 +357,13 @@ def first_that_runs(
             if is_of_signal(error):
                 raise
             reason = error
-    tell(f"attention runs as ATen operators: {type(reason).__name__}: {reason}")
+    tell(f"no kernel of attention runs here: {type(reason).__name__}: {reason}")
     return slow, slow(*given)
 
 
 def tell(text: str) -> None:
-    """Count and log that a kernel does not do what it was made for."""
-    counters["not_compiled"]["a kernel of attention"] += 1
-    for name in ("inductor", "perf_hints"):
-        logs.log(name).emit(text)
+    """Count and tell that a kernel does not do what it was made for."""
+    refused(KERNEL, text, "attention")
 
 
 def _stream(device: torch.device) -> int:

@@ -85,9 +85,27 @@ def _compile(engine: Engine, site: Site, gm: fx.GraphModule, inputs: list[Any]) 
     except Exception as defect:
         if is_of_signal(defect):
             raise
-        if not is_of_program(defect):
-            _report(engine, GRAPH, defect, gm, site)
+        if is_of_program(defect):
+            return _raising(engine, gm, defect, site)
+        _report(engine, GRAPH, defect, gm, site)
     return gm.forward
+
+
+def _raising(
+    engine: Engine, gm: fx.GraphModule, error: Exception, site: Site
+) -> Callable[..., Any]:
+    """The graph as it was captured, which raises the program's error; where it does not, the error
+    was a defect."""
+    reported: list[bool] = []
+
+    def call(*inputs: Any) -> Any:
+        results = gm.forward(*inputs)
+        if not reported:
+            reported.append(True)
+            _report(engine, GRAPH, error, gm, site)
+        return results
+
+    return call
 
 
 def _forward(

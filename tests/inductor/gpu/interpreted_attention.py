@@ -145,19 +145,23 @@ def test_few_queries(name: str) -> None:
     torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3, equal_nan=True)
 
 
+def attention_refused() -> int:
+    return sum(n for text, n in counters["not_compiled"].items() if text.startswith("kernel runs as ATen"))
+
+
 def test_few_queries_without_their_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise RuntimeError("out of resources")
 
     monkeypatch.setattr("inductor.runtime.attention.prepare_few", refuse)
     (q, k, v, _, _), facts = tensors((1, 2, 1, 1, 300, 16, 16))
-    before = counters["not_compiled"]["a kernel of attention"]
+    before = attention_refused()
     call = AttentionCall()
     for _ in range(2):
         out, _ = call(q, k, v, None, None, *facts.values(), False)
     expected, _ = reference_attention(q, k, v, None, None, *facts.values(), False)
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
-    assert counters["not_compiled"]["a kernel of attention"] == before + 1
+    assert attention_refused() == before + 1
 
 
 def test_least_number_as_bias_is_no_infinity() -> None:
@@ -190,13 +194,13 @@ def test_a_kernel_that_fails_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("inductor.runtime.attention.prepare_forward", refuse)
     (q, k, v, _, _), facts = tensors()
-    before = counters["not_compiled"]["a kernel of attention"]
+    before = attention_refused()
     call = AttentionCall()
     for _ in range(2):
         out, _ = call(q, k, v, None, None, *facts.values(), False)
     expected, _ = reference_attention(q, k, v, None, None, *facts.values(), False)
     assert torch.equal(out, expected)
-    assert counters["not_compiled"]["a kernel of attention"] == before + 1
+    assert attention_refused() == before + 1
 
 
 def test_in_a_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
