@@ -75,7 +75,7 @@ def _compiler() -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as folder:  # asked anew, not remembered
         found = toolchain.find_toolchain(store.Store(Path(folder)))
     if isinstance(found, str):
-        yield Finding("C++ compiler", found, "install g++, or name another compiler by CXX=...; "
+        yield Finding("C++ compiler", found, "install g++ or clang++, or name another compiler by CXX=...; "
                       'until then backend="eager" works, and what is in the cache.')
         return
     yield Finding("C++ compiler", f"{found.compiler}: {found.version}")
@@ -83,7 +83,8 @@ def _compiler() -> Iterator[Finding]:
     if "-fopenmp" in found.compile_flags:
         yield Finding("OpenMP", "yes")
     else:
-        yield Finding("OpenMP", "no", "kernels run on one thread: install libgomp (part of g++).")
+        yield Finding("OpenMP", "no", "kernels run on one thread: install libgomp (part of "
+                      "g++; clang++ uses that of g++, too).")
     if "-lmvec" not in found.libraries:
         yield Finding("vector math", "no libmvec", "exp, sin and their like are slower: glibc on "
                       "x86-64 has it.")

@@ -44,7 +44,7 @@ OWN: tuple[tuple[tuple[str, ...], Units], ...] = (
 )
 # The runtime runs before it is known what the processor can do.
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")
-LINK = ("-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
+LINK = ("-shared", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
         "-Wl,--as-needed", "-Wl,-O1", "-Wl,-z,noexecstack")  # fmt: skip
 ENTRY = 'extern "C" __attribute__((visibility("default"))) int run(Runtime* rt)'
 EXPORTED = "{ global: dynamo_package_*; local: *; };\n"
@@ -133,6 +133,7 @@ def objects_of(
     for names, texts in OWN:
         if any(name in unit for name in names for unit in every):
             found += [Object(text, own, shared=True) for text in texts]
+    found += [Object(text, own, shared=True) for text in toolchain.more_units]
     runtime = (SOURCES / "runtime.cpp").read_text()
     found.append(Object(runtime, RUNTIME_FLAGS, shared=True, include=True))
     found.append(Object(tables, RUNTIME_FLAGS, include=True))
@@ -167,7 +168,7 @@ def link_library(
             paths = [*kernels, *(path for path, one in others if one.variant is None)]
         library, exported = folder / "libmodel.so", folder / "exported"
         exported.write_text(EXPORTED)
-        _run([toolchain.compiler, *LINK, f"-Wl,--version-script={exported}", *map(str, paths),
+        _run([toolchain.compiler, *LINK, *toolchain.openmp_link_flags, f"-Wl,--version-script={exported}", *map(str, paths),
               "-o", str(library), *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
         return library.read_bytes()
 

@@ -47,7 +47,7 @@ def library_key(units: Sequence[str], toolchain: Toolchain) -> Key:
     return make_key(
         "library",
         {
-            "source": "\0".join(units),
+            "source": "\0".join((*units, *toolchain.more_units)),
             "flags": " ".join(
                 (*toolchain.compile_flags, *toolchain.link_flags, *toolchain.libraries)
             ),
@@ -85,6 +85,7 @@ def build_library(
         return Built(found, key, True, "")
     reason = store.explain_miss(key) if explain else "not in the cache"
     path = store.path(key, ".so")
+    units = (*units, *toolchain.more_units)
     sources = [
         store.write(key, ".cpp" if len(units) == 1 else f".{i}.cpp", unit.encode())
         for i, unit in enumerate(units)
@@ -133,8 +134,7 @@ def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> Non
 def _link_command(
     toolchain: Toolchain, inputs: Sequence[Path], target: Path, compile_too: bool
 ) -> list[str]:
-    openmp = ("-fopenmp",) if "-fopenmp" in toolchain.compile_flags else ()
-    flags = toolchain.compile_flags if compile_too else openmp
+    flags = toolchain.compile_flags if compile_too else toolchain.openmp_link_flags
     names = [str(path) for path in inputs]
     return [
         toolchain.compiler,

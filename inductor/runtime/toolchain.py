@@ -7,6 +7,7 @@ holds as long as the compiler's file is the same, costs none of it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import shutil
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from inductor.codegen.cpp.clang_openmp import OPENMP_UNIT
 from inductor.runtime.processor import processor
 from inductor.runtime.store import Key, Store, make_key
 
@@ -39,6 +41,10 @@ BASE_FLAGS = (
 )
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-O1", "-Wl,--hash-style=gnu")
 LIBRARIES = ("-lmvec", "-lm")
+ONLY_GCC = ("-fno-tree-loop-distribute-patterns",)
+OPENMP = ("-fopenmp",)
+# clang compiles for OpenMP so, and does not link LLVM's runtime: see `OPENMP_UNIT`.
+OPENMP_OF_CLANG, GCC_RUNTIME = ("-Xclang", "-fopenmp"), ("-lgomp",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,20 @@ class Toolchain:
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
     libraries: tuple[str, ...]
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in self.version
+
+    @property
+    def more_units(self) -> tuple[str, ...]:
+        """Texts that each library is compiled with beside its own."""
+        return (OPENMP_UNIT,) if self.is_clang and "-fopenmp" in self.compile_flags else ()
+
+    @property
+    def openmp_link_flags(self) -> tuple[str, ...]:
+        """What makes the linker take the runtime of OpenMP; clang's is among the libraries."""
+        return OPENMP if "-fopenmp" in self.compile_flags and not self.is_clang else ()
 
 
 def find_toolchain(store: Store) -> Toolchain | str:
@@ -115,26 +135,26 @@ def _probe(path: str, isa: str) -> Toolchain | str:
     if version.returncode != 0:
         said = version.stderr.strip()
         return f"{path} --version failed" + (f": {said}" if said else "")
-    kind = processor().flag
-    wide = ("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()
-    for flags in ((kind, *wide, "-fopenmp"), (kind, "-fopenmp"), ("-fopenmp",), ()):
-        if _compiles(path, flags):
-            return Toolchain(
-                compiler=path,
-                version=version.stdout.splitlines()[0],
-                isa=isa,
-                compile_flags=(*BASE_FLAGS, *flags),
-                link_flags=LINK_FLAGS,
-                libraries=_existing_libraries(path),
-            )
+    title = version.stdout.splitlines()[0]
+    openmp, runtime = (OPENMP_OF_CLANG, GCC_RUNTIME) if "clang" in title else (OPENMP, ())
+    kind = (processor().flag,)
+    wide = (*kind, "-mprefer-vector-width=512") if platform.machine() == "x86_64" else kind
+    known = tuple(flag for flag in BASE_FLAGS if flag not in ONLY_GCC)
+    bases = (BASE_FLAGS, known)
+    for threads, processors in itertools.product((openmp, ()), (wide, kind, ())):
+        for base in bases:
+            flags, more = (*base, *processors, *threads), runtime if threads else ()
+            if _compiles(path, flags, more):
+                libraries = (*more, *_existing_libraries(path, known))
+                return Toolchain(path, title, isa, flags, LINK_FLAGS, libraries)
     return f"{path} can't compile an empty function"
 
 
 def _compiles(path: str, flags: tuple[str, ...], libraries: tuple[str, ...] = ()) -> bool:
-    command = [path, *BASE_FLAGS, *flags, "-x", "c++", "-", "-shared", "-o", os.devnull, *libraries]
+    command = [path, *flags, "-x", "c++", "-", "-shared", "-o", os.devnull, *libraries]
     done = subprocess.run(command, input=b"int f() { return 0; }", capture_output=True, check=False)
     return done.returncode == 0
 
 
-def _existing_libraries(path: str) -> tuple[str, ...]:
-    return LIBRARIES if _compiles(path, (), LIBRARIES) else LIBRARIES[1:]
+def _existing_libraries(path: str, flags: tuple[str, ...]) -> tuple[str, ...]:
+    return LIBRARIES if _compiles(path, flags, LIBRARIES) else LIBRARIES[1:]

@@ -200,7 +200,7 @@ def test_tools_say_where_nothing_was_compiled() -> None:
 def test_the_doctor_has_advice(tmp_path: Path) -> None:
     done = run_python("-m", "dynamo.doctor", CXX="/bin/false", DYNAMO_CACHE_DIR=str(tmp_path))
     assert done.returncode == 1 and "/bin/false --version failed" in done.stdout
-    assert "What to do: install g++" in done.stdout
+    assert "What to do: install g++ or clang++" in done.stdout
 
 
 SCRIPT = '''
@@ -254,7 +254,7 @@ def test_no_compiler(tmp_path: Path) -> None:
     done = run_python(str(program), CXX="/bin/false", DYNAMO_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 1 and done.stderr.count("Traceback") == 1, done.stderr
     last = done.stderr.strip().splitlines()[-3:]
-    assert "model.py:3 in f" in last[0] and "/bin/false --version failed" in last[1] and "What to do: install g++" in last[2]
+    assert "model.py:3 in f" in last[0] and "/bin/false --version failed" in last[1] and "What to do: install g++ or clang++" in last[2]
 
 
 def test_a_warm_cache_needs_no_compiler(tmp_path: Path) -> None:

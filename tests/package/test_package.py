@@ -21,6 +21,8 @@ import dynamo
 from dynamo.exc import GuardFailed, LoadError, Unsupported
 from dynamo.packaged import DTYPES, NUMBERS
 from examples.package import make
+from inductor.cpu import cache_store, need_toolchain
+from inductor.package.build import needed_instructions
 from inductor.scheduler import convolution_chains
 
 ROOT = Path(__file__).parents[2]
@@ -398,7 +400,7 @@ def test_another_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runn
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="names of processors")
 def test_packages_for_other_processors(tmp_path: Path, runner: Path) -> None:
-    flags = Path("/proc/cpuinfo").read_text().split()
+    flags = needed_instructions(need_toolchain(cache_store())).split()
     same, other = ("x86-64-v4", "x86-64-v3") if "avx512f" in flags else ("x86-64-v3", "x86-64-v2")
     model, x = mlp(), torch.randn(64, 24)
     if not {"avx512_bf16", "amx_bf16"} & set(flags):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 
 from inductor.codegen.cpp.registers import REGISTERS
+from inductor.codegen.cpp.shuffles import SHUFFLE_TEXT
 
 _HEAD = REGISTERS + r"""
 typedef long i64;
@@ -43,6 +44,7 @@ enum { TALL = ROWS * 4, FEW = 4, MOST_COPIED = 1 << 20 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
+""" + SHUFFLE_TEXT + r"""
 #define INLINE static inline __attribute__((always_inline))
 
 enum class bf16 : u16 {};
@@ -162,8 +164,8 @@ INLINE void turn(Vector* x) {
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) {
       if (i & step) continue;
-      y[i] = __builtin_shuffle(x[i], x[i + step], low);
-      y[i + step] = __builtin_shuffle(x[i], x[i + step], high);
+      y[i] = shuffled(x[i], x[i + step], low);
+      y[i + step] = shuffled(x[i], x[i + step], high);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) x[i] = y[i];

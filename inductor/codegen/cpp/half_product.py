@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.shuffles import SHUFFLE_TEXT
+
 _TEXT = r"""
 typedef long i64;
 typedef float f32;
@@ -39,6 +41,7 @@ enum { GROUP = 4, HALF_OF_SECOND_CACHE = 1 << 20 };
 typedef f32 Vector __attribute__((vector_size(64)));
 typedef f32 Loose __attribute__((vector_size(64), aligned(4)));
 typedef int Lanes __attribute__((vector_size(64)));
+""" + SHUFFLE_TEXT + r"""
 typedef u16 Halves __attribute__((vector_size(32)));
 typedef u16 LooseHalves __attribute__((vector_size(32), aligned(2)));
 
@@ -251,8 +254,8 @@ static void turn(const f32* b, i64 from, f32* to) {
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) {
       if (i & step) continue;
-      y[i] = __builtin_shuffle(x[i], x[i + step], low);
-      y[i + step] = __builtin_shuffle(x[i], x[i + step], high);
+      y[i] = shuffled(x[i], x[i + step], low);
+      y[i + step] = shuffled(x[i], x[i + step], high);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) x[i] = y[i];

@@ -5,7 +5,9 @@ Weights become panels, rows of a left side too, and sums rows of a result in thi
 
 from __future__ import annotations
 
-TURNS_TEXT = r"""
+from inductor.codegen.cpp.shuffles import SHUFFLE_TEXT
+
+TURNS_TEXT = SHUFFLE_TEXT + r"""
 // For each power of two below LANES, which numbers of two rows change places. Tables: GCC puts
 // vectors of constants together number by number.
 struct Turns {
@@ -34,8 +36,8 @@ static void turn_and_add(const f32* b, i64 from, f32* to, i64 apart, Vector more
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) {
       if (i & step) continue;
-      y[i] = __builtin_shuffle(x[i], x[i + step], low);
-      y[i + step] = __builtin_shuffle(x[i], x[i + step], high);
+      y[i] = shuffled(x[i], x[i + step], low);
+      y[i + step] = shuffled(x[i], x[i + step], high);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) x[i] = y[i];

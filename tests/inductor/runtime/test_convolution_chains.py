@@ -21,6 +21,8 @@ from tests.inductor.runtime.own_functions import (
 )
 from tests.parametrize import few
 
+pytestmark = pytest.mark.usefixtures("nothing_is_said")
+
 Tensor = torch.Tensor
 
 

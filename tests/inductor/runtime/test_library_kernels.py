@@ -25,6 +25,8 @@ from inductor.scheduler import product_choice, product_trials
 from inductor.scheduler.library_kernels import choose_library_kernels
 from inductor.scheduler.linear import Linear, as_linear
 
+pytestmark = pytest.mark.usefixtures("nothing_is_said")
+
 
 def lowered(function: Any, *inputs: torch.Tensor) -> LoopGraph:
     module = torch.fx.symbolic_trace(function)

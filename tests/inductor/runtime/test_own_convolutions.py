@@ -32,6 +32,8 @@ from tests.inductor.runtime.own_functions import (
 from tests.parametrize import few
 from tests.seeds import some
 
+pytestmark = pytest.mark.usefixtures("nothing_is_said")
+
 Tensor = torch.Tensor
 LAST = torch.channels_last
 
