@@ -21,7 +21,7 @@ PARALLEL := -n auto --dist worksteal
 # test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: missing setup test test-long test-processors test-gpu demo lint bench libraries cpython third-party
+.PHONY: missing setup test test-long test-processors test-install test-gpu demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -32,7 +32,7 @@ $(VENV)/.deps: pyproject.toml | $(VENV)/bin/python
 	@if $(PY) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; \
 	then $(PY) -m pip install -q torch==2.13.0 numpy; \
 	else $(PY) -m pip install -q torch==2.11.0 'numpy<2.4'; fi
-	$(PY) -m pip install -q --no-compile setuptools wheel pytest pytest-xdist hypothesis transformers einops bytecode rich
+	$(PY) -m pip install -q --no-compile setuptools packaging pytest pytest-xdist hypothesis transformers einops bytecode rich
 	@touch $@
 
 $(VENV)/.lint: | $(VENV)/.deps
@@ -53,6 +53,10 @@ test-long: setup
 test-processors: setup
 	set -e; $(PY) -m tests.processors | while read -r kind; do echo "DYNAMO_PROCESSOR=$$kind"; \
 	DYNAMO_PROCESSOR="$$kind" $(PY) -m pytest -q $(PARALLEL) tests/package tests/inductor </dev/null; done
+
+# A wheel of this folder, in a new environment.
+test-install: setup
+	$(PY) -m pytest -q -m long tests/install
 
 # On a machine with a GPU, at most eight minutes; kernels and models run for real.
 test-gpu: setup

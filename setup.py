@@ -1,8 +1,9 @@
-"""Builds the three C++ extensions against the installed torch; all else is in pyproject.toml.
+"""Builds the three C++ extensions against torch's headers; all else is in pyproject.toml.
 
 `dynamo._C` is the frame hook and the guard program (needs c10, and torch for ranges of profilers);
 `inductor.runtime._launch` calls compiled graphs and `lazy._C` follows recorded traces (both need
-libtorch_python). Then it builds the libraries of the compiler's own kernels for this processor.
+libtorch_python). Then it builds the libraries of the compiler's own kernels for this processor,
+unless DYNAMO_BUILD_KERNELS is 0, as for wheels that other machines get.
 """
 
 from __future__ import annotations
@@ -14,70 +15,104 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "build_backend"))
+from dynamo_build import Torch, find_torch, required  # noqa: E402
+
+CXX_ONLY = "-std=c++20"
+# Python's own flags ask for debug information, a third of the build's time.
+FLAGS = ["-O2", "-g0", CXX_ONLY, "-fvisibility=hidden", "-w"]
 
 
 def fail(sentence: str) -> None:
     sys.exit(f"dynamo-jit: {sentence}")
 
 
-if not (shutil.which("c++") or shutil.which("g++")):
-    fail("no C++ compiler found; install one (Debian: apt-get install g++) and try again.")
-if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-    fail("Python.h is missing; install Python's headers (Debian: apt-get install python3-dev).")
-try:
-    import torch
-except ImportError:
-    fail("torch must be installed first (pip install torch==2.13.0), then: "
-         "pip install --no-build-isolation -e .")
-
-ROOT = os.path.dirname(torch.__file__)
-INCLUDE = [os.path.join(ROOT, "include"), os.path.join(ROOT, "include/torch/csrc/api/include")]
-LIB = os.path.join(ROOT, "lib")
-with open(os.path.join(ROOT, "include/torch/csrc/autograd/python_variable.h")) as header:
-    OWNED = ["-DTENSOR_OWNED"] if "at::Tensor cdata;" in header.read() else []
-# Python's own flags ask for debug information, a third of the build's time.
-CXX = [*OWNED, "-O2", "-g0", "-std=c++20", "-fvisibility=hidden", "-w",
-       f'-DDYNAMO_TORCH_VERSION="{torch.__version__}"']
+def torch_here() -> Torch:
+    found = find_torch()
+    if found is None:
+        fail(f"{required()} must be installed first, where pip does not do that itself "
+             "(--no-build-isolation).")
+    return found
 
 
-def extension(name: str, folder: str, libraries: list[str]) -> list[Extension]:
+def take_compiler() -> None:
+    """clang where Python's own compilers are not there."""
+    for variable, clang in (("CC", "clang"), ("CXX", "clang++")):
+        usual = (os.environ.get(variable) or sysconfig.get_config_var(variable) or "").split()
+        if not (usual and shutil.which(usual[0])) and shutil.which(clang):
+            os.environ[variable] = clang
+    chosen = (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()[0]
+    if not shutil.which(chosen):
+        fail("no C++ compiler found; install one (Debian: apt-get install g++, or clang) and try "
+             "again.")
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+        fail("Python.h is missing; install Python's headers (Debian: apt-get install python3-dev).")
+
+
+def extension(name: str, folder: str, libraries: list[str]) -> Extension:
     sources = sorted(glob(f"{folder}/*.c") + glob(f"{folder}/*.cpp"))
-    if not sources:
-        return []
-    return [Extension(name, sources, include_dirs=INCLUDE, library_dirs=[LIB],
-                      libraries=libraries, runtime_library_dirs=[LIB],
-                      depends=glob(f"{folder}/*.h"), extra_compile_args=CXX)]
+    return Extension(name, sources, libraries=libraries, depends=glob(f"{folder}/*.h"),
+                     extra_compile_args=FLAGS, define_macros=[])
 
 
 class SideBySide(build_ext):
     """Compiles the files of an extension at the same time, one on each core."""
 
+    def run(self) -> None:
+        take_compiler()
+        self.torch = torch_here()
+        self._build_all_for_another_torch()
+        super().run()
+        if os.environ.get("DYNAMO_BUILD_KERNELS", "1") != "0":
+            self.build_libraries()
+
+    def _build_all_for_another_torch(self) -> None:
+        stamp = Path(self.build_temp) / "torch"
+        if not stamp.exists() or stamp.read_text() != f"{self.torch}":
+            self.force = True
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(f"{self.torch}")
+
     def build_extensions(self) -> None:
+        folder, version = self.torch
+        for one in self.extensions:
+            one.include_dirs += [f"{folder}/include", f"{folder}/include/torch/csrc/api/include"]
+            one.library_dirs.append(f"{folder}/lib")
+            # Of the torch beside the package, if not that of the process is taken.
+            up = "/".join([".."] * one.name.count("."))
+            one.runtime_library_dirs.append(f"$ORIGIN/{up}/torch/lib")
+            one.define_macros.append(("DYNAMO_TORCH_VERSION", f'"{version}"'))
+            variable = folder / "include/torch/csrc/autograd/python_variable.h"
+            if "at::Tensor cdata;" in variable.read_text():
+                one.define_macros.append(("TENSOR_OWNED", None))
         compile_in_turn = self.compiler.compile
+
+        def compile_one(source: str, extra_postargs: list[str], **how: Any) -> list[str]:
+            flags = [flag for flag in extra_postargs if source.endswith(".cpp") or flag != CXX_ONLY]
+            return compile_in_turn([source], extra_postargs=flags, **how)
 
         def compile_all(sources: list[str], **how: Any) -> list[str]:
             for source in sources:  # two threads would make one folder
                 os.makedirs(os.path.join(self.build_temp, os.path.dirname(source)), exist_ok=True)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                made = pool.map(lambda source: compile_in_turn([source], **how), sources)
+                made = pool.map(lambda source: compile_one(source, **how), sources)
                 return [file for files in made for file in files]
 
         self.compiler.compile = compile_all
         super().build_extensions()
 
-    def run(self) -> None:
-        super().run()
-        self.build_libraries()
-
     def build_libraries(self) -> None:
         """What fails here is built at its first use."""
         root = os.path.abspath("." if self.inplace else self.build_lib)
         folder = os.path.join(root, "inductor", "runtime", "libraries")
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        given = filter(None, [os.environ.get("PYTHONPATH")])
+        path = os.pathsep.join([root, *given, str(self.torch.folder.parent)])
         done = subprocess.run([sys.executable, "-m", "inductor.shipped_libraries", folder],
                               cwd=root, env={**os.environ, "PYTHONPATH": path})
         if done.returncode:
@@ -86,6 +121,6 @@ class SideBySide(build_ext):
 
 PYTHON = ["c10", "torch", "torch_cpu", "torch_python"]
 setup(cmdclass={"build_ext": SideBySide},
-      ext_modules=extension("dynamo._C", "dynamo/csrc", ["c10", "torch_cpu"])
-      + extension("inductor.runtime._launch", "inductor/runtime/csrc", PYTHON)
-      + extension("lazy._C", "lazy/csrc", PYTHON))
+      ext_modules=[extension("dynamo._C", "dynamo/csrc", ["c10", "torch_cpu"]),
+                   extension("inductor.runtime._launch", "inductor/runtime/csrc", PYTHON),
+                   extension("lazy._C", "lazy/csrc", PYTHON)])

@@ -10,7 +10,8 @@ import importlib
 
 import torch
 
-BUILD = "run `make setup` (or: pip install --no-build-isolation --no-deps -e .)"
+BUILD = ("install dynamo-jit again from its source beside this torch (`make setup`, or: pip install "
+         "--force-reinstall --no-deps --no-cache-dir FOLDER)")
 
 
 def check_extension(name: str, installed: str) -> str:
