@@ -47,6 +47,7 @@ from dynamo.shapes.fake_tensor import (
 from dynamo.shapes.noticed import noticed
 from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
 from dynamo.shapes.recurrent import STEPS
+from dynamo.shapes.refusals import REFUSALS, refused
 from dynamo.shapes.spectra import SPECTRA
 
 __all__ = [
@@ -332,6 +333,9 @@ class FakeWorld:
         fakes: list[Fake] = []
         plain_args, plain_kwargs = op.bind(_map_tensors(args, self.from_real, fakes), kwargs)
         plain_kwargs = _map_tensors(plain_kwargs, self.from_real, fakes)
+        refusal = REFUSALS.get(op.func)
+        if refusal is not None and refusal(plain_args):
+            self._raise_as_eager(op, plain_args, plain_kwargs, refused(op.func))
         outcome = None
         if op.rule is not None:
             outcome = op.rule(self.cache, op.func, plain_args, plain_kwargs)

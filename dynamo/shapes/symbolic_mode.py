@@ -29,6 +29,7 @@ from dynamo.shapes.fake_tensor import NoFakeKernel
 from dynamo.shapes.iteration import probe
 from dynamo.shapes.noticed import noticed
 from dynamo.shapes.operations import RESIZED
+from dynamo.shapes.refusals import REFUSALS, refused
 from dynamo.shapes.rules.factories import DRAWS
 from dynamo.shapes.rules.table import is_fake
 
@@ -81,6 +82,9 @@ class SymbolicMode(FakeTensorMode):
             raise NoFakeKernel(func, "only the storage of the real tensor tells")
         self._refuse_resizing(func, types, args, kwargs or {})
         self.noticed |= noticed(func, args, kwargs or {})
+        refusal = REFUSALS.get(func)
+        if refusal is not None and refusal(args):
+            raise refused(func)
         if is_checked(func) and not any(map(is_symbolic, (*args, *(kwargs or {}).values()))):
             probe(func, args, kwargs or {}, 1, is_fake)
         if func is ATTENTION and args[0].dtype is torch.float64:

@@ -115,8 +115,9 @@ class Trial:
             return self._facts.setdefault(id(value), _Facts.of(value))
         if isinstance(value, Mapping):
             return {name: self._taken(item) for name, item in value.items()}
-        if type(value) in (tuple, list, torch.Size):
-            return type(value)([self._taken(item) for item in value])
+        if isinstance(value, tuple | list):  # a named tuple comes as a result only
+            kind = type(value) if type(value) in (tuple, list, torch.Size) else tuple
+            return kind([self._taken(item) for item in value])
         if type(value) is slice:
             return slice(*map(self._taken, (value.start, value.stop, value.step)))
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
