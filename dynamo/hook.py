@@ -12,7 +12,8 @@ The callback gets every plain function frame (not generators, coroutines, class 
 that starts inside the region and for which no entry's guards hold. It runs with the hook off. It
 returns an `Entry` (added to the frame's code object and run at once; its guards are checked on the
 same frame first, because that collects the graph inputs), `None` (run this frame as it is, this
-time), `SKIP` (never look at this code again in this region), or `SKIP_RECURSIVE` (the same, and
+time), `KNOWN_ONLY` (the same, and what it calls is not offered: it runs entries that are there),
+`SKIP` (never look at this code again in this region), or `SKIP_RECURSIVE` (the same, and
 whatever it calls runs without the hook too). An exception of the callback is the frame's; with
 `Region(callback, on_error=function)` the frame gives what `function(frame, exception)` gives.
 
@@ -41,6 +42,7 @@ from types import CodeType
 from typing import Any
 
 from dynamo._C import (
+    KNOWN_ONLY,
     SKIP,
     SKIP_RECURSIVE,
     Compiled,
@@ -69,6 +71,7 @@ GRAPH_INPUTS = "__graph_inputs"  # the fast local that takes the collected input
 
 __all__ = [
     "GRAPH_INPUTS",
+    "KNOWN_ONLY",
     "SKIP",
     "SKIP_RECURSIVE",
     "Compiled",

@@ -173,7 +173,7 @@ class FramePolicy:
             limit = self.limit_reached(frame.code, len(known) + record.stillborn)
             quiet = stance.name == "default" and not config.error_on_recompile
             if limit and record.warned and quiet:
-                return None
+                return behind_limit(frame)
             if record.fruitless >= self.own_limit() and not mentions_tensors(frame):
                 return None
             compile_id, why = f"{record.number}/{record.attempts}", "first call"
@@ -190,7 +190,7 @@ class FramePolicy:
                     fact: old for fact, old in found.changed.items() if fact.what == "values"}
             if limit:
                 self.stop(frame, record, limit)
-                return None
+                return behind_limit(frame)
             record.attempts += 1
             with self.compiling(frame, compile_id), progress(self.place(frame), why):
                 made = self.convert(
@@ -319,6 +319,16 @@ class FramePolicy:
             hook.forget(code)
         self.records.clear()
         self.changed_tables.clear()
+
+
+def behind_limit(frame: hook.FrameState) -> Any:
+    """How a frame runs that gets no further entry. Nothing new is compiled for what it calls: each
+    function in it would be, for all the values that were too many here. Not so for the call of a
+    module, which is code of all modules, and for a part behind a break, which may lie in a loop
+    over layers: what these call has limits of its own."""
+    code = frame.code
+    is_part = name_of_part(code) != code.co_name
+    return None if is_part or code is torch.nn.Module._call_impl.__code__ else hook.KNOWN_ONLY
 
 
 def in_modes_of_the_user() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -57,6 +58,13 @@ def pytest_make_collect_report(collector: pytest.Collector) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     start_draws(item.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def tests_share_no_entries() -> None:
+    """What a test compiles was not compiled by one before, be it the same function."""
+    if "dynamo.sharing" in sys.modules:
+        sys.modules["dynamo.sharing"].regions.separate()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -282,6 +282,15 @@ static PyObject *run_without_hook(PyThreadState *ts, Frame *frame, int throwflag
     return result;
 }
 
+/* Runs the frame as it is; what it calls has the entries that are there, and gets no others. */
+static PyObject *run_known_only(PyThreadState *ts, Frame *frame, Region *region) {
+    Region *outer = thread_region.known_only;
+    thread_region.known_only = region;
+    PyObject *result = run_plain(ts, frame, 0);
+    thread_region.known_only = outer;
+    return result;
+}
+
 static int report_defect(Region *region, PyObject *frame_state, Entry *entry) {
     hook_counts[COUNT_DEFECT]++;
     remove_entry(entry);
@@ -362,9 +371,10 @@ static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
         if (state != NULL) {
             state->mark = mark;
         }
-    } else if (answer != Py_None) {
-        PyErr_Format(PyExc_TypeError, "a region's callback must return an Entry, None, SKIP or "
-                                      "SKIP_RECURSIVE, not %.100s", Py_TYPE(answer)->tp_name);
+    } else if (answer != Py_None && answer != known_only_mark) {
+        PyErr_Format(PyExc_TypeError, "a region's callback must return an Entry, None, SKIP, "
+                                      "SKIP_RECURSIVE or KNOWN_ONLY, not %.100s",
+                     Py_TYPE(answer)->tp_name);
     }
 done:
     Py_XDECREF(frame_state);
@@ -378,6 +388,8 @@ done:
         result = run_hit(ts, frame, &hit);
     } else if (mark == MARK_SKIP_RECURSIVE) {
         result = run_without_hook(ts, frame, 0);
+    } else if (answer == known_only_mark) {
+        result = run_known_only(ts, frame, region);
     } else {
         result = run_plain(ts, frame, 0);
     }
@@ -454,5 +466,6 @@ HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
             return run_failed(ts, frame, region);
         }
     }
-    return run_miss(ts, frame, region);
+    return thread_region.known_only == region ? run_plain(ts, frame, 0)
+                                              : run_miss(ts, frame, region);
 }

@@ -97,12 +97,13 @@ typedef struct {
     PyObject *last_called;
     struct _PyInterpreterFrame *handed_on;
     int depth;
+    Region *known_only; /* borrowed: frames without an entry are not offered to it */
     uintptr_t stack_end, stack_kept; /* lowest address, and how much above it is not for the hook */
 } ThreadRegion;
 
 extern __thread ThreadRegion thread_region;
 extern PyTypeObject Region_Type, Entry_Type, FrameState_Type, Compiled_Type, Disabled_Type;
-extern PyObject *skip_mark, *skip_recursive_mark;
+extern PyObject *skip_mark, *skip_recursive_mark, *known_only_mark;
 extern unsigned long long hook_counts[4];
 enum { COUNT_HIT, COUNT_MISS, COUNT_FALLBACK, COUNT_DEFECT };
 

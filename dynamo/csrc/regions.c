@@ -549,7 +549,7 @@ static PyMethodDef module_functions[] = {
 static struct PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "dynamo._C",
                                                "The frame hook and the guard program.", -1,
                                                module_functions};
-PyObject *skip_mark, *skip_recursive_mark;
+PyObject *skip_mark, *skip_recursive_mark, *known_only_mark;
 
 PyMODINIT_FUNC PyInit__C(void) {
     PyTypeObject *types[] = {&Region_Type, &Entry_Type, &FrameState_Type, &Compiled_Type,
@@ -567,6 +567,8 @@ PyMODINIT_FUNC PyInit__C(void) {
     skip_recursive_mark = PyUnicode_InternFromString("SKIP_RECURSIVE");
     PyModule_AddObjectRef(module, "SKIP", skip_mark);
     PyModule_AddObjectRef(module, "SKIP_RECURSIVE", skip_recursive_mark);
+    known_only_mark = PyUnicode_InternFromString("KNOWN_ONLY");
+    PyModule_AddObjectRef(module, "KNOWN_ONLY", known_only_mark);
     #ifdef DYNAMO_TORCH_VERSION
     PyModule_AddStringConstant(module, "torch_version", DYNAMO_TORCH_VERSION);
 #endif

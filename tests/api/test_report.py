@@ -235,7 +235,7 @@ def test_a_report_keeps_graphs_in_the_disk_cache(tmp_path: Path) -> None:
     """What it loads must not be what makes the backend keep nothing."""
     script = ("import torch, dynamo\nx = torch.ones(4)\ndynamo.compile(lambda x: x.sin() + 1)(x)\n"
               f"dynamo.report({str(tmp_path / 'page.html')!r})\nimport inductor.metrics as m\nfor _ in range(2):\n"
-              "    dynamo.compile(lambda x: x.cos() * 3)(x)\nprint(m.snapshot()['graphs_reused'])\n")
+              "    dynamo.compile(lambda x: x.cos() * 3, isolate_recompiles=True)(x)\nprint(m.snapshot()['graphs_reused'])\n")
     (tmp_path / "script.py").write_text(script)
     done = run_python(str(tmp_path / "script.py"), DYNAMO_CACHE_DIR=str(tmp_path / "cache"), DYNAMO_GRAPH_CACHE="1")
     assert done.stdout.strip() == "1", done.stderr

@@ -562,12 +562,3 @@ def issuperset(tx: Frame, var: SetVar, other: Var) -> Var:
 @rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
 def isdisjoint(tx: Frame, var: SetVar, other: Var) -> Var:
     return ConstVar(not any(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
-
-
-@rule(list.__iadd__, ListVar)
-@rule(dict.__ior__, DictVar)
-@rule(set.__ior__, SetVar)
-def change_by_operator(tx: Frame, var: Var, other: Var) -> Var:
-    """The operators' methods by their names."""
-    add = isinstance(var, ListVar)
-    return tx.trace.call(tx, operator.iadd if add else operator.ior, var, other)
