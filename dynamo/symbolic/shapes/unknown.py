@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
+from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break, Signal
 from dynamo.base.words import noun
 from dynamo.symbolic.core.constant import ConstVar
@@ -88,19 +89,27 @@ def binary(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
         if kinds != {bool} or name not in ("and", "or"):
             raise Break("unknown_number", f"{a!r} {name} {b!r}")
         return run(trace, getattr(operator, f"{name}_"), a, b)
-    if name in DIVISIONS:
-        refuse_divisor(trace, name, b)
-    elif name == "pow":
+    if name in DIVISIONS and not has_fine_divisor(trace, name, b):
+        whole = kinds == {int} and name != "truediv"
+        return by_value(trace, getattr(operator, name), int if whole else float, a, b)
+    if name in BITS and kinds == {int}:
+        return by_value(trace, getattr(operator, BITS[name]), int, a, b)
+    if name == "pow":
+        if float in kinds:
+            return by_value(trace, operator.pow, float, a, b)
         if kinds != {int} or is_unknown(b) or not 0 <= b.as_constant() <= HIGHEST_POWER:
             raise Break("unknown_number", f"{a!r} ** {b!r}")
-    elif name not in ARITHMETIC:
+    elif name not in ARITHMETIC | DIVISIONS:
         raise Break("unknown_number", f"{a!r} {name} {b!r}")
     return run(trace, getattr(operator, name), a, b)
 
 
-def refuse_divisor(trace: Evaluation, name: str, divisor: Var) -> None:
-    """A division whose divisor may be 0 ends the graph; so does `//` or `%` by what may be negative
-    (torch's expressions are wrong for such)."""
+BITS = {"and": "and_", "or": "or_", "xor": "xor", "lshift": "lshift", "rshift": "rshift"}
+
+
+def has_fine_divisor(trace: Evaluation, name: str, divisor: Var) -> bool:
+    """False for a divisor that may be 0, and for one of `//` or `%` that may be negative (torch's
+    expressions are wrong for such)."""
     wanted = operator.ne if name == "truediv" else operator.gt
     if is_unknown(divisor):
         fine = trace.world.known(wanted(divisor.as_fake(), 0)) if divisor.exact else None  # type: ignore[attr-defined]
@@ -109,8 +118,48 @@ def refuse_divisor(trace: Evaluation, name: str, divisor: Var) -> None:
         fine = trace.symbols.decide(f"({divisor.text} {'!=' if name == 'truediv' else '>'} 0)")
     else:
         fine = wanted(divisor.as_constant(), 0)
-    if not fine:
-        raise Break("unknown_number", f"a division by {divisor!r}")
+    return bool(fine)
+
+
+@runs_alone
+class ByValue:
+    """The target of a node: Python's own function of numbers, whose result the graph reads.
+
+    Torch's expressions over numbers have no such function, or one that is wrong for some numbers.
+    """
+
+    def __init__(self, function: Callable[..., Any], kind: type, number: int) -> None:
+        self.function, self.kind = function, kind
+        self.__name__ = self.__qualname__ = f"{function.__name__}_{number}"
+        self.__module__ = __name__
+
+    def __call__(self, *numbers: Any) -> torch.Tensor:
+        if torch._C._len_torch_dispatch_stack():
+            raise RuntimeError("a graph with numbers that only the run knows was recorded whole")
+        return torch.tensor(self.function(*numbers), dtype=DTYPES[self.kind])
+
+
+DTYPES = {int: torch.int64, float: torch.float64}
+
+
+def by_value(trace: Evaluation, function: Callable[..., Any], kind: type, *args: Var) -> Var:
+    """A number that the graph computes by Python's own function, which may raise."""
+    unknowns, world = trace.symbols.unknowns, trace.world
+    unknowns.possible()
+    unknowns.may_raise([arg.as_fake() for arg in args])
+    try:
+        fake = world.run(torch.empty, (), dtype=DTYPES[kind], device="cpu")
+        value = world.run(torch.Tensor.item, fake)
+    except Signal as error:
+        raise Break("unknown_number", f"{function.__name__}: {error}") from error
+    nodes = trace.graph.graph.nodes
+    target = ByValue(function, kind, sum(isinstance(node.target, ByValue) for node in nodes))
+    proxies = tuple(arg.as_proxy() for arg in args)
+    node = trace.graph.operation("call_function", target, proxies, {}, fake)
+    node.meta["checks"] = True
+    known = trace.graph.operation("call_method", "item", (node,), {}, value)
+    unknowns.keep_checks(torch.Tensor.item)
+    return unknowns.make(value, lambda: known, kind is int)  # type: ignore[no-any-return]
 
 
 def compare(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
@@ -148,6 +197,8 @@ def convert(trace: Evaluation, kind: type, a: Var) -> Var | None:
         return a
     if kind is float and a.python_type() is int:
         return run(trace, float, a, fake=torch.sym_float)
+    if kind is int and a.python_type() is float:
+        return by_value(trace, int, int, a)
     raise Break("unknown_number", f"{kind.__name__} of {a!r}")
 
 

@@ -7,6 +7,8 @@ check of such a number is a node that raises when it runs.
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import torch
@@ -17,9 +19,9 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.functions import inline_stand_in
-from dynamo.symbolic.python.lists import ListVar
+from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.standin_checks import check_all
-from dynamo.symbolic.shapes.unknown import is_unknown
+from dynamo.symbolic.shapes.unknown import UnknownNumber, by_value, is_unknown
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tables import ask_for_values
@@ -68,11 +70,49 @@ def item(tx: Frame, var: TensorVar) -> Var:
     return read(tx, var)
 
 
-@rule([torch.Tensor.__int__, torch.Tensor.__index__], TensorVar)
-def to_int(tx: Frame, var: TensorVar) -> Var:
+@rule([torch.Tensor.__index__], TensorVar)
+def to_index(tx: Frame, var: TensorVar) -> Var:
     if var.fake.dtype.is_floating_point or var.fake.dtype is torch.bool:
         raise Break("item", repr(var))
     return read(tx, var)
+
+
+WHOLE: list[Any] = [math.floor, math.ceil, math.trunc, round]
+
+
+def whole_rule(function: Any) -> None:
+    """The row of a function that makes an int of a float that only the running program knows."""
+
+    @first_rule(function, UnknownNumber)
+    def whole(tx: Frame, number: Var, *rest: Var) -> Var | None:
+        if rest or number.python_type() is bool:
+            return None
+        if number.python_type() is int:
+            return number
+        return by_value(tx.trace, function, int, number)
+
+
+for _function in WHOLE:
+    whole_rule(_function)
+
+
+@first_rule(divmod, UnknownNumber, Var)
+def divide(tx: Frame, number: Var, divisor: Var) -> Var:
+    parts = [tx.trace.call(tx, function, number, divisor)
+             for function in (operator.floordiv, operator.mod)]
+    return TupleVar(parts)
+
+
+@rule([torch.Tensor.__int__], TensorVar)
+def to_int(tx: Frame, var: TensorVar) -> Var:
+    if var.fake.dtype.is_floating_point:
+        return tx.trace.call(tx, int, read(tx, var))
+    return to_index(tx, var)
+
+
+@rule(operator.index, TensorVar)
+def index_of(tx: Frame, var: TensorVar) -> Var:
+    return tx.trace.call(tx, torch.Tensor.__index__, var)
 
 
 @rule([torch.Tensor.__float__], TensorVar)
