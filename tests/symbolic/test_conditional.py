@@ -88,3 +88,40 @@ def test_a_predicate_that_is_a_bool_chooses_when_compiled(backend: str) -> None:
         x = torch.rand(size, dtype=torch.float64)
         torch.testing.assert_close(compiled(x, flag), f(x, flag, plain))
     assert counter.frame_count == 3
+
+
+class Counting(torch.nn.Module):
+    """Its branches write into buffers, each into others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.seen, self.last = torch.nn.Buffer(torch.zeros(3)), torch.nn.Buffer(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor, cond: Any) -> Any:
+        y = x * 2
+
+        def often(a: torch.Tensor) -> torch.Tensor:
+            self.seen.add_(a[0].sum())
+            return self.norm(a) + self.seen * 2
+
+        def rarely(a: torch.Tensor) -> torch.Tensor:
+            self.last.copy_(self.seen + a[0])
+            a.mul_(3)
+            return a + self.last
+
+        return cond(x.sum() > 3, often, rarely, (y,)) + self.seen, y
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_branches_that_write_into_buffers(backend: str) -> None:
+    """Without gradients, as torch has it; with them it refuses."""
+    modules = [Counting(), Counting()]
+    compiled = dynamo.compile(lambda x: modules[0](x, torch.cond), backend=backend, fullgraph=True)
+    for size in (0.1, 2.0, 0.2, 3.0, 3.0):
+        x = torch.rand(4, 3) * size
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), modules[1](x, plain))
+        torch.testing.assert_close(modules[0].state_dict(), modules[1].state_dict())
+    with pytest.raises(dynamo.exc.Unsupported, match="torch.cond"):
+        compiled(x)

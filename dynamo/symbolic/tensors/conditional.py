@@ -1,12 +1,15 @@
 """`torch.cond`: both branches are traced; the graph chooses between them when it runs.
 
-The node's target is a `Choice`, whose two modules a backend may look into. Branches that change
-anything, or whose results differ in more than their values, break the graph before the call.
+The node's target is a `Choice`, whose two modules a backend may look into. A branch that writes
+into tensors, which torch takes without gradients alone, writes into copies, and the graph behind it
+copies them back. Branches that change anything else, or whose results differ in more than their
+values, break the graph before the call.
 """
 
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +18,7 @@ from torch import fx
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar, TupleVar
@@ -22,7 +26,41 @@ from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
 
-Traced = tuple[list[fx.Node], fx.GraphModule, list[TensorVar], Var]
+
+
+@dataclass(slots=True)
+class Branch:
+    """inputs: nodes that the module takes. made: the tensors in the result. written: what was
+    there before, and the branch writes into."""
+
+    inputs: list[fx.Node]
+    module: fx.GraphModule
+    made: list[TensorVar]
+    result: Var
+    written: list[TensorVar]
+
+    def copy_written(self, everything: list[TensorVar]) -> None:
+        """The module leaves these as they are, and returns copies as it would leave them."""
+        graph = self.module.graph
+        output = graph.output_node()
+        places = [node for node in graph.nodes if node.op == "placeholder"]
+        copies = []
+        for var in everything:
+            if var.node not in self.inputs:
+                before = places[-1].next if places else next(iter(graph.nodes))
+                with graph.inserting_before(before):
+                    places.append(graph.placeholder(f"written_{len(places)}"))
+                places[-1].meta["example_value"] = var.fake
+                self.inputs.append(var.node)
+        for var in everything:
+            place = places[self.inputs.index(var.node)]
+            with graph.inserting_after(places[-1]):
+                copy = graph.call_method("clone", (place,))
+            copy.meta["example_value"] = var.fake
+            place.replace_all_uses_with(copy, lambda user, own=copy: user is not own)  # type: ignore[misc]
+            copies.append(copy)
+        output.args = ((*output.args[0], *copies),)  # type: ignore[misc]
+        self.module.recompile()
 
 
 class Choice:
@@ -58,46 +96,77 @@ def cond(
         raise Break("call_of_unknown_function", f"torch.cond of {pred!r}")
     node = pred.node
     traced = [trace_branch(tx, branch, operands) for branch in (true_fn, false_fn)]
-    (first, _, made, result), (second, _, others, other) = traced
-    if shape_of(result) != shape_of(other) or list(map(facts, made)) != list(map(facts, others)):
+    first, second = traced
+    made, result = first.made, first.result
+    if shape_of(result) != shape_of(second.result) or (
+            list(map(facts, made)) != list(map(facts, second.made))):
         raise Break("call_of_unknown_function", "torch.cond with branches of different results")
-    inputs = list(dict.fromkeys([*first, *second]))
+    written = list(dict.fromkeys([*first.written, *second.written]))
+    if written:
+        for branch in traced:
+            branch.copy_written(written)
+    inputs = list(dict.fromkeys([*first.inputs, *second.inputs]))
     number = sum(isinstance(item.target, Choice) for item in trace.graph.graph.nodes)
     target = Choice(
-        tuple(item[1] for item in traced),
-        tuple([inputs.index(place) for place in item[0]] for item in traced),
+        tuple(branch.module for branch in traced),
+        tuple([inputs.index(place) for place in branch.inputs] for branch in traced),
         number,
     )
-    fakes = tuple(var.fake for var in made)
+    copies = [tensor_state(trace).run_fake(torch.clone, var.fake) for var in written]
+    fakes = (*(var.fake for var in made), *copies)
     call = trace.graph.operation("call_function", target, (node, *inputs), {}, fakes)
     for index, var in enumerate(made):
         place = (call, index)
         var.move_to(trace.graph.operation("call_function", operator.getitem, place, {}, var.fake))
         trace.world.constants.forget(var.fake)  # the other branch may hold something else
+    for index, (var, fake) in enumerate(zip(written, copies, strict=True), len(made)):
+        part = trace.graph.operation("call_function", operator.getitem, (call, index), {}, fake)
+        trace.call(tx, torch.Tensor.copy_, var, TensorVar(part, fake))
     return result
 
 
-def trace_branch(tx: Frame, branch: Var, operands: Var) -> Traced:
-    """Inputs, module, results (flat and nested) of one branch; its operations leave the graph."""
-    trace, state = tx.trace, tensor_state(tx.trace)
+def trace_branch(tx: Frame, branch: Var, operands: Var) -> Branch:
+    """One branch; its operations leave the graph."""
+    trace = tx.trace
     args = operands.unpack(tx)
-    mark, before, mutated = trace.graph.mark(), trace.effects.places(), dict(state.mutated)
-    tensors: list[TensorVar] = []
-    torch_functions.collect_tensors(TupleVar(args), tensors)
-    versions = [var.fake._version for var in tensors]
+    mark, before = trace.graph.mark(), trace.effects.places()
     result = tx.call(branch, args, {})
-    written = [var.fake._version for var in tensors] != versions or state.mutated != mutated
-    if written or trace.effects.targets_since(before):
+    body = trace.graph.operations_after(mark)
+    if trace.effects.targets_since(before):
         raise Break("call_of_unknown_function", "torch.cond with a branch that changes something")
     made: list[TensorVar] = []
     torch_functions.collect_tensors(result, made)
-    body = trace.graph.operations_after(mark)
     if any(node.meta.get("checks") for node in body):
         raise Break("call_of_unknown_function", "torch.cond with a branch that checks a number")
     if not all(var.node in body for var in made) or len(set(made)) < len(made):
         raise Break("call_of_unknown_function", "torch.cond that gives an operand back")
+    written = written_in(tx, body, args)
     inputs, module = trace.graph.cut_out(body, [var.node for var in made], first=[])
-    return inputs, module, made, result
+    return Branch(inputs, module, made, result, written)
+
+
+def written_in(tx: Frame, body: dict[fx.Node, None], args: list[Var]) -> list[TensorVar]:
+    """What was there before and the operations write into, each a whole tensor in memory of its
+    own; a Break for all else, and where gradients are recorded, as torch refuses it there."""
+    outside = dict.fromkeys(given for node in body for given in node.all_input_nodes
+                            if given not in body and is_tensor(given))
+    storages = [storage_of(node.meta["example_value"]) for node in outside]
+    changed = {id(fake): fake for node in body for fake in node.meta.get("changed", ())}
+    fakes = [fake for fake in changed.values() if storage_of(fake) in storages]
+    if not fakes:
+        return []
+    known: list[TensorVar] = []
+    torch_functions.collect_tensors(TupleVar(args), known)
+    known += tensor_state(tx.trace).mutated
+    found = [next((var for var in known if var.fake is fake), None) for fake in fakes]
+    alone = all(storages.count(storage_of(fake)) == 1 for fake in fakes)
+    if torch.is_grad_enabled() or None in found or not alone:
+        raise Break("call_of_unknown_function", "torch.cond with a branch that changes something")
+    return [var for var in found if var is not None]
+
+
+def is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
 def facts(var: TensorVar) -> Any:
