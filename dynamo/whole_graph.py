@@ -89,9 +89,9 @@ def export(
     for name, value in zip(names, flat, strict=True):
         places.add(value, graph.placeholder(name))
     if whole.modules:
-        module = whole.modules[-1]
-        if any(node.target is expect for node in module.graph.nodes):
+        if aten_graph and any(node.target is expect for node in whole.modules[-1].graph.nodes):
             raise Unsupported("a branch depends on the values in a tensor, to raise an error")
+        module = assert_expected(whole.modules[-1])
         source = _aten(module, whole.inputs) if aten_graph else module
         results = _copy(graph, source, places, whole.inputs)
         for value, node in zip(whole.outputs, results, strict=True):
@@ -101,6 +101,27 @@ def export(
     graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(_argument_names(args, kwargs), in_spec, out_spec)))
     exported = fx.GraphModule(places.attributes, graph, class_name="ExportedGraph")
     return exported, tuple(whole.guards)
+
+
+def assert_expected(module: fx.GraphModule) -> fx.GraphModule:
+    """A branch that would raise an error becomes an assertion that it is not taken."""
+    if all(node.target is not expect for node in module.graph.nodes):
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in list(graph.nodes):
+        if node.target is expect:
+            outcomes, *tests = node.args
+            with graph.inserting_before(node):
+                for outcome, test in zip(outcomes, tests, strict=True):
+                    holds = test if outcome else graph.call_function(torch.logical_not, (test,))
+                    holds.meta.update(test.meta)
+                    graph.call_function(torch.ops.aten._assert_async.msg, (holds, RAISES_HERE))
+            graph.erase_node(node)
+    return fx.GraphModule(module, graph, class_name="CapturedGraph")
+
+
+RAISES_HERE = "the program that was exported raises an error for such values"
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,3 +139,21 @@ def test_numbers_that_the_graph_computes() -> None:
     found, wanted = module(x, torch.tensor(2)), function(x, torch.tensor(2))
     assert torch.equal(found.pop("head"), wanted.pop("head"))
     assert found == wanted
+
+
+def asserts(x: torch.Tensor) -> torch.Tensor:
+    assert x.sum() > 0, "the sum"
+    torch._assert(x.max() < 9, "the largest")
+    if x.min() < -1:
+        raise ValueError("the smallest")
+    return x + 1
+
+
+def test_assertions_on_values() -> None:
+    """A branch that raises is an assertion of the exported graph."""
+    x = torch.rand(3)
+    module, _ = dynamo.export(asserts, x)
+    assert torch.equal(module(x), x + 1)
+    for wrong in (-x, x + 9, torch.tensor([-2.0, 3.0, 1.0])):
+        with pytest.raises(RuntimeError, match="raises an error for such values"):
+            module(wrong)

@@ -13,6 +13,12 @@ def check_all(error: type[Exception], cond: torch.Tensor, message: Any) -> None:
         raise failure(error, message)
 
 
+def check_assertion(condition: Any, message: Any) -> None:
+    """What `torch._assert` does with a tensor."""
+    if not condition:
+        raise AssertionError(message)
+
+
 def failure(error: type[Exception], message: Any) -> Exception:
     """What a check raises that does not hold."""
     try:

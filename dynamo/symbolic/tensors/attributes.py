@@ -21,8 +21,9 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named
-from dynamo.symbolic.python.functions import BuiltinVar, MethodVar
+from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_stand_in
 from dynamo.symbolic.python.lists import SizeVar
+from dynamo.symbolic.python.standin_checks import check_assertion
 from dynamo.symbolic.tensors import hooks, torch_functions
 from dynamo.symbolic.tensors.picking import keep_unasked
 from dynamo.symbolic.tensors.state import tensor_state
@@ -247,6 +248,8 @@ def new_of_size(tx: Frame, /, tensor: Var, size: Var, **kwargs: Var) -> Var:
 
 @rule([torch._assert])
 def check_assert(tx: Frame, condition: Var, message: Var) -> Var:
+    if isinstance(condition, TensorVar):  # a branch, which the graph can test
+        return inline_stand_in(tx, check_assertion, [condition, message], {})
     if not condition.truth(tx):
         tx.trace.raise_exception(AssertionError, message)
     return ConstVar(None)
