@@ -30,7 +30,8 @@ def check_gradients(found: Sequence[Any], module: fx.GraphModule, given: list[An
     wrong = next((at for at, grad in enumerate(found) if _has_nan(grad)), None)
     if wrong is None:
         return
-    error = RuntimeError(f"Function 'CompiledBackward' returned nan values in its {wrong}th output.")
+    text = f"Function 'CompiledBackward' returned nan values in its {wrong}th output."
+    error = RuntimeError(text)
     finder = _Finder(module)
     with torch.no_grad():
         finder.run(*given)

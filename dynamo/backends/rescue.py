@@ -28,6 +28,7 @@ from dynamo.base.errors import DynamoError
 from dynamo.base.failing_lines import note_stack, show_line, stack_of
 from dynamo.base.shortfalls import AT, CALL, Site, failed, line_of
 from dynamo.base.signals import is_of_signal
+from dynamo.base.wrong_fakes import ADVICE as WRONG_FAKE
 from dynamo.base.wrong_fakes import wrong_fake_in
 
 NO_DEFECTS = (DynamoError, Unforeseen, _StopRecomputationError, Warning)
@@ -65,8 +66,8 @@ class _Rescue:
     """Called with an error and the inputs of the graph. parts: begin with what is called."""
 
     def __init__(
-        self, parts: list[Callable[..., Any]], captured: Callable[..., Any], site: Site, twice: bool,
-        graph: fx.Graph,
+        self, parts: list[Callable[..., Any]], captured: Callable[..., Any], site: Site,
+        twice: bool, graph: fx.Graph,
     ) -> None:
         self.parts, self.captured, self.site, self.twice = parts, captured, site, twice
         self.graph = graph
@@ -91,6 +92,9 @@ class _Rescue:
             if type(own) is type(error):
                 error.args = own.args  # in eager's words
                 note_stack(error, stack_of(own))
+            wrong = self._wrong_fake(inputs)
+            if wrong:  # it has taken another path than eager's, which raises nothing perhaps
+                error.add_note(f"{wrong}.\n{WRONG_FAKE}")
             show_line(error, lambda: self.graph.nodes)
             return NotImplemented
         wrong = self._wrong_fake(inputs)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from traceback import walk_tb
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 from torch import fx
 
-from dynamo._C import traceback
 from dynamo.base.user_lines import frames_of, user_place
 
 STACK = "dynamo_stack"  # of an error: the stack of the operation, as a node keeps it
@@ -27,7 +27,7 @@ BY_DATA = ("index", "getitem", "gather", "embedding", "scatter", "take", "put", 
 Nodes = Callable[[], Iterable[fx.Node]]
 OF_GRAPHS = "<eval_with_key>"
 _ASSIGNED = re.compile(r"\s*(\w+)\b[^=]*=")
-_GLOBALS: dict[str, Any] = {"__name__": "compiled"}
+_GLOBALS: dict[str, Any] = {"__name__": "compiled", "sys": sys}
 _NO_COLUMNS = 0x80 | 13 << 3  # an entry of a line table that tells no columns; its low bits: length
 
 
@@ -63,9 +63,12 @@ def show_line(error: BaseException, nodes: Nodes = tuple) -> None:
     error.__dict__.pop(LINES, None)
     if not stack:
         return
-    places = tuple([(_code(*frame), _GLOBALS, 0, int(frame[1])) for frame in frames_of(stack)])
     error.__dict__[SHOWN] = True
-    error.__traceback__ = traceback(error.__traceback__, places)
+    entry = error.__traceback__
+    for file, line, function, _ in reversed(frames_of(stack)):
+        frame = FunctionType(_code(file, int(line), function), _GLOBALS)()
+        entry = TracebackType(entry, frame, frame.f_lasti, int(line))
+    error.__traceback__ = entry
 
 
 def _stack_of_lines(lines: Sequence[str], nodes: Iterable[fx.Node]) -> str:
@@ -101,17 +104,18 @@ def _node_at(frame: FrameType, line: int) -> fx.Node | None:
     return next((node for node in module.graph.nodes if node.name == name), None)
 
 
-def _stub() -> None: ...
+def _frame() -> FrameType:
+    return sys._getframe()
 
 
-def _code(file: str, line: str, function: str, _: str) -> CodeType:
-    """Code of that name, all of which stands at that line."""
-    code, table = _stub.__code__, bytearray()
+def _code(file: str, line: int, function: str) -> CodeType:
+    """Code of that name, all of which stands at that line; it gives its frame."""
+    code, table = _frame.__code__, bytearray()
     left = len(code.co_code) // 2
     while left:
         part = min(left, 8)
         table += bytes((_NO_COLUMNS | part - 1, 0))
         left -= part
     return code.replace(
-        co_filename=file, co_name=function, co_qualname=function, co_firstlineno=int(line),
+        co_filename=file, co_name=function, co_qualname=function, co_firstlineno=line,
         co_linetable=bytes(table))

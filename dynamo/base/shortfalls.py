@@ -135,7 +135,7 @@ def failed(
         raise error
     name = "a wrong fake kernel" if fake else type(error).__name__
     _count(kind, name, place)
-    if not counters.once((place, kind, name)):
+    if not counters.once((place, kind, fake or name)):
         return
     if fake:
         warnings.warn(f"{place}\n  {fake}; {text}.\n  {WRONG_FAKE}", stacklevel=3)

@@ -124,7 +124,8 @@ void add_extern(Graph& graph, const py::tuple& row) {
   ExternCall call{c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()),
                   false, true, {}, {}, {}, {}};
   call.keeps_no_operand = name.rfind("aten::", 0) == 0 || name.rfind("mkldnn::", 0) == 0;
-  for (const char* own : {"aten::", "mkldnn::", "prims::", "quantized::", "_c10d_functional::", "dynamo_"}) {
+  for (const char* own : {"aten::", "mkldnn::", "mkl::", "prims::", "quantized::", "dynamo_", "_c10d_", "c10d",
+                          "fsdp::", "_dtensor::", "symm_mem::", "inductor::", "rngprims::", "_quantized::"}) {
     if (name.rfind(own, 0) == 0) call.by_fake = false;
   }
   auto operands = row[2].cast<py::list>();
