@@ -3,15 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from dynamo.aot.joint import capture_joint
-from dynamo.aot.decompose import decompose
-from dynamo.aot.decompositions import default_decompositions
-from dynamo.aot.min_cut import min_cut
-from dynamo.aot.partition import partition_joint
-from dynamo.aot.repeats import EXACT, FUNCTIONS, SMOOTH
+import dynamo
+from dynamo.aot import api
+from dynamo.aot.partition import Partition
+from dynamo.aot.repeats import EXACT, FUNCTIONS, SMOOTH, decided_by, decided_values, is_exact
+from tests.aot.programs import captured
+
+aten = torch.ops.aten
+OPERATORS = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+
+
+@pytest.fixture
+def partitions(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
+    """Filled while programs are compiled."""
+    seen: list[Partition] = []
+    original = api.partition_joint
+
+    def spying(*args: Any, **options: Any) -> Partition:
+        seen.append(original(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(api, "partition_joint", spying)
+    return seen
+
+
+def halves(seen: list[Partition], function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[set[str], set[str]]:
+    """The names of the operators of forward, and of backward."""
+    seen.clear()
+    function = dynamo.compile(function, backend="aot_eager")
+    function(x.requires_grad_()).sum().backward()
+    (one,) = seen
+    graphs = one.forward.graph, one.backwards[0].module.graph
+    forward, backward = ({str(n.target).split(".")[1] for n in g.nodes if n.op == "call_function"} for g in graphs)
+    return forward, backward
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.cos().amax(1), lambda x: x.sin().min(), lambda x: x.exp().clamp(max=1.5),
+    lambda x: torch.where(x.tanh() > 0.5, x, 2 * x), lambda x: F.relu6(x.sigmoid() * 9), lambda x: x.cos().abs(),
+    lambda x: F.smooth_l1_loss(x.cos(), x.detach()), lambda x: x.softmax(1).amax(1),
+])  # fmt: skip
+def test_backward_decides_nothing_by_functions(
+    function: Callable[[Tensor], Tensor], partitions: list[Partition]
+) -> None:
+    halves(partitions, function, torch.randn(7, 300))
+    (one,) = partitions
+    for node in one.backwards[0].module.graph.nodes:
+        for given in decided_by(node):
+            work = [given]
+            while work:
+                found = work.pop()
+                assert is_exact(found), f"{node} decides by {found}"
+                work += found.all_input_nodes
+
+
+def test_exact_values_are_computed_again(partitions: list[Partition]) -> None:
+    forward, backward = halves(partitions, lambda x: F.relu6(x * x + 1), torch.randn(7, 300))
+    assert {"le", "ge"} & backward and not {"le", "ge"} & forward
+
+
+def test_a_decision_is_saved_and_not_its_values(partitions: list[Partition]) -> None:
+    halves(partitions, lambda x: x.cos().amax(1), torch.randn(7, 300))
+    (one,) = partitions
+    results: Any = one.forward.graph.output_node().args[0]
+    kept = [node.meta["val"] for node in results[1:]]
+    assert [value.dtype for value in kept if value.numel() > 7] == [torch.bool]
+    assert not any(value.is_floating_point() for value in kept)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5])
+def test_a_budget_keeps_decisions(budget: float, partitions: list[Partition]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return (x.cos().exp().amax(1, keepdim=True) * x.sin()).tanh().amax(1)
+
+    x = torch.randn(7, 300, requires_grad=True)
+    compiled = dynamo.compile(f, options={"activation_memory_budget": budget})
+    (want,), (got,) = (torch.autograd.grad(g(x).sum(), x) for g in (f, compiled))
+    torch.testing.assert_close(want, got)
+
+
+def test_a_value_of_half_precision_is_rounded_up_to_its_loads() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.sum(1, keepdim=True)
+        z = (x * y).cos()
+        return (z + 1).view(-1) > 0.5
+
+    gm, inputs = captured(f, torch.randn(4, 5, dtype=torch.bfloat16))
+    module: list[fx.GraphModule] = []
+    api.compile_inference(gm, inputs, lambda graph, _: module.append(graph) or graph.forward)
+    found = {str(node.target).split(".")[1] for node in decided_values(module[0].graph) if node.op == "call_function"}
+    assert found == {"view", "add", "cos", "mul", "sum"}
+
+
+def test_the_tables_name_operators() -> None:
+    strangers = (EXACT | SMOOTH) - FUNCTIONS - OPERATORS
+    assert not {name for name in strangers if not hasattr(torch.ops.prims, name) and not hasattr(torch.ops.dynamo_jit, name)}
