@@ -67,7 +67,8 @@ template <> struct k_To<f16> {
 
 # Whole strips of half precision, vector by vector where the processor has them. Instructions are
 # text of the assembler, because headers with the compiler's names for them cost more time than most
-# kernels. The processor's own narrowing to bfloat16 takes denormal numbers for zeros.
+# kernels. The processor's own narrowing to bfloat16 takes denormal numbers for zeros, and keeps the
+# bits of NaN.
 _STRIPS = """\
 #if defined(__AVX512F__)
 #define K_HALVES 16
@@ -95,9 +96,9 @@ K_INLINE k_half k_narrow_vector(k_wide wide, const f16*) {
 }
 K_INLINE k_half k_narrow_vector(k_wide wide, const bf16*) {
 #if K_HALVES == 16 && defined(__AVX512BF16__)
-  u16 denormal;
-  asm("vfpclassps $0x20, %1, %0" : "=k"(denormal) : "x"(wide));
-  if (__builtin_expect(denormal == 0, 1)) {
+  u16 odd;  // denormal numbers, NaN
+  asm("vfpclassps $0xa1, %1, %0" : "=k"(odd) : "x"(wide));
+  if (__builtin_expect(odd == 0, 1)) {
     k_half half;
     asm("vcvtneps2bf16 %1, %0" : "=x"(half) : "x"(wide));
     return half;

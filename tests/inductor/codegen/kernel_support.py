@@ -41,8 +41,9 @@ class Runner:
         """One library for many kernels (their names must differ)."""
         sources = [print_kernel(k, layouts_of(s), threads) for k, s in pairs]
         tail = "\n".join(
-            f'extern "C" __attribute__((visibility("default"))) int run_{s.name}(Runtime* rt) '
-            f"{{ return {s.name}({', '.join(['rt', *casts(s.types)])}); }}"
+            f'extern "C" __attribute__((visibility("default"))) int run_{s.name}'
+            f"({', '.join(['Runtime* rt', *(f'i64 {k}' for k in s.symbols)])}) "
+            f"{{ return {s.name}({', '.join(['rt', *casts(s.types), *s.symbols])}); }}"
             for s in sources
         )
         text = print_unit(sources, tail)
@@ -56,13 +57,13 @@ class Compiled:
         self.source = source
         self.library = library
 
-    def __call__(self, storages: Storages) -> tuple[int, list[int]]:
-        """(what it returned, [error code, value, bound])"""
+    def __call__(self, storages: Storages, *sizes: int) -> tuple[int, list[int]]:
+        """(what it returned, [error code, value, bound]); sizes: of the kernel's symbols"""
         names = self.source.parameters
         data = (ctypes.c_void_p * max(len(names), 1))(*(storages[n].data_ptr() for n in names))
         runtime = (ctypes.c_int64 * POINTERS)()
         runtime[0] = ctypes.addressof(data)
-        code = self.function(ctypes.byref(runtime))
+        code = self.function(ctypes.byref(runtime), *map(ctypes.c_int64, sizes))
         return code, list(runtime[4:7])
 
 
