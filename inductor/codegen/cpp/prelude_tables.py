@@ -63,7 +63,7 @@ def _point(function: Callable[[float], float], low: float, high: float) -> float
     return best
 
 
-def _interpolated(
+def interpolated(
     function: Callable[[float], float], low: float, high: float, degree: int, point: float
 ) -> list[float]:
     """Coefficients of powers of x - point of the polynomial through Chebyshev's nodes."""
@@ -87,12 +87,12 @@ def _piece(pieces: Pieces, n: int) -> list[float]:
     low, high = pieces.edge(n), min(pieces.edge(n + 1), pieces.limit + 0.01)
     function, degree = pieces.function, pieces.degree
     if n == 0:  # without x itself, which is added with one rounding
-        ratios = _interpolated(lambda x: function(x) / x - 1, low, high, degree - 1, 0.0)
+        ratios = interpolated(lambda x: function(x) / x - 1, low, high, degree - 1, 0.0)
         return [0.0, 0.0, *ratios]
     if low >= pieces.limit:  # is not used
         return [pieces.limit, 1.0] + [0.0] * degree
     point = _point(function, low, high)
-    return [point, *_interpolated(function, low, high, degree, point)]
+    return [point, *interpolated(function, low, high, degree, point)]
 
 
 def _list(values: Sequence[float]) -> str:
