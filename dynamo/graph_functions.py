@@ -34,7 +34,7 @@ from dynamo.guards.sources import DrawSource, Scope, Source
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.trace_result import DrawEffect, GraphRecord, TraceResult
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.tensors.contexts import changes_modes, leaves_on_error
+from dynamo.symbolic.tensors.contexts import MODE_NODES, changes_modes, leaves_on_error
 from dynamo.symbolic.tensors.repeating import (
     can_undo,
     errors_to_undo,
@@ -119,7 +119,9 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
             graph.erase_node(node)
     left = {node.target for node in graph.nodes if node.op == "placeholder"}
     operations = sum(node.op.startswith("call_") for node in graph.nodes)
-    if not operations and not outputs:
+    if not outputs and all(
+        node.target in MODE_NODES for node in graph.nodes if node.op.startswith("call_")
+    ):  # modes are set by effects, too
         return None
     record.module.recompile()
     inputs = tuple(item for item in record.inputs if item.name in left)
