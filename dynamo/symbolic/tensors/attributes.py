@@ -121,6 +121,9 @@ def set_attr(tx: Frame, var: TensorVar, name: str, value: Var) -> None:
         return
     if name == "data" and value is var:  # as `module.to()` stores it that changes nothing
         return
+    if name == "data" and isinstance(value, TensorVar):
+        set_data(tx, var, value)
+        return
     is_none = value.is_constant() and value.as_constant() is None
     is_known = var.real is not None or var.source is None and var.fake.is_leaf
     if name == "grad" and is_known and (is_none or isinstance(value, TensorVar)):
@@ -131,6 +134,23 @@ def set_attr(tx: Frame, var: TensorVar, name: str, value: Var) -> None:
         trace.effects.store_attr(var, "grad", value, raw=False)
         return
     raise Break("attribute_store_unknown", f"{name} of {var!r}")
+
+
+def set_data(tx: Frame, var: TensorVar, value: TensorVar) -> None:
+    """`tensor.data = value`: from here on the tensor is one in the memory of the other. So it is
+    in the graph, and the tensor itself gets it behind the graph."""
+    trace, state = tx.trace, tensor_state(tx.trace)
+    kinds = [(fake.device, fake.dtype, fake.layout) for fake in (var.fake, value.fake)]
+    once = var not in state.moved and value not in state.moved
+    if var.real is None or var.fake.requires_grad or kinds[0] != kinds[1] or not once or (
+            state.inference_mode or torch_functions.in_transform() or value.cls is not torch.Tensor):
+        raise Break("attribute_store_unknown", f"data of {var!r}")
+    made = torch_functions.put_in_graph(tx, torch.Tensor.detach, [value], {})
+    assert isinstance(made, TensorVar)
+    state.note_mutation(var)
+    state.moved |= {var, value}
+    var.become(made)
+    trace.effects.store_attr(var, "data", value, raw=False)
 
 
 def call_method(

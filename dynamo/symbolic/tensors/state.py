@@ -27,7 +27,7 @@ class TensorState:
     watched: tensors with new hooks, and their `grad_fn`.
     told: inputs told to require grad or not to, and the steps. asked: results that
         `requires_grad_` was called of. new_gradients_read: how often the program has asked for a
-        `grad` that it has stored.
+        `grad` that it has stored. moved: tensors that have got `data`, and where it is from.
     contexts: what the trace has entered and not left. default_devices: those of the `with` blocks
         that are open.
     """
@@ -42,6 +42,7 @@ class TensorState:
         self.watched: dict[TensorVar, Any] = {}
         self.told: dict[TensorVar, int] = {}
         self.asked: set[TensorVar] = set()
+        self.moved: set[TensorVar] = set()
         self.new_gradients_read = 0
         self.contexts: list[Any] = []
         self.default_devices: list[torch.device] = []

@@ -93,6 +93,10 @@ class TensorVar(Var):
         """The same tensor as the result of another node."""
         self._node = node
 
+    def become(self, other: TensorVar) -> None:
+        """The same object, in the memory of another tensor."""
+        self._node, self._fake = other.node, other.fake
+
     @property
     def is_unread(self) -> bool:
         """True while nothing of the real tensor has been looked at."""
