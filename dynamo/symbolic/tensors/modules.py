@@ -30,6 +30,7 @@ from dynamo.symbolic.python.functions import inline_stand_in
 from dynamo.symbolic.python.lists import SequenceVar, TupleVar
 from dynamo.symbolic.python.objects import TRACKERS, ObjectVar
 from dynamo.symbolic.python.ranges import SliceVar
+from dynamo.symbolic.tensors.lazy_modules import LazyModuleVar, is_unfinished
 from dynamo.symbolic.tensors.standin_hooks import run_before, run_behind
 from dynamo.symbolic.tensors.tensor import TensorVar
 
@@ -267,20 +268,13 @@ class ModuleSliceVar(SequenceVar):
         return self.items
 
 
-def is_unfinished(module: torch.nn.Module | torch.nn.modules.lazy.LazyModuleMixin) -> bool:
-    """True for a lazy module (also one that is still being made) without all its parameters."""
-    own = module.__dict__
-    tensors = [*own.get("_parameters", {}).values(), *own.get("_buffers", {}).values()]
-    return "_modules" not in own or any(map(torch.nn.parameter.is_lazy, tensors))
-
-
 @wraps_if(5, lambda value: issubclass(type(value), MODULE))
 def wrap_nn_module(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """An existing module."""
     if issubclass(type(value), torch.jit.ScriptModule):
         raise Break("script_module", type(value).__qualname__)
     if issubclass(type(value), torch.nn.modules.lazy.LazyModuleMixin) and is_unfinished(value):
-        raise Break("lazy_module", type(value).__qualname__)
+        return LazyModuleVar(type(value), source, real=value, trace=trace)
     if "_original" in vars(type(value)):
         return TwinVar(source, value, trace)
     return ModuleVar(type(value), source, real=value, trace=trace)
