@@ -126,6 +126,8 @@ class Converter:
         with counters.timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.attempts.trace(frame, context)
         event = self.breaks.tell_trace(frame, result, context)
+        if options.settle is not None:
+            keeping, result = None, options.settle(frame, result)
         check_worth(frame, result, self.continuations, self.codes)
         with counters.timed("outputs"):
             graph = close(result)

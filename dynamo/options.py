@@ -78,7 +78,8 @@ class CompileOptions:
 
     dims: what `dynamic=` said of dimensions. verify: each call is compared with eager. background:
     calls run as captured until the compile is done; the call number `background_calls` waits for it
-    (0: none does). isolated: no other call of `compile` uses its entries.
+    (0: none does). isolated: no other call of `compile` uses its entries. settle: makes another
+    trace of the one of a frame, for an export.
     """
 
     backend: Callable[..., Any]
@@ -94,6 +95,7 @@ class CompileOptions:
     background: bool = False
     background_calls: int = 0
     isolated: bool = False
+    settle: Callable[[Any, Any], Any] | None = None
 
     def extra(self) -> dict[str, Any]:
         """What the backend gets beside the graph and its inputs."""

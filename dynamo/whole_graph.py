@@ -1,7 +1,8 @@
 """`export(f, *args, **kwargs)`: one whole graph of a function or module, and what it assumes.
 
-The function is compiled for capture with `fullgraph=True` and called once with the arguments; its
-tensors are then found again among the arguments, parameters, and the graph's results.
+The function is compiled for capture with `fullgraph=True` and called once with the arguments, so that
+nothing of the program changes (see `dynamo.exporting`); its tensors are then found again among the
+arguments, parameters, and the graph's results.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,11 +20,13 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 from dynamo import hook
-from dynamo.api import compile
+from dynamo.api import compile_by
 from dynamo.base.config import config
 from dynamo.base.cuts import expect
 from dynamo.base.errors import Unsupported
+from dynamo.exporting import Settled, copy_into_buffers, run_on_copies
 from dynamo.guards.records import Guard
+from dynamo.options import check_options
 from dynamo.symbolic.core.lookup import find_in_mro
 
 
@@ -35,6 +38,7 @@ class Recording:
         self.inputs: list[Any] = []
         self.examples: list[Any] = []
         self.outputs: tuple[Any, ...] = ()
+        self.copies: dict[int, torch.Tensor] = {}
 
     def __call__(self, module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         self.modules.append(module)
@@ -42,7 +46,8 @@ class Recording:
 
         def run(*inputs: Any) -> Any:
             self.inputs = list(inputs)
-            self.outputs = tuple(map(as_object, module.forward(*inputs)))
+            results, self.copies = run_on_copies(module, inputs)
+            self.outputs = tuple(map(as_object, results))
             return self.outputs
 
         return run
@@ -81,7 +86,7 @@ def export(
     """
     if isinstance(f, type):
         raise TypeError(f"export takes a function, a method or an nn.Module, not {f!r}")
-    whole = trace_whole(f, args, kwargs)
+    whole = trace_whole(f, args, kwargs, rebinds=True)
     graph = fx.Graph()
     names = _flat_names(args, kwargs)
     flat, in_spec = pytree.tree_flatten((args, kwargs))
@@ -91,13 +96,19 @@ def export(
     if whole.modules:
         if aten_graph and any(node.target is expect for node in whole.modules[-1].graph.nodes):
             raise Unsupported("a branch depends on the values in a tensor, to raise an error")
-        module = assert_expected(whole.modules[-1])
-        source = _aten(module, whole.inputs) if aten_graph else module
+        source = assert_expected(whole.modules[-1])
+        order = list(range(len(whole.outputs)))
+        if aten_graph:
+            source, order = _aten(source, whole.inputs)
         results = _copy(graph, source, places, whole.inputs)
-        for value, node in zip(whole.outputs, results, strict=True):
-            places.add(value, node)
+        for value, index in zip(whole.outputs, order, strict=True):
+            places.add(value, results[index])
     leaves, out_spec = pytree.tree_flatten(whole.result)
-    graph.output([places.find(leaf, f) for leaf in leaves])
+    found = [places.find(leaf, f) for leaf in leaves]
+    if whole.rebound:
+        copy_into_buffers(graph, name_of(f), whole.rebound, leaves, found, whole.copies,
+                          lambda value: places.find(value, f))
+    graph.output(found)
     graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(_argument_names(args, kwargs), in_spec, out_spec)))
     exported = fx.GraphModule(places.attributes, graph, class_name="ExportedGraph")
     return exported, tuple(whole.guards)
@@ -127,7 +138,9 @@ RAISES_HERE = "the program that was exported raises an error for such values"
 @dataclass(frozen=True, slots=True)
 class Whole:
     """A function as one graph. modules: it, or nothing. inputs, outputs: those of its first call;
-    examples: the inputs as they were compiled for; result: what the function returned."""
+    examples: the inputs as they were compiled for; result: what the function returned; rebound:
+    buffers that get new values, and these; copies: what the call has worked on, by the ids of
+    tensors."""
 
     modules: list[fx.GraphModule]
     inputs: list[Any]
@@ -135,21 +148,23 @@ class Whole:
     outputs: tuple[Any, ...]
     result: Any
     guards: tuple[Guard, ...]
+    rebound: list[tuple[torch.Tensor, Any]]
+    copies: dict[int, torch.Tensor]
 
 
-def trace_whole(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Whole:
-    """Calls `f(*args, **kwargs)` once. Errors: Unsupported where it is not one graph, or changes
-    Python objects."""
-    recording = Recording()
+def trace_whole(
+    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rebinds: bool = False
+) -> Whole:
+    """Calls `f(*args, **kwargs)` once, on copies. rebinds: True where it may give buffers new
+    values. Errors: Unsupported where it is not one graph, or changes Python objects."""
+    recording, settled = Recording(), Settled(name_of(f), own_codes(f), rebinds)
     with config.patch(background=False):
-        compiled = compile(f, backend=recording, fullgraph=True)
-    result = compiled(*args, **kwargs)
+        settings = check_options(recording, None, None, True, None, None, None)
+        compiled = compile_by(f, replace(settings, settle=settled))
+    result, rebound = settled.split(compiled(*args, **kwargs))
     record = _the_entry(f, compiled)
-    if record.changes:
-        changes = "; ".join(record.changes)
-        raise Unsupported(f"{name_of(f)}: a graph can't hold what it changes: {changes}")
     return Whole(recording.modules, recording.inputs, recording.examples, recording.outputs,
-                 result, tuple(record.guards))
+                 result, tuple(record.guards), rebound, recording.copies)
 
 
 def _copy(
@@ -214,21 +229,26 @@ def _the_entry(f: Any, compiled: Any) -> Any:
     policy = compiled._policy
     entries = [(code, entry) for code in policy.records
                for entry in hook.entries(code, policy.region)]
-    parts = [f, torch.nn.Module._call_impl, find_in_mro(type(f), "__call__")]
-    parts += [getattr(f, name, None) for name in ("__func__", "__wrapped__", "forward")]
-    own = {getattr(part, "__code__", None) for part in parts}
-    if len(entries) != 1 or entries[0][0] not in own:
+    if len(entries) != 1 or entries[0][0] not in own_codes(f):
         raise Unsupported(f"{name_of(f)}: it is not one graph, because its own code runs as it is")
     return entries[0][1].keepalive
 
 
-def _aten(module: fx.GraphModule, inputs: list[Any]) -> fx.GraphModule:
-    """The graph over ATen operations; inputs that are written are copied into at its end."""
+def own_codes(f: Any) -> set[Any]:
+    """The code objects that may be the one graph of a function or module."""
+    parts = [f, torch.nn.Module._call_impl, find_in_mro(type(f), "__call__")]
+    parts += [getattr(f, name, None) for name in ("__func__", "__wrapped__", "forward")]
+    return {getattr(part, "__code__", None) for part in parts}
+
+
+def _aten(module: fx.GraphModule, inputs: list[Any]) -> tuple[fx.GraphModule, list[int]]:
+    """The graph over ATen operations; inputs that are written are copied into at its end. And which
+    of its results each output of the captured one is."""
     capture = importlib.import_module("dynamo.aot.capture")
     graph = capture.capture_forward(module, inputs, epilogue_in_graph=True)
     if any(type(output).__name__ != "FreshOutput" for output in graph.outputs):
         raise Unsupported("an output is a view of an input: it has no functional ATen graph")
-    return graph.module  # type: ignore[no-any-return]
+    return graph.module, [output.index for output in graph.outputs]
 
 
 def name_of(f: Any) -> str:

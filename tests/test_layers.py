@@ -31,7 +31,7 @@ LAYERS = [
     ("dynamo.captures",),
     ("dynamo.convert", "dynamo.policy", "dynamo.sharing"),
     ("dynamo.diagnose",),
-    ("dynamo.api", "dynamo.cache", "dynamo.exc", "dynamo.testing", "dynamo.utils", "dynamo.explanation", "dynamo.whole_graph", "dynamo.shipped", "dynamo.shipping", "dynamo.packaged", "dynamo.packaging", "dynamo.package_files",
+    ("dynamo.api", "dynamo.cache", "dynamo.exc", "dynamo.testing", "dynamo.utils", "dynamo.explanation", "dynamo.whole_graph", "dynamo.exporting", "dynamo.shipped", "dynamo.shipping", "dynamo.packaged", "dynamo.packaging", "dynamo.package_files",
      "dynamo.user_decisions", "dynamo.errors", "dynamo.checked_calls",
      "dynamo.summary_text", "dynamo.reporting", "dynamo.profiling", "dynamo.doctor", "dynamo.bench"),
     ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
