@@ -1,4 +1,4 @@
-"""How pip, uv and build make wheels of this folder (PEP 517): setuptools', with torch where it is missing.
+"""How pip and others make wheels of this folder (PEP 517): setuptools' way, with torch if need be.
 
 The extensions are for one version of torch. pip's isolation hides the torch of the environment into
 which it installs: its headers are found there nevertheless, without importing it. Where there is

@@ -75,8 +75,8 @@ def _compiler() -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as folder:  # asked anew, not remembered
         found = toolchain.find_toolchain(store.Store(Path(folder)))
     if isinstance(found, str):
-        yield Finding("C++ compiler", found, "install g++ or clang++, or name another compiler by CXX=...; "
-                      'until then backend="eager" works, and what is in the cache.')
+        yield Finding("C++ compiler", found, "install g++ or clang++, or name another compiler by "
+                      'CXX=...; until then backend="eager" works, and what is in the cache.')
         return
     yield Finding("C++ compiler", f"{found.compiler}: {found.version}")
     yield Finding("headers", "none are needed: generated code includes nothing")

@@ -50,8 +50,9 @@ def need_toolchain(store: Store) -> Toolchain:
     found = find_toolchain(store)
     if isinstance(found, str):
         raise NoCompiler(
-            f"{found}, and the default backend needs one.\n  What to do: install g++ or clang++, name another "
-            'with CXX=..., or use backend="eager"; python -m dynamo.doctor examines this machine.'
+            f"{found}, and the default backend needs one.\n  What to do: install g++ or clang++, "
+            'name another with CXX=..., or use backend="eager"; python -m dynamo.doctor examines '
+            "this machine."
         )
     return found
 

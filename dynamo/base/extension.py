@@ -10,8 +10,8 @@ import importlib
 
 import torch
 
-BUILD = ("install dynamo-jit again from its source beside this torch (`make setup`, or: pip install "
-         "--force-reinstall --no-deps --no-cache-dir FOLDER)")
+BUILD = ("install dynamo-jit again from its source beside this torch (`make setup`, or: "
+         "pip install --force-reinstall --no-deps --no-cache-dir FOLDER)")
 
 
 def check_extension(name: str, installed: str) -> str:

@@ -2,8 +2,8 @@
 
 In: nothing. Out: a table for `dynamo.aot.decompose`, beside the usual one: products with matrices
 that are added, of vectors, of other dtypes than float32, of operands with steps; convolutions of
-one dimension. A function that gives NotImplemented leaves its operator as it is. What libraries can do
-on this processor decides nothing here: they are not in a package.
+one dimension. A function that gives NotImplemented leaves its operator as it is. What libraries can
+do on this processor decides nothing here: they are not in a package.
 """
 
 from __future__ import annotations

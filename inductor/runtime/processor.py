@@ -1,10 +1,10 @@
 """What the processor is taken for: one record, by which kernels are built and libraries chosen.
 
-`processor()` describes this machine, or what `DYNAMO_PROCESSOR` says: a kind, for which the compiler
-builds (as `-march` takes it; what is built here runs here only if this machine can run it), and the
-library that is said to be the fastest, so that nothing is measured. `DYNAMO_PROCESSOR="x86-64-v3
-mkl"` says both. It holds for a whole process, in which each of our own functions is loaded once.
-Keys of caches hold the record's text.
+`processor()` describes this machine, or what `DYNAMO_PROCESSOR` says: a kind, for which the
+compiler builds (as `-march` takes it; what is built here runs here only if this machine can run
+it), and the library that is said to be the fastest, so that nothing is measured.
+`DYNAMO_PROCESSOR="x86-64-v3 mkl"` says both. It holds for a whole process, in which each of our own
+functions is loaded once. Keys of caches hold the record's text.
 """
 
 from __future__ import annotations

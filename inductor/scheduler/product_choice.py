@@ -18,8 +18,8 @@ from inductor.codegen.cpp.half_product import HALF_NAME
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.config import OWN, config
 from inductor.runtime.build import BuildError
-from inductor.runtime.products import Product, load_product
 from inductor.runtime.processor import ONEDNN, OURS, processor
+from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import find_toolchain
 from inductor.runtime.trials import is_time_left
