@@ -169,7 +169,8 @@ def link_library(
         library, exported = folder / "libmodel.so", folder / "exported"
         exported.write_text(EXPORTED)
         _run([toolchain.compiler, *LINK, *toolchain.openmp_link_flags,
-              f"-Wl,--version-script={exported}", *map(str, paths), "-o", str(library), *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
+              f"-Wl,--version-script={exported}", *map(str, paths), "-o", str(library),
+              *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
         return library.read_bytes()
 
 
