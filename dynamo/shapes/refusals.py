@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dynamo.shapes.fake_tensor import Fake
+from dynamo.shapes.iteration import broadcast_sizes
 
 aten = torch.ops.aten
 Refusal = Callable[[Sequence[Any]], bool]
@@ -23,12 +24,32 @@ def _numbers(value: Any) -> list[Any]:
 
 
 def _convolution(args: Sequence[Any]) -> bool:
+    source, weight = args[:2]
     stride, padding, dilation = map(_numbers, args[3:6])
-    groups = args[8]
-    return (
-        any(step <= 0 for step in (*stride, *dilation)) or any(width < 0 for width in padding)
-        or type(groups) is int and groups <= 0
-    )
+    if any(step <= 0 for step in (*stride, *dilation)) or any(width < 0 for width in padding):
+        return True
+    if source.dim() != weight.dim() or 0 in _numbers(weight.shape[2:]):
+        return True
+    if 0 in _numbers(source.shape[2:]):
+        return True
+    transposed, groups, bias = args[6], args[8], args[2]
+    steps = zip(_numbers(args[7]), stride, dilation, strict=False)
+    if transposed and any(more >= max(step, gap) for more, step, gap in steps):
+        return True
+    channels = (source.shape[1], *weight.shape[:2])
+    if type(groups) is not int or any(type(count) is not int for count in channels):
+        return False
+    if groups <= 0 or weight.shape[0] < groups or weight.shape[0] % groups:
+        return True
+    made = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != made):
+        return True
+    taken = weight.shape[0] if transposed else weight.shape[1] * groups
+    return bool(source.shape[1] != taken)
+
+
+def _adaptive_pool(args: Sequence[Any]) -> bool:
+    return 0 in _numbers(args[0].shape[1:])
 
 
 def _pad(axes: int) -> Refusal:
@@ -88,13 +109,28 @@ def refused(func: Any) -> RuntimeError:
     return RuntimeError(f"{func}: sizes or numbers that do not fit")
 
 
-# By operator: True for arguments that eager refuses. The keywords of a call are not among them.
+def _soft_margin(args: Sequence[Any]) -> bool:
+    x, target = args[:2]
+    return type(x) is Fake and broadcast_sizes([x.facts.size, target.facts.size]) != x.facts.size
+
+
+def _transform(args: Sequence[Any]) -> bool:
+    """Some libraries refuse to transform nothing; the one that eager calls says so."""
+    return type(args[0]) is Fake and 0 in args[0].facts.size
+
+
+# By operator: True for arguments that eager refuses, or may refuse where sizes are static: there
+# the call is tried. The keywords of a call are not among them.
 REFUSALS: dict[Any, Refusal] = {
     aten.convolution.default: _convolution,
     aten.huber_loss.default: _huber,
     aten.masked_fill.Scalar: _masked_fill, aten.masked_fill_.Scalar: _masked_fill,
     aten.diagonal_scatter.default: _diagonal_scatter,
-    aten.addmv.default: _addmv,
+    aten.addmv.default: _addmv, aten.soft_margin_loss.default: _soft_margin,
+    aten._fft_c2c.default: _transform, aten._fft_r2c.default: _transform,
+    aten._fft_c2r.default: _transform,
+    aten._adaptive_avg_pool2d.default: _adaptive_pool,
+    aten._adaptive_avg_pool3d.default: _adaptive_pool,
     aten.as_strided.default: _reaches_out(1), aten.as_strided_.default: _reaches_out(1),
     aten.as_strided_copy.default: _reaches_out(1), aten.as_strided_scatter.default: _reaches_out(2),
     **{getattr(aten, f"{kind}_pad{axes}d").default: _pad(axes)
