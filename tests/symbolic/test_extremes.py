@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -163,3 +164,29 @@ def test_gradients_of_the_winner() -> None:
             grads.append([x.grad, t.grad])
         assert (grads[0][0] is None) == (grads[1][0] is None) == (value < 0.5)
         torch.testing.assert_close(*grads)
+
+
+COUNTED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "max": lambda s: s.sum() / max(s.shape[0], 1),
+    "min": lambda s: s.sum() * min(3, s.shape[0]),
+    "of three": lambda s: s.sum() + max(s.shape[0], 2, s.shape[0] - 1),
+    "of a list": lambda s: s.sum() + max([s.shape[0], 2]),
+    "sym_max": lambda s: s.sum() / torch.sym_max(s.shape[0], 1),
+    "sym_min": lambda s: s.sum() / (torch.sym_min(s.shape[0], 2) + 1),
+    "sizes": lambda s: torch.ones(max(s.shape[0], 1)).sum() + s.sum(),
+    "of an open size": lambda s: s.sum() + max(s.shape[0], s.shape[1]),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_of_a_count_that_the_data_decide(name: str) -> None:
+    def f(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return COUNTED[name](x[mask])
+
+    compiled = dynamo.compile(f, backend="aot_eager", fullgraph=True)
+    for bits, columns in (([1, 0, 1, 1], 4), ([0, 0, 0, 0], 4), ([0, 1, 0, 0], 5)):
+        x, mask = torch.randn(4, columns, requires_grad=True), torch.tensor(bits).bool()
+        result, expected = compiled(x, mask), f(x, mask)
+        torch.testing.assert_close(result, expected)
+        found, wanted = (torch.autograd.grad(y, x) for y in (result, expected))
+        torch.testing.assert_close(found, wanted)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar, may_be_address
 from dynamo.symbolic.core.frame import Frame
@@ -31,7 +33,7 @@ from dynamo.symbolic.python.lists import DequeVar, ListVar, SequenceVar, TupleVa
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.ranges import RangeVar, break_where_long
 from dynamo.symbolic.python.sized import is_iterable, unpack_sized
-from dynamo.symbolic.shapes import numbers
+from dynamo.symbolic.shapes import numbers, unknown
 
 
 @rule([iter])
@@ -239,18 +241,37 @@ def extreme(
     return default
 
 
+def extreme_number(tx: Frame, name: str, args: tuple[Var, ...]) -> Var | None:
+    """`min` or `max` of numbers that are not fixed, alone or in a list."""
+    if len(args) == 1 and isinstance(args[0], ListVar | TupleVar):
+        args = tuple(args[0].items)
+        if not any(map(unknown.is_unknown, args)):
+            return None
+    return unknown.extreme(tx.trace, name, args) or numbers.extreme(tx.trace, name, args)
+
+
+@rule(torch.sym_max)
+def sym_max(tx: Frame, a: Var, b: Var) -> Var | None:
+    return extreme_number(tx, "max", (a, b))
+
+
+@rule(torch.sym_min)
+def sym_min(tx: Frame, a: Var, b: Var) -> Var | None:
+    return extreme_number(tx, "min", (a, b))
+
+
 @rule([min])
 def min_of_numbers(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
     if kwargs:
         return None
-    return numbers.extreme(tx.trace, "min", args)
+    return extreme_number(tx, "min", args)
 
 
 @rule([max])
 def max_of_numbers(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
     if kwargs:
         return None
-    return numbers.extreme(tx.trace, "max", args)
+    return extreme_number(tx, "max", args)
 
 
 @rule([max])

@@ -20,6 +20,7 @@ from dynamo.base.words import noun
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.shapes import numbers
 from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_number, is_open
 
 TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -187,6 +188,26 @@ def unary(trace: Evaluation, name: str, a: Var) -> Var | None:
     if a.python_type() is bool or name not in ("neg", "pos", "abs"):
         raise Break("unknown_number", f"{name} of {a!r}")
     return a if name == "pos" else run(trace, abs if name == "abs" else operator.neg, a)
+
+
+EXTREMES: dict[str, Callable[..., Any]] = {"min": torch.sym_min, "max": torch.sym_max}
+
+
+def extreme(trace: Evaluation, name: str, args: tuple[Var, ...]) -> Var | None:
+    """`min(a, b, ..)` or `max(a, b, ..)` of ints of which one is unknown."""
+    if len(args) < 2 or not any(map(is_unknown, args)):
+        return None
+    if not all((is_unknown(arg) or is_number(arg)) and arg.python_type() is int for arg in args):
+        return None
+    best = args[0]
+    for other in args[1:]:
+        if is_unknown(best) or is_unknown(other):
+            best = run(trace, EXTREMES[name], best, other)
+        else:
+            found = numbers.extreme(trace, name, (best, other))
+            best = found or ConstVar(
+                (min if name == "min" else max)(best.as_constant(), other.as_constant()))
+    return best
 
 
 def convert(trace: Evaluation, kind: type, a: Var) -> Var | None:
