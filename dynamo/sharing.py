@@ -118,14 +118,6 @@ class Regions:
                 policy.twin = None
             self._kept.clear()
 
-    def separate(self) -> None:
-        """What is compiled from now on shares nothing with what was."""
-        with self.lock:
-            self._shared.clear()
-            for policy in self._kept.values():
-                policy.twin = None
-            self._kept.clear()
-
     def forget(self) -> None:
         """Drops all entries; who holds a compiled function can go on with it."""
         with self.lock:
