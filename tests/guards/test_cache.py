@@ -279,12 +279,7 @@ def test_behind_the_limit_nothing_new_is_compiled_for_callees() -> None:
         return (x + len(text)).sin()
 
     def shared(x: torch.Tensor, text: str) -> torch.Tensor:
-        dynamo.graph_break()
-        return stable(x) + helper(x, text) * 2
-
-    def stable(x: torch.Tensor) -> torch.Tensor:
-        dynamo.graph_break()
-        return x.cos()
+        return x.cos() + helper(x, text) * 2
 
     counter, x = CompileCounter("eager"), torch.randn(3)
     compiled = dynamo.compile(shared, backend=counter, recompile_limit=3)
@@ -293,7 +288,7 @@ def test_behind_the_limit_nothing_new_is_compiled_for_callees() -> None:
             text = "a" * number
             assert torch.equal(compiled(x, text), shared(x, text))
     before = counter.frame_count
-    assert before <= 10
+    assert before == 3
     assert torch.equal(compiled(x, "a" * 30), shared(x, "a" * 30))
     assert torch.equal(compiled(x, ""), shared(x, "")) and counter.frame_count == before
 
@@ -314,4 +309,4 @@ def test_calls_of_modules_behind_the_limit_have_limits_of_their_own() -> None:
     x = torch.randn(2, 2)
     compiled = dynamo.compile(net, backend=counter, recompile_limit=3)
     assert torch.allclose(compiled(x), net(x))
-    assert counter.frame_count >= len(classes)
+    assert counter.frame_count > 3
