@@ -90,11 +90,11 @@ template <class V, class P> K_INLINE P k_first_of(V v) {
 #define K_LIBRARY_v(V, MARK, NAME, FUNCTION)                                                    \\
   extern "C" __attribute__((const, nothrow)) V k_whole_##NAME(V)                                \\
       asm("_ZGV" #MARK "v_" #FUNCTION);                                                         \\
-  K_PART_v(V, V, MARK, NAME)
+  asm(".set _ZGV" #MARK "v_k_call_" #NAME ", _ZGV" #MARK "v_" #FUNCTION);
 #define K_LIBRARY_vv(V, MARK, NAME, FUNCTION)                                                   \\
   extern "C" __attribute__((const, nothrow)) V k_whole_##NAME(V, V)                             \\
       asm("_ZGV" #MARK "vv_" #FUNCTION);                                                        \\
-  K_PART_vv(V, V, MARK, NAME)
+  asm(".set _ZGV" #MARK "vv_k_call_" #NAME ", _ZGV" #MARK "vv_" #FUNCTION);
 #define K_WRITTEN_v(V, MARK, NAME)                                                              \\
   static __attribute__((used, noinline)) V k_whole_##NAME(V x)                                  \\
       asm("_ZGV" #MARK "v_k_call_" #NAME);                                                      \\
