@@ -286,8 +286,8 @@ K_INLINE f32 k_pow(f32 a, f32 b) {{
 """
 
 _FLOAT_TEXTS = {
-    "pow": _POW_F32, "exp": _EXP, "exp2": _EXP2, "expm1": _EXPM1, "log": _LOG, "log2": _LOG2, "log10": _LOG10,
-    "log1p": _LOG1P, "tanh": _TANH, "erf": _ERF, "erfc": _ERFC,
+    "pow": _POW_F32, "exp": _EXP, "exp2": _EXP2, "expm1": _EXPM1, "log": _LOG, "log2": _LOG2,
+    "log10": _LOG10, "log1p": _LOG1P, "tanh": _TANH, "erf": _ERF, "erfc": _ERFC,
 }  # fmt: skip
 
 _FMA = """\
