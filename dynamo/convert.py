@@ -28,7 +28,7 @@ from dynamo.codegen.generate import generate
 from dynamo.frames.choice import check_worth, skip_reason
 from dynamo.frames.libraries import is_whole
 from dynamo.frames.settings import context_of
-from dynamo.graph_functions import GraphFunctions, close, is_opened, plan_of
+from dynamo.graph_functions import GraphFunctions, close, plan_of
 from dynamo.guards.shape_code import Fact
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.context import CodeCache, CompileContext
@@ -132,7 +132,7 @@ class Converter:
         with counters.timed("outputs"):
             graph = close(result)
         made: list[entries.Checks] = []
-        opened = graph.record is not None and is_opened(graph.record.module, options)
+        opened = self.functions.is_opened(graph.record, options)
         if opened:
             keeping = None  # the next process may have another backend of that name
 

@@ -135,16 +135,16 @@ def copy_of_graph(graph: fx.Graph) -> fx.Graph:
     return copy
 
 
-def is_opened(module: fx.GraphModule, options: CompileOptions) -> bool:
-    """True where the backend's assumptions become guards, so that it goes before these."""
-    return takes_open(options.backend) and has_open(module)
-
-
 class GraphFunctions:
     """The compiled graphs of one region."""
 
     def __init__(self) -> None:
         self.numbers = itertools.count()
+
+    @staticmethod
+    def is_opened(record: GraphRecord | None, options: CompileOptions) -> bool:
+        """True where the backend's assumptions become guards, so that it goes before these."""
+        return record is not None and takes_open(options.backend) and has_open(record.module)
 
     def compile(
         self, module: fx.GraphModule, sources: Iterable[Source], frame: hook.FrameState,
@@ -153,7 +153,7 @@ class GraphFunctions:
     ) -> hook.Compiled:
         """The backend's function for the graph, callable without the hook; sources: of its inputs;
         again: True where the part runs once more when it raises; tensors: which of the outputs are
-        tensors; guards: gets those of a backend that takes what is open (see `is_opened`)."""
+        tensors; guards: gets those of a backend that takes what is open."""
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         if recordings.wanted():
@@ -165,7 +165,7 @@ class GraphFunctions:
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         site = Site(place, options.fullgraph, logs.compile_now())
         compiler = GraphCompiler(module, options, site, again, tensors)
-        if guards is not None and is_opened(module, options):
+        if guards is not None and takes_open(options.backend) and has_open(module):
             line = UserLine(frame.code.co_filename, frame.code.co_firstlineno, frame.code.co_name)
             opened = Opened(module, inputs, sources, line)
             compiled = compiler.compile_opened(opened)

@@ -94,6 +94,8 @@ def is_blind(leave: Var) -> bool:
     manager = getattr(leave, "receiver", None)
     if not isinstance(manager, Var):
         return False
+    if getattr(manager, "lets_errors_pass", False):
+        return True
     generator = generator_of(leave)
     if generator is not None:
         return not catches(generator.frame)

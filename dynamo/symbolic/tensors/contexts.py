@@ -95,6 +95,8 @@ class GraphContextVar(Var):
     step: where it was entered, None while it is not. in_trace: enter a real one while tracing.
     """
 
+    lets_errors_pass = True
+
     def __init__(self, kind: str, args: tuple[Any, ...], in_trace: bool) -> None:
         super().__init__()
         self.kind, self.args, self.in_trace = kind, args, in_trace
