@@ -58,7 +58,7 @@ def take_compiler() -> None:
 def extension(name: str, folder: str, libraries: list[str]) -> Extension:
     sources = sorted(glob(f"{folder}/*.c") + glob(f"{folder}/*.cpp"))
     return Extension(name, sources, libraries=libraries, depends=glob(f"{folder}/*.h"),
-                     extra_compile_args=FLAGS, define_macros=[])
+                     extra_compile_args=FLAGS)
 
 
 class SideBySide(build_ext):
@@ -74,10 +74,10 @@ class SideBySide(build_ext):
 
     def _build_all_for_another_torch(self) -> None:
         stamp = Path(self.build_temp) / "torch"
-        if not stamp.exists() or stamp.read_text() != f"{self.torch}":
+        if not stamp.exists() or stamp.read_text() != self.torch.version:
             self.force = True
         stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(f"{self.torch}")
+        stamp.write_text(self.torch.version)
 
     def build_extensions(self) -> None:
         folder, version = self.torch
