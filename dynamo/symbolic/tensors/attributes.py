@@ -82,16 +82,7 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
         node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
         return torch_functions.wrap_result(tx, node, fake, [var])
     if name == "grad":
-        if var.source is None and var.grad is not None:
-            return var.grad
-        if var.source is None and var.fake.is_leaf:  # no backward pass has met it
-            return ConstVar(None)
-        if var.source is None or var.real is None:
-            raise Break("attribute_unknown", f"grad of {var!r}")
-        if var.grad is not None:
-            tensor_state(trace).new_gradients_read += 1
-            return var.grad
-        return trace.wrap(var.real.grad, AttrSource(var.source, "grad"))
+        return gradient_of(tx, var)
     if name == "__class__":
         return trace.wrap(var.python_type(), None)
     raw = find_in_mro(var.cls, name)
@@ -111,6 +102,19 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
     if isinstance(raw, types.FunctionType):
         return MethodVar(trace.wrap(raw, None), var)
     raise Break("attribute_unknown", f"{name} of {var!r}")
+
+
+def gradient_of(tx: Frame, var: TensorVar) -> Var:
+    if var.source is None and var.grad is not None:
+        return var.grad
+    if var.source is None and var.fake.is_leaf:  # no backward pass has met it
+        return ConstVar(None)
+    if var.source is None or var.real is None:
+        raise Break("attribute_unknown", f"grad of {var!r}")
+    if var.grad is not None:
+        tensor_state(tx.trace).new_gradients_read += 1
+        return var.grad
+    return tx.trace.wrap(var.real.grad, AttrSource(var.source, "grad"))
 
 
 def set_attr(tx: Frame, var: TensorVar, name: str, value: Var) -> None:
