@@ -27,6 +27,12 @@ class Variable:
     start: str
     combine: str = ""
 
+    def clause(self) -> str:
+        """`combine` as a pragma names it: a macro of the prelude for extremes of floats."""
+        is_float = self.type in ("f32", "f64")
+        return EXTREMES.get(self.combine, self.combine) if is_float else self.combine
+
+
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
@@ -92,6 +98,7 @@ class Accumulator:
 
 
 CELL = "@"
+EXTREMES = {"max": "K_MOST", "min": "K_LEAST"}
 # an integer type, the mask of magnitudes in it, and infinity: NaN are above it
 _BITS = {
     torch.float32: ("i32", "0x7fffffff", "0x7f800000"),

@@ -353,17 +353,17 @@ def _declare(writer: Writer, memory: Shared) -> list[str]:
         small = SHORT_ROW_BYTES // width
         writer.line(f"alignas(64) {memory.type} {name}_short[{small}];")
         room = f"({size} * {width} + 63) / 64 * 64"
-        text = f"({memory.type}*)__builtin_aligned_alloc(64, {room})"
+        text = f"({memory.type}*)K_ALLOCATE(64, {room})"
         writer.line(f"{memory.type}* {name} = {size} <= {small} ? {name}_short : {text};")
-        return [f"if ({name} != {name}_short) __builtin_free({name});"]
+        return [f"if ({name} != {name}_short) K_FREE({name});"]
     size = max(size, 1)
     if size * width <= STACK_BYTES:
         writer.line(f"alignas(64) {memory.type} {memory.name}[{size}];")
         return []
     whole = -(-size * width // 64) * 64
-    text = f"({memory.type}*)__builtin_aligned_alloc(64, {whole})"
+    text = f"({memory.type}*)K_ALLOCATE(64, {whole})"
     writer.line(f"{memory.type}* {name} = {text};")
-    return [f"__builtin_free({name});"]
+    return [f"K_FREE({name});"]
 
 
 def _is_empty(nest: Nest) -> bool:

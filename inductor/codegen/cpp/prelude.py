@@ -27,6 +27,24 @@ typedef double f64;
 enum class f16 : u16 {};
 enum class bf16 : u16 {};
 #define K_INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+extern "C" void* aligned_alloc(u64, u64);
+extern "C" void free(void*);
+#define K_ALLOCATE aligned_alloc
+#define K_FREE free
+// Its own reductions begin with the largest finite number, where GCC's begin with infinity.
+#pragma omp declare reduction(k_most : f32, f64 : omp_out = omp_in > omp_out ? omp_in : omp_out) \
+    initializer(omp_priv = -__builtin_inf())
+#pragma omp declare reduction(k_least : f32, f64 : omp_out = omp_out > omp_in ? omp_in : omp_out) \
+    initializer(omp_priv = __builtin_inf())
+#define K_MOST k_most
+#define K_LEAST k_least
+#else
+#define K_ALLOCATE __builtin_aligned_alloc
+#define K_FREE __builtin_free
+#define K_MOST max
+#define K_LEAST min
+#endif
 
 struct Runtime {
   void** data;

@@ -369,7 +369,7 @@ class ReductionPrinter:
         vector = not rest and self.plan.tile is None and not may_collide(self.nest)
         if vector and all(a.vectorizes() for a in found):
             clauses = "".join(
-                f" reduction({v.combine}:{v.name})" for a in found for v in a.variables
+                f" reduction({v.clause()}:{v.name})" for a in found for v in a.variables
             )
             self.writer.line(simd_pragma(self.nest, clauses))
         with self.writer.block(f"for (i64 {name} = {begin}; {name} < {end}; ++{name}) {{"):
