@@ -69,8 +69,7 @@ class SideBySide(build_ext):
         self.torch = torch_here()
         self._build_all_for_another_torch()
         super().run()
-        if os.environ.get("DYNAMO_BUILD_KERNELS", "1") != "0":
-            self.build_libraries()
+        self.build_libraries()
 
     def _build_all_for_another_torch(self) -> None:
         stamp = Path(self.build_temp) / "torch"
@@ -111,6 +110,9 @@ class SideBySide(build_ext):
         """What fails here is built at its first use."""
         root = os.path.abspath("." if self.inplace else self.build_lib)
         folder = os.path.join(root, "inductor", "runtime", "libraries")
+        if os.environ.get("DYNAMO_BUILD_KERNELS", "1") == "0":
+            shutil.rmtree(folder, ignore_errors=True)
+            return
         given = filter(None, [os.environ.get("PYTHONPATH")])
         path = os.pathsep.join([root, *given, str(self.torch.folder.parent)])
         done = subprocess.run([sys.executable, "-m", "inductor.shipped_libraries", folder],
