@@ -131,10 +131,9 @@ def _compiled_module(module: torch.nn.Module, settings: CompileOptions) -> torch
         called_as = _call_of_instances(type(module)) or torch.nn.Module._call_impl
         call = hook.Compiled(policy.region, MethodType(called_as, module))
         forward = hook.Compiled(policy.region, _forward_of(module))
-        twin = module_twin(module, call, policy, forward=forward)
-        policy.twin = behind = weakref.ref(twin)  # neither keeps the module alive
-        shipper = _shipper(lambda: run(behind()), settings)
-        type.__setattr__(type(twin), "aot_compile", staticmethod(shipper))
+        twin = module_twin(module, call, policy, _forward=forward,
+                           aot_compile=_shipper(lambda: module, settings))
+        policy.twin = weakref.ref(twin)  # which does not keep the module alive
     return twin
 
 
@@ -176,14 +175,25 @@ def module_twin(
         return how
 
     own = {"_original": module, "__call__": call, **methods}
+    functions = {"forward": _calling_own_forward(cls)} if "_forward" in own else {}
     twin_class = type(cls.__name__, (cls,), {
         "__slots__": tuple(own), "__module__": cls.__module__, "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy,
+        "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy, **functions,
     })
     twin = _sharing(twin_class, module)
     for name, value in own.items():
         object.__setattr__(twin, name, value)
     return twin
+
+
+def _calling_own_forward(cls: type) -> Callable[..., Any]:
+    """`forward` of a twin's class: a function, as those expect who look at classes."""
+
+    @functools.wraps(cls.forward)
+    def forward(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    return forward
 
 
 def _forward_of(module: torch.nn.Module) -> Callable[..., Any]:

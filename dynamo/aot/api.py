@@ -27,6 +27,7 @@ from dynamo.aot.rows import ROWS, has_tail, merge_equal
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
 from dynamo.aot.worlds import capture_in_world
+from dynamo.base.examples import real_examples
 
 
 def _as_it_is(module: fx.GraphModule) -> fx.GraphModule:
@@ -59,6 +60,7 @@ def compile_inference(
 
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
+    example_inputs = real_examples(example_inputs)
     graph, world = _functional(gm, example_inputs, decompositions, epilogue_in_graph, symbolic)
     compiled = compiler(graph.module, graph.fakes)
     world.forget_reals()
@@ -81,6 +83,7 @@ def compile_forward(
     computed, for which the captured program ran again: that is not worth it step by step.
     Errors: Unsupported.
     """
+    example_inputs = real_examples(example_inputs)
     graph, world = _captured(gm, example_inputs, False, False)
     plan = plan_backward(gm, graph, example_inputs, tell)
     graph = _simplified(graph, decompositions, world)
@@ -102,6 +105,7 @@ def functional_graph(
 
         >>> graph = functional_graph(gm, [torch.randn(3)])
     """
+    example_inputs = real_examples(example_inputs)
     graph, world = _functional(gm, example_inputs, decompositions, epilogue_in_graph, symbolic)
     world.forget_reals()
     return graph
@@ -185,6 +189,7 @@ def compile_training(
     keeping: what may know a compiled backward already.
     Errors: Unsupported.
     """
+    example_inputs = real_examples(example_inputs)
     if any(isinstance(x, torch.Tensor) and x.is_inference() for x in example_inputs):
         raise Unsupported("an inference tensor, which eager does not keep for backward")
     joint, world = capture_in_world(
