@@ -6,8 +6,9 @@ calls `compile(f)` again, in a loop or in a function that makes closures, finds 
     one = regions.policy_for(f, options)
     one is regions.policy_for(f, options)       # True while the code and the options are the same
 
-Functions count by their code: guards tell closures, globals and bound objects apart. Modules and
-classes count as the objects that they are. A policy lives as long as what `compile` gave; the last
+Functions count by their code and by the functions, classes, modules and texts that they close over:
+each of these is another program, and many would fill the limit of entries. Guards tell other values,
+globals and bound objects apart. Modules and classes count as the objects that they are. A policy lives as long as what `compile` gave; the last
 `KEPT` live longer, until `reset` or until their module dies.
 """
 
@@ -20,7 +21,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -36,6 +37,7 @@ from dynamo.symbolic.core.lookup import find_in_mro
 KEPT = 64  # policies that outlive what `compile` gave
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 LISTS = frozenset({list, tuple})
+DISTINCT = (type, types.ModuleType, types.BuiltinFunctionType, str, bool)
 
 
 class Token:
@@ -61,15 +63,17 @@ class Regions:
         if options.isolated:
             return self._make(options, asked)
         settings = settings_now()
-        codes = () if isinstance(model, torch.nn.Module | type) else codes_of(model)
+        functions = () if isinstance(model, torch.nn.Module | type) else functions_of(model)
+        codes = [function.__code__ for function in functions]
         dropped = None
         with self.lock:
-            subject = tuple(map(id, codes)) if codes else self._token_of(model)
+            held = [self._told_apart(value) for value in closed_over(functions)]
+            subject = (tuple(map(id, codes)), *held) if codes else self._token_of(model)
             key = (subject, decisions.version, frozen(options), frozen(settings))
             policy = self._shared.get(key)
             if policy is None:
                 policy = self._make(options, asked)
-                policy.subject, policy.held = subject, (codes, settings)
+                policy.subject, policy.held = subject, (codes, held, settings)
                 self._shared[key] = policy
             self._kept[key] = policy
             self._kept.move_to_end(key)
@@ -84,6 +88,16 @@ class Regions:
         with self.lock:
             self.policies.add(policy)
         return policy
+
+    def _told_apart(self, value: Any) -> Any:
+        """What a value that a function closes over is in a key: other programs are other keys."""
+        if isinstance(value, torch.nn.Module):
+            return self._token_of(value)
+        if isinstance(value, FunctionType):
+            return value.__code__
+        if isinstance(value, DISTINCT) or value is None:
+            return type(value), value
+        return type(value)
 
     def _token_of(self, model: Any) -> Token:
         """What stands for an object in keys while it lives. What `compile` gave for a module is the
@@ -126,13 +140,13 @@ class Regions:
             self._kept.clear()
 
 
-def codes_of(function: Any) -> tuple[CodeType, ...]:
-    """The code that a call runs, with that of the functions that it wraps.
+def functions_of(function: Any) -> tuple[FunctionType, ...]:
+    """The function that a call runs, with those that it wraps.
 
-    >>> codes_of(functools.partial(codes_of, 1)) == (codes_of.__code__,), codes_of(len)
+    >>> functions_of(functools.partial(frozen, 1)) == (frozen,), functions_of(len)
     (True, ())
     """
-    found: list[CodeType] = []
+    found: list[FunctionType] = []
     while function is not None:
         if isinstance(function, functools.partial):
             function = function.func
@@ -142,12 +156,27 @@ def codes_of(function: Any) -> tuple[CodeType, ...]:
             function = find_in_mro(type(function), "__call__")
             if not isinstance(function, FunctionType):
                 break
-        elif function.__code__ in found:
+        elif function in found:
             break
         else:
-            found.append(function.__code__)
+            found.append(function)
             function = function.__dict__.get("__wrapped__")
     return tuple(found)
+
+
+def closed_over(functions: Sequence[FunctionType]) -> Iterator[Any]:
+    """What is in the closures of functions, and of the functions there."""
+    waiting, seen = list(functions), set(map(id, functions))
+    while waiting:
+        for cell in waiting.pop(0).__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:  # it is empty
+                continue
+            yield value
+            if isinstance(value, FunctionType) and id(value) not in seen:
+                seen.add(id(value))
+                waiting.append(value)
 
 
 def frozen(value: Any) -> Any:

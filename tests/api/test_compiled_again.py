@@ -189,3 +189,17 @@ def test_memory_does_not_grow_with_calls_of_compile() -> None:
     del scope
     gc.collect()
     assert len(regions.policies) <= before + KEPT
+
+
+def test_closures_over_other_functions_have_limits_of_their_own() -> None:
+    counter, x = CompileCounter("eager"), torch.randn(3)
+    parts = [torch.sin, torch.cos, torch.tanh, lambda x: x + 1, lambda x: x * 2, lambda x: -x]
+
+    def joined(first: Any, second: Any) -> Callable[..., torch.Tensor]:
+        return lambda x: second(first(x))
+
+    for first in parts:
+        for second in parts:
+            f = joined(first, second)
+            assert torch.equal(dynamo.compile(f, backend=counter)(x), f(x))
+    assert counter.frame_count == len(parts) ** 2
