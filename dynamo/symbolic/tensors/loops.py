@@ -78,17 +78,21 @@ def while_loop(tx: Frame, cond_fn: Var, body_fn: Var, carried_inputs: Var) -> Va
         raise refuse("while_loop", "in a transform, or of nothing")
     carried = [carried_value(tx, var) for var in given]
     operands = TupleVar([*carried])
-    wants, condition, [decides], _ = only_one(trace_branch(tx, cond_fn, operands))
-    reads, body, made, result = trace_branch(tx, body_fn, operands)
+    test, body = (trace_branch(tx, part, operands) for part in (cond_fn, body_fn))
+    if test.written or body.written:
+        raise refuse("while_loop", "that writes into tensors")
+    if len(test.made) != 1 or test.result is not test.made[0]:
+        raise refuse("while_loop", "with a condition that is no tensor")
+    [decides], made, result = test.made, body.made, body.result
     if decides.fake.dim() or decides.fake.dtype != torch.bool:
         raise refuse("while_loop", "with a condition that is no bool")
     if type(result) is not TupleVar or list(map(facts, made)) != list(map(facts, carried)):
         raise refuse("while_loop", "whose body gives other tensors than it takes")
     nodes = [var.node for var in carried]
-    inputs = list(dict.fromkeys([*nodes, *wants, *reads]))
-    places = tuple([inputs.index(node) for node in part] for part in (wants, reads))
+    inputs = list(dict.fromkeys([*nodes, *test.inputs, *body.inputs]))
+    places = tuple([inputs.index(node) for node in part.inputs] for part in (test, body))
     number = sum(isinstance(item.target, Loop) for item in trace.graph.graph.nodes)
-    target = Loop((condition, body), places, number)
+    target = Loop((test.module, body.module), places, number)
     fakes = tuple(var.fake for var in made)
     call = trace.graph.operation("call_function", target, (len(nodes), *inputs), {}, fakes)
     for index, var in enumerate(made):
@@ -108,13 +112,6 @@ def carried_value(tx: Frame, var: Var) -> TensorVar:
         tx, torch.empty_strided, [fake.shape, fake.stride()], kinds)
     node = tx.trace.graph.operation("call_function", carry, (var.node,), {}, fresh)
     return TensorVar(node, fresh)
-
-
-def only_one(traced: Any) -> Any:
-    """Break unless a traced function gives one tensor."""
-    if len(traced[2]) != 1 or traced[3] is not traced[2][0]:
-        raise refuse("while_loop", "with a condition that is no tensor")
-    return traced
 
 
 # -- loops that Python runs ------------------------------------------------------------------------
