@@ -10,6 +10,7 @@ import torch
 
 import dynamo
 import inductor.config
+from benchmarks import front_page
 from dynamo.base.logs import ARTIFACTS
 from tests.processes import run_python
 
@@ -32,8 +33,42 @@ def run(text: str, tmp_path: Path, **variables: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_the_readmes_program_and_the_break_that_the_docs_read_slowly(tmp_path: Path) -> None:
+def test_the_readmes_program_prints_what_stands_there(tmp_path: Path) -> None:
     (program,) = FENCED["README.md"]
+    (shown,) = re.findall(r"```text\n(.*?)```", TEXTS["README.md"], re.S)
+
+    def without_numbers(text: str) -> str:
+        return re.sub(r"\d+ of \d+ libraries", "", re.sub(r"\d+\.\d+", "0.0", text))
+
+    assert without_numbers(run(program, tmp_path)[0]) == without_numbers(shown)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    text = TEXTS["README.md"]
+    assert front_page.put(text) == text
+    assert front_page.PICTURE.read_text() == front_page.picture()
+    lines = text.splitlines()
+    assert len(lines) < 150 and max(map(len, lines)) <= 120
+
+
+def test_commands_of_the_docs_exist() -> None:
+    """Options of our own programs, and targets of make."""
+    commands = re.findall(r"python -m ((?:benchmarks|dynamo|tests)[\w.]*)([^`\n#]*)", ALL)
+    assert len(commands) > 10
+    for module, words in commands:
+        path = ROOT / module.replace(".", "/")
+        sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+        text = "".join(source.read_text() for source in sources)
+        assert text, module
+        for option in re.findall(r"(?<!\S)\[?(--[a-z-]+)", words):
+            assert f'"{option}"' in text, (module, option)
+    targets = set(re.findall(r"`make (?:\w+=\S+ )?([\w-]+)`", ALL))
+    makefile = (ROOT / "Makefile").read_text()
+    assert targets and all(f"\n{target}:" in makefile for target in targets)
+
+
+def test_the_break_that_the_docs_read_slowly(tmp_path: Path) -> None:
+    (program,) = FENCED["logs.md"]
     out, said = run(program, tmp_path, DYNAMO_LOGS="graph_breaks")
     assert out.splitlines()[0] == "tensor([2., 2., 2.])" and "data_dependent_branch" in out
     shown = re.findall(r"^    (\[0/0 graph_breaks\].*)", TEXTS["logs.md"], re.M)
@@ -72,8 +107,8 @@ def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
 
 def test_every_program_of_the_docs_is_run() -> None:
     assert FENCED.keys() == {
-        "README.md", "background.md", "contributing.md", "lazy.md", "packages.md", "shipping.md",
-        "tools.md", "tour.md",
+        "README.md", "background.md", "contributing.md", "lazy.md", "logs.md", "packages.md",
+        "shipping.md", "tools.md", "tour.md",
     }  # fmt: skip
 
 
@@ -145,7 +180,7 @@ def test_names_exist() -> None:
     modules = {path.stem for path in (ROOT / "dynamo").iterdir()}
     for name in set(re.findall(r"`dynamo\.(\w+)", ALL)) - modules:
         assert hasattr(dynamo, name), name
-    relatives = re.search(r"`dynamo.disable`(.*?)and their relatives", TEXTS["README.md"], re.S)
+    relatives = re.search(r"`dynamo.disable`(.*?)and their relatives", TEXTS["torch_compile.md"], re.S)
     assert relatives is not None
     for name in re.findall(r"`(\w+)`", relatives[1]):
         assert hasattr(dynamo, name), name
