@@ -10,9 +10,9 @@
 PYTHON ?= python3
 VENV := .venv$(patsubst python%,-%,$(filter-out python python3,$(notdir $(PYTHON))))
 PY := $(VENV)/bin/python
-SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/* lazy/csrc/*) setup.py pyproject.toml
+SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/* dynamo/lazy/csrc/*) setup.py pyproject.toml
 # A cleaned checkout has a stamp and no extensions.
-MISSING := $(if $(and $(wildcard dynamo/_C.*.so),$(wildcard inductor/runtime/_launch.*.so),$(wildcard lazy/_C.*.so)),,missing)
+MISSING := $(if $(and $(wildcard dynamo/_C.*.so),$(wildcard inductor/runtime/_launch.*.so),$(wildcard dynamo/lazy/_C.*.so)),,missing)
 
 # Tests run on all cores; one that takes long is not left for the end.
 PARALLEL := -n auto --dist worksteal
@@ -86,5 +86,5 @@ bench: setup
 	$(PY) benchmarks/compare.py
 
 lint: setup $(VENV)/.lint
-	$(VENV)/bin/ruff check dynamo inductor lazy tools tests examples benchmarks
+	$(VENV)/bin/ruff check dynamo inductor tests examples benchmarks
 	$(VENV)/bin/mypy

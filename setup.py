@@ -1,7 +1,7 @@
 """Builds the three C++ extensions against torch's headers; all else is in pyproject.toml.
 
 `dynamo._C` is the frame hook and the guard program (needs c10, and torch for ranges of profilers);
-`inductor.runtime._launch` calls compiled graphs and `lazy._C` follows recorded traces (both need
+`inductor.runtime._launch` calls compiled graphs and `dynamo.lazy._C` follows recorded traces (both need
 libtorch_python). Then it builds the libraries of the compiler's own kernels for this processor,
 unless DYNAMO_BUILD_KERNELS is 0, as for wheels that other machines get.
 """
@@ -125,4 +125,4 @@ PYTHON = ["c10", "torch", "torch_cpu", "torch_python"]
 setup(cmdclass={"build_ext": SideBySide},
       ext_modules=[extension("dynamo._C", "dynamo/csrc", ["c10", "torch_cpu"]),
                    extension("inductor.runtime._launch", "inductor/runtime/csrc", PYTHON),
-                   extension("lazy._C", "lazy/csrc", PYTHON)])
+                   extension("dynamo.lazy._C", "dynamo/lazy/csrc", PYTHON)])

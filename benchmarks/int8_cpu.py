@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import dynamo
-from tools.quantize import calibrate, convert, quantize_dynamic
+from dynamo.graphs.quantize import calibrate, convert, quantize_dynamic
 
 SIZES = ((256, 768, 768), (256, 768, 3072), (256, 3072, 768), (1024, 1024, 4096))
 ROUNDS = 40

@@ -18,7 +18,7 @@ from dynamo.base import extension as extension  # explains a bad build
 from dynamo.base.loading import collection_paused
 
 if TYPE_CHECKING:
-    from dynamo import background, cache, exc, testing, utils
+    from dynamo import background, cache, exc, graphs, lazy, testing, utils
     from dynamo.api import (
         compile,
         compile_in_place,
@@ -100,7 +100,7 @@ _HOMES = {
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("background", "cache", "exc", "testing", "utils")
+_MODULES = ("background", "cache", "exc", "graphs", "lazy", "testing", "utils")
 
 __all__ = [
     "Dim",
@@ -125,9 +125,11 @@ __all__ = [
     "export",
     "get_default_backend",
     "graph_break",
+    "graphs",
     "is_compiling",
     "is_dynamo_compiling",
     "is_exporting",
+    "lazy",
     "list_backends",
     "load_cache_artifacts",
     "load_compiled",

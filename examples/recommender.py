@@ -2,7 +2,7 @@
 
     python -m examples.recommender
 
-The linear layers are quantized (`tools.calibrate`, `tools.convert`); tables stay as they are.
+The linear layers are quantized (`graphs.calibrate`, `graphs.convert`); tables stay as they are.
 Prints milliseconds of float32 and int8, both compiled, and how far the probabilities are from those
 of float32.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import dynamo
-import tools
+from dynamo import graphs
 
 
 class Recommender(nn.Module):
@@ -58,8 +58,8 @@ def quantized(model: nn.Module, batch: int, samples: int = 4) -> torch.fx.GraphM
     """The model with int8 linear layers, their ranges those of some batches."""
     with torch.no_grad():
         graph, _ = dynamo.export(model, *inputs(batch))
-        ranges = tools.calibrate(graph, [inputs(batch, seed) for seed in range(1, samples + 1)])
-        return tools.convert(graph, ranges)
+        ranges = graphs.calibrate(graph, [inputs(batch, seed) for seed in range(1, samples + 1)])
+        return graphs.convert(graph, ranges)
 
 
 def measure(batch: int = 512, rounds: int = 30) -> dict[str, float]:

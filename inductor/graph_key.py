@@ -42,8 +42,7 @@ MARKS = ("held_by_module",)
 DIGEST = 16
 # Whose functions are known by the versions in the key.
 FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) + os.sep
-                 for name in ("torch", "dynamo")] + [os.path.dirname(__file__) + os.sep]
-                + [os.path.join(os.path.dirname(os.path.dirname(__file__)), "tools") + os.sep])
+                 for name in ("torch", "dynamo")] + [os.path.dirname(__file__) + os.sep])
 ELSEWHERE = frozenset((
     "cache_dir", "cache_megabytes", "capture_cache", "disable", "verbose", "graph_cache",
     "background", "background_calls", "background_processes", "measure_seconds",

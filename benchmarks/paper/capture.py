@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import dynamo
-import lazy
+from dynamo import lazy
 from benchmarks.paper.models import Case, build, every
 from benchmarks.paper.report import Row
 from benchmarks.paper.table import Run, Table

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import dynamo
-import tools
+from dynamo import graphs
 from benchmarks.paper.capture import left_out, verdict
 from benchmarks.paper.models import build, every
 from benchmarks.paper.report import Row
@@ -62,7 +62,7 @@ def folding(run: Run) -> Row:
     case = build("vision:resnet50", "real", run.device)
     exact = copy.deepcopy(case.model).double()(case.args[0].double())
     graph, _ = dynamo.export(case.model, *case.args)
-    folded = tools.fold_batch_norms(graph)
+    folded = graphs.fold_batch_norms(graph)
     calls: dict[str, Callable[[], Any]] = {
         "before": lambda: case.run(graph), "after": lambda: case.run(folded)}
     return {"model": FOLDED, **_figures(run, calls, exact)}

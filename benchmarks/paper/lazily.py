@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import dynamo
-import lazy
+from dynamo import lazy
 from benchmarks.paper import hf
 from benchmarks.paper.judge import widened_case
 from benchmarks.paper.models import (

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import dynamo
-import lazy
+from dynamo import lazy
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import TRAINING, Case, build, kinds_of, step_of, timed
 from benchmarks.paper.report import Row

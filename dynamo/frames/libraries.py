@@ -71,7 +71,7 @@ def is_whole(code: CodeType) -> bool:
 def library_of(code: CodeType, scope: Mapping[str, Any]) -> str | None:
     """Why a frame runs as it is; None where it is the program's. scope: its globals."""
     name = code.co_filename
-    if name.startswith(OWN_FOLDER) and name != PROGRAMS:
+    if name.startswith(OWN_FOLDER) and name not in PROGRAMS:
         return OWN
     of_torch = name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH)
     if of_torch and code.co_qualname not in WRAPPERS:

@@ -101,7 +101,7 @@ def _at_least(peaks: Any, rate: float) -> Any:
 def _peaks_of(kind: str) -> Any:
     """What a large product and a large copy reach: measured once for each machine, and kept in the
     cache folder."""
-    cost = importlib.import_module("tools.cost")
+    cost = importlib.import_module("dynamo.graphs.cost")
     file = Path(config.cache_dir) / "peaks.json"
     device = torch.cuda.get_device_name() if kind == "cuda" else "cpu"
     key = f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"

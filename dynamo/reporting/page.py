@@ -167,16 +167,16 @@ class _Page:
             return "", NO_PICTURE
         count = len(graph.captured.nodes)
         if count > MOST_DRAWN:
-            return "", f"{count} nodes are too many for a picture; tools.draw makes one."
+            return "", f"{count} nodes are too many for a picture; graphs.draw makes one."
         kernel_of = {place: step.title for part in reversed(graph.parts) for step in part.steps
                      for place in step.lines}
-        lines = importlib.import_module("tools.lines")
+        lines = importlib.import_module("dynamo.graphs.lines")
 
         def label(node: Any) -> str:
             line = lines.user_line(node)
             return kernel_of.get((line.file, line.number), "")
 
-        svg: str = importlib.import_module("tools.draw").to_svg(_Module(graph.captured), label)
+        svg: str = importlib.import_module("dynamo.graphs.draw").to_svg(_Module(graph.captured), label)
         return (svg, "") if self._fits(svg) else ("", "The page is large enough without a picture.")
 
     def _part(self, part: Part) -> str:
@@ -198,7 +198,7 @@ class _Page:
 
 
 class _Module:
-    """What `tools.draw` looks at."""
+    """What `graphs.draw` looks at."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph

@@ -86,7 +86,8 @@ def test_the_program_of_lazy_tensors(tmp_path: Path) -> None:
 
 
 TOOLS_START = """
-import torch, dynamo, tools
+import torch, dynamo
+from dynamo import graphs
 torch.set_grad_enabled(False)
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
                             torch.nn.Flatten(), torch.nn.Linear(288, 8)).eval()
@@ -98,7 +99,7 @@ pattern, replacement = (dynamo.export(f, torch.ones(2))[0] for f in
 
 
 def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
-    program = "\n".join([TOOLS_START, *FENCED["tools.md"], "print((fast(x) - model(x)).abs().max())"])
+    program = "\n".join([TOOLS_START, *FENCED["graphs.md"], "print((fast(x) - model(x)).abs().max())"])
     lines = run(program, tmp_path)[0].splitlines()
     assert lines[0].startswith("machine: ") and any("total" in line for line in lines)
     assert float(lines[-1].removeprefix("tensor(").removesuffix(")")) < 0.1
@@ -108,7 +109,7 @@ def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
 def test_every_program_of_the_docs_is_run() -> None:
     assert FENCED.keys() == {
         "README.md", "background.md", "contributing.md", "lazy.md", "logs.md", "packages.md",
-        "shipping.md", "tools.md", "tour.md",
+        "shipping.md", "graphs.md", "tour.md",
     }  # fmt: skip
 
 

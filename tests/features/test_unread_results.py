@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx.node import has_side_effect
 
 import dynamo
-import lazy
+from dynamo import lazy
 
 BACKENDS = ("eager", "aot_eager", "inductor")
 told: list[Any] = []

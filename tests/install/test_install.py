@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"dynamo", "inductor", "lazy", "tools"}
+PACKAGES = {"dynamo", "inductor"}
 SOURCES = (*PACKAGES, "build_backend", "pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in", "README.md", "LICENSE", "Makefile")
 DATA = ("dynamo/reporting/page.html", "dynamo/reporting/style.css", "inductor/package/cpp/model.h",
         "inductor/package/cpp/runtime.cpp")
@@ -119,5 +119,5 @@ def test_what_is_in_the_source_distribution(source: Path, tmp_path: Path) -> Non
     [made] = tmp_path.glob("dynamo_jit-*.tar.gz")
     names = {name.partition("/")[2] for name in tarfile.open(made).getnames()}
     assert {*DATA, *HEADERS, "LICENSE", "setup.py"} <= names
-    for folder in ("dynamo/csrc", "inductor/runtime/csrc", "lazy/csrc"):
+    for folder in ("dynamo/csrc", "inductor/runtime/csrc", "dynamo/lazy/csrc"):
         assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir() if path.is_file()} <= names

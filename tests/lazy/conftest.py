@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import lazy
+from dynamo import lazy
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import lazy
+from dynamo import lazy
 
 
 @pytest.mark.parametrize("name", [pytest.param("GPT2", marks=pytest.mark.long), "Llama"])

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import dynamo
-import lazy
+from dynamo import lazy
 
 
 def both(program: Callable[[], Any], backend: Any = "eager") -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
-import lazy
+from dynamo import lazy
 
 STEPS = 6
 

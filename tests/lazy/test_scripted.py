@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import lazy
+from dynamo import lazy
 
 
 def _scale(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-import lazy
+from dynamo import lazy
 from inductor.freezing import FrozenCall
-from lazy import _C
+from dynamo.lazy import _C
 
 
 @pytest.fixture

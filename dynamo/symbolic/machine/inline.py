@@ -38,9 +38,10 @@ STAND_INS = frozenset(
         tensors/averaging tensors/flex_standins tensors/checkpointing
     """.split()
 ) | {strictness.__file__}
-# Programs that are compiled like those of users.
-PROGRAMS = os.path.join(OWN_FOLDER, "backends", "programs.py")
-TRACED = STAND_INS | {PROGRAMS}
+# Programs that are compiled like those of users: those of the backends' check, int8 layers.
+PROGRAMS = frozenset(os.path.join(OWN_FOLDER, *name) for name in (
+    ("backends", "programs.py"), ("graphs", "quantize.py"), ("graphs", "int8.py")))
+TRACED = STAND_INS | PROGRAMS
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {
     "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,
