@@ -88,8 +88,14 @@ def _peaks(found: Report) -> dict[str, Any]:
         if part.seconds or part.device != "cpu":
             rates.setdefault(part.device.partition(":")[0], []).extend(
                 step.operations / step.fastest for step in part.steps if step.fastest)
-    return {kind: _at_least(_peaks_of(kind), max(reached, default=0.0))
-            for kind, reached in sorted(rates.items())}
+    peaks = {kind: _peaks_of(kind) for kind in rates}
+    return {kind: _at_least(peaks[kind], max(reached, default=0.0))
+            for kind, reached in sorted(rates.items()) if peaks[kind] is not None}
+
+
+def _is_busy() -> bool:
+    """True where other work takes the cores: what is measured then says nothing of the machine."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1) + 1
 
 
 def _at_least(peaks: Any, rate: float) -> Any:
@@ -100,7 +106,7 @@ def _at_least(peaks: Any, rate: float) -> Any:
 @functools.cache
 def _peaks_of(kind: str) -> Any:
     """What a large product and a large copy reach: measured once for each machine, and kept in the
-    cache folder."""
+    cache folder. None where the machine is busy."""
     cost = importlib.import_module("dynamo.graphs.cost")
     file = Path(config.cache_dir) / "peaks.json"
     device = torch.cuda.get_device_name() if kind == "cuda" else "cpu"
@@ -109,6 +115,8 @@ def _peaks_of(kind: str) -> Any:
         known = json.loads(file.read_text())
     except (OSError, ValueError):
         known = {}
+    if key not in known and kind == "cpu" and _is_busy():
+        return None
     if key not in known:
         peaks = cost.measure_peaks(kind)
         known[key] = [peaks.flops, peaks.bandwidth]

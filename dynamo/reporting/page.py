@@ -29,7 +29,9 @@ SLOWEST = 12
 NO_TIMES = ("No times were kept: run with DYNAMO_REPORT=folder, or inside of "
             "`with dynamo.profile():`.")
 TIMING = ("Rates are those of the fastest call. MB: each element that is read or written, once. "
-          "More than 100%: the data was in a cache of the processor.")
+          "In cache: faster than memory is, as the data lay in a cache of the processor.")
+NO_PEAKS = ("What this machine can do at best is unknown: it was busy with other work when the report "
+            "was made.")
 NO_PICTURE = "Graphs and loops are kept where DYNAMO_REPORT=folder is set from the start."
 
 
@@ -86,7 +88,7 @@ class _Page:
             "files": sources(report), "breaks": report.breaks, "recompiles": report.recompiles,
             "skipped": report.skipped, "not_compiled": report.not_compiled,
             "left": [(graph.number, *row) for graph in graphs for row in graph.left_to_aten],
-            "slowest": Markup(self._slowest()), "peaks": self._peaks(),
+            "slowest": Markup(self._slowest()), "peaks": self._peaks(), "remedies": self._remedies(),
             "timing": TIMING,
             "compile_total": milliseconds(seconds.get("convert", 0.0)),
             "compile_svg": Markup(bars_svg(compile_bars(report))),
@@ -107,8 +109,7 @@ class _Page:
         calls = sum(step.kind == "library" for part in report.parts() for step in part.steps)
         rows = [
             (len(graphs), "graph"), (sum(graph.operations for graph in graphs), "operation"),
-            (sum(row.count for row in report.breaks), "graph break"),
-            (sum(row.count for row in report.recompiles), "recompile"),
+            (len(report.breaks), "graph break"), (len(report.recompiles), "recompile"),
             (kernels, "kernel"), (calls, "library call"),
         ]
         words = [tuple(counted(count, word).split(" ", 1)) for count, word in rows]
@@ -117,9 +118,21 @@ class _Page:
 
     def _peaks(self) -> str:
         if not self.report.peaks:
-            return ""
+            return NO_PEAKS if any(step.calls for part in self.report.parts()
+                                   for step in part.steps) else ""
         each = "; ".join(f"{name}: {peaks}" for name, peaks in self.report.peaks.items())
         return f"The machine's measured best: {each}."
+
+    def _remedies(self) -> list[tuple[str, list[tuple[str, int]]]]:
+        """What to do about breaks and recompiles, each once, with the lines that it is for."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        rows = [(row.remedy, row.place) for row in self.report.breaks]
+        rows += [(row.advice, row.place) for row in self.report.recompiles if row.place]
+        for remedy, place in rows:
+            places = found.setdefault(remedy, [])
+            if place not in places:
+                places.append(place)
+        return sorted(found.items(), key=lambda each: -len(each[1]))
 
     # -- kernels ----------------------------------------------------------------------------------
 
@@ -143,7 +156,8 @@ class _Page:
                 row["rate"] = f"{step.operations / step.fastest / 1e9:.1f}"
             peaks = self.report.peaks.get(part.device.partition(":")[0])
             if peaks is not None and (step.moved or step.operations):
-                row["peak"] = f"{peaks.seconds(step.operations, step.moved) / step.fastest:.0%}"
+                share = peaks.seconds(step.operations, step.moved) / step.fastest
+                row["peak"] = f"{share:.0%}" if share <= 1 else "in cache"
         return row
 
     # -- graphs -----------------------------------------------------------------------------------

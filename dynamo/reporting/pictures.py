@@ -34,7 +34,7 @@ def bars_svg(bars: Sequence[Bar]) -> str:
                                bar.name[:int(wide / CHARACTER)]))
     rows = max(bar.depth for bar in bars) + 1
     ticks = [_text(WIDTH * n / 4 - (0, 20, 20, 20, 60)[n], rows * ROW + 14,
-                   milliseconds(total * n / 4)) for n in range(5)]
+                   milliseconds(total * n / 4), "currentColor") for n in range(5)]
     return _svg(WIDTH, rows * ROW + 20, [*parts, *ticks])
 
 
@@ -74,5 +74,6 @@ def _box(x: float, y: float, width: float, height: float, group: str, said: str)
             f"<title>{html.escape(said)}</title></rect>")
 
 
-def _text(x: float, y: float, text: str) -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" pointer-events="none">{html.escape(text)}</text>')
+def _text(x: float, y: float, text: str, colour: str = "#1d2330") -> str:
+    return (f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" pointer-events="none">'
+            f"{html.escape(text)}</text>")

@@ -144,6 +144,23 @@ def test_the_page_names_each_line_and_remedy(recorded: Report) -> None:
     assert len(text) < 1_000_000
 
 
+def test_each_remedy_stands_once_with_its_lines(recorded: Report) -> None:
+    text = page(recorded)
+    (todo,) = re.findall(r'<section id="todo">(.*?)</section>', text, re.S)
+    assert todo.count("Use torch.where") == 1 and f":{line_of('if y.sum()')}</a>" in todo
+    targets = re.findall(r'<a href="#(\w+)">', re.findall(r"<nav>(.*?)</nav>", text, re.S)[0])
+    assert len(targets) > 6 and set(targets) <= Elements(text).ids
+    assert f"<b>{len(recorded.breaks)}</b> graph break" in text
+
+
+def test_no_kernel_is_faster_than_the_machine(recorded: Report) -> None:
+    text = page(recorded)
+    shares = [int(share) for share in re.findall(r'<td class="n">(\d+)%</td>', text)]
+    assert all(share <= 100 for share in shares) and (shares or "in cache" in text)
+    recorded.peaks.clear()
+    assert "is unknown: it was busy" in page(recorded)
+
+
 def test_nothing_of_the_program_is_html(recorded: Report) -> None:
     bad = "<script>alert(1)</script>"
     recorded.machine["program"] = bad

@@ -17,7 +17,7 @@ from benchmarks.meaning.program import gradients, program
          "plain dynamic vmap")
 def grad_of_writes(engine: Engine, variant: str) -> Any:
     def energy(x: torch.Tensor) -> torch.Tensor:
-        buffer = torch.ones(x.shape[0], 3)
+        buffer = torch.ones(x.shape[0], 3) + 0 * x[:, :1]  # under vmap with its dimension
         buffer[:, 0].copy_(x[:, 0] * 2)
         buffer[:, 1] = x[:, 1].sin()
         copy = buffer.clone()
