@@ -19,6 +19,7 @@ from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.base.environment import tell_of_torch
 from dynamo.base.regions import mark
+from dynamo.base.words import described
 from dynamo.frames.callers import behind_torch, caller_of, needs_caller
 from dynamo.options import CompileOptions, check_options
 from dynamo.policy import FramePolicy
@@ -86,7 +87,7 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     if not callable(model):
         under = " (compile the function, below the other decorator)"
         hint = under if isinstance(model, classmethod | property) else ""
-        raise TypeError(f"compile takes a function, a method or an nn.Module, not {model!r}{hint}")
+        raise TypeError(f"compile takes a function, a method or an nn.Module, not {described(model)}{hint}")
     if disabled or config.disable:
         return model
     if config.report:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dynamo import api, hook
+from dynamo.base.words import described
 from dynamo.diagnose.graphs import Tap
 from dynamo.diagnose.verification import Verification, Verifier
 from dynamo.options import CompileOptions, check_options
@@ -31,7 +32,7 @@ def verify(f: Any, /, *args: Any, **kwargs: Any) -> Verification:
     True
     """
     if not callable(f) or isinstance(f, type):
-        raise TypeError(f"verify takes a function, a method or an nn.Module, not {f!r}")
+        raise TypeError(f"verify takes a function, a method or an nn.Module, not {described(f)}")
     policy = getattr(type(f), "_policy", None) or getattr(f, "_policy", None)
     original = api.run(f)
     if policy is None:

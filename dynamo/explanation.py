@@ -18,7 +18,7 @@ from dynamo.base import counters, events
 from dynamo.base.breaks import summarize
 from dynamo.base.config import config
 from dynamo.base.events import Event
-from dynamo.base.words import counted
+from dynamo.base.words import counted, described
 from dynamo.guards.listing import python_lines, verbose_lines
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import LocalSource
@@ -55,6 +55,9 @@ class BreakCost:
         before = counted(self.operations_before, "operation")
         return (f"{self.text}\n  Cost: separates {before} from {self.operations_after}; "
                 f"{self.seconds_lost:.3f} s of compile time lost.")
+
+
+SHOWN_GUARDS = 10  # lines of each function in the text of an explanation
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,17 @@ class Explanation:
             lines += [f"  guards of {name} that run Python code (the others run in C):",
                       *(f"    {line}" for line in guards)]
         for name, guards in self.guards.items():
-            lines += [f"  guards of {name}:", *(f"    {line}" for line in guards)]
+            lines += [f"  guards of {name}:", *(f"    {line}" for line in guards[:SHOWN_GUARDS])]
+            if len(guards) > SHOWN_GUARDS:
+                rest = counted(len(guards) - SHOWN_GUARDS, "line")
+                lines.append(f"    and {rest} more: print(explained.all_guards)")
         return "\n".join(lines)
+
+    @property
+    def all_guards(self) -> str:
+        """The guards of each compiled function, with the reason and the user's line of each."""
+        return "\n".join(line for name, guards in self.guards.items()
+                         for line in (f"guards of {name}:", *(f"  {line}" for line in guards)))
 
 
 def explain(
@@ -141,7 +153,7 @@ def explain(
     1 graph with 1 operation, 0 graph breaks
     """
     if not callable(f) or isinstance(f, type):
-        raise TypeError(f"explain takes a function, a method or an nn.Module, not {f!r}")
+        raise TypeError(f"explain takes a function, a method or an nn.Module, not {described(f)}")
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
         counter = CompileCounter(backend)

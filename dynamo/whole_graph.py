@@ -24,6 +24,7 @@ from dynamo.api import compile_by
 from dynamo.base.config import config
 from dynamo.base.cuts import expect
 from dynamo.base.errors import Unsupported
+from dynamo.base.words import described
 from dynamo.exporting import Settled, copy_into_buffers, run_on_copies
 from dynamo.guards.records import Guard
 from dynamo.options import check_options
@@ -85,7 +86,7 @@ def export(
         [1.0, 1.0]
     """
     if isinstance(f, type):
-        raise TypeError(f"export takes a function, a method or an nn.Module, not {f!r}")
+        raise TypeError(f"export takes a function, a method or an nn.Module, not {described(f)}")
     whole = trace_whole(f, args, kwargs, rebinds=True)
     graph = fx.Graph()
     names = _flat_names(args, kwargs)

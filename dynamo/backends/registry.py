@@ -20,6 +20,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 
 from dynamo.base.errors import BackendError, InternalError, InvalidBackend
 from dynamo.base.loading import collection_paused
+from dynamo.base.words import nearest
 
 OWN = ("dynamo", "inductor")  # packages whose backends return what they should
 Backend = Callable[..., Callable[..., Any]]
@@ -163,7 +164,8 @@ def lookup_backend(backend: str | Backend) -> Backend:
         point = _entry_points().get(backend)
         if point is None:
             raise InvalidBackend(
-                f"there is no backend {backend!r}; known are {', '.join(list_backends())}"
+                f"there is no backend {backend!r}{nearest(backend, list_backends())}; known are "
+                f"{', '.join(list_backends())}"
             )
         _backends[backend] = point.load()
     found = _backends[backend]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 
 def noun(name: str) -> str:
@@ -31,6 +33,26 @@ def shown(value: object) -> str:
             return f"{noun(type(value).__name__)} of {value.bit_length()} bits"
         return noun(type(value).__name__)
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
+
+
+def described(value: object) -> str:
+    """What was given in the place of something else: plain values as they are, others by class.
+
+    >>> described(5), described([1.0] * 1000)
+    ('5', 'a list')
+    """
+    plain = isinstance(value, int | float | str | bool | type(None))
+    return shown(value) if plain else noun(type(value).__name__)
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """A hint at the names that are like a mistyped one.
+
+    >>> nearest("inducter", ["eager", "inductor"]), nearest("x", ["eager"])
+    ("; did you mean 'inductor'?", '')
+    """
+    near = difflib.get_close_matches(str(word), known, 3, 0.7)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def counted(count: int, what: str) -> str:

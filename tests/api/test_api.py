@@ -124,6 +124,15 @@ def test_disable_and_reset() -> None:
     assert counter.frame_count == 4
 
 
+def test_explain_shows_ten_lines_of_guards() -> None:
+    report = dynamo.explain(lambda *x: sum(x), backend="eager")(*(torch.ones(n) for n in [3] * 9))
+    text = str(report)
+    (name,) = report.guards
+    assert len(report.guards[name]) > 10 and "more: print(explained.all_guards)" in text
+    assert all(line in report.all_guards for line in report.guards[name])
+    assert len(text.splitlines()) < 25
+
+
 def test_explain() -> None:
     def g(x: torch.Tensor) -> torch.Tensor:
         x = x + 1
