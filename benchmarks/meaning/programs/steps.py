@@ -90,7 +90,8 @@ def mixed_precision(engine: Engine, variant: str) -> Any:
         if variant == "infinite" and at == 2:
             x[0, 0] = float("inf")
         loss = compiled(x, y, variant != "accumulate" or at % 2 == 1)
-        seen.append((loss.to(torch.bfloat16), scaler.get_scale()))
+        finite = bool(loss.isfinite())  # of infinities NaN and infinity say the same
+        seen.append((loss.to(torch.bfloat16) if finite else finite, scaler.get_scale()))
     return seen, [bool(parameter.isfinite().all()) for parameter in net.parameters()]
 
 
