@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 import dynamo
-from dynamo import lazy
 from benchmarks.paper.models import Case, build, every
 from benchmarks.paper.report import Row
 from benchmarks.paper.table import Run, Table
 from benchmarks.small_models import tensors_in
+from dynamo import lazy
 from dynamo.backends.registry import lookup_backend
 
 GRAPH = "captured graph"

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 import dynamo
-from dynamo import graphs
 from benchmarks.paper.capture import left_out, verdict
 from benchmarks.paper.models import build, every
 from benchmarks.paper.report import Row
 from benchmarks.paper.table import Run, Table
 from benchmarks.paper.timing import medians, turn
 from benchmarks.small_models import tensors_in
+from dynamo import graphs
 from examples.recommender import Recommender, inputs, quantized
 
 FOLDED, INT8 = "folding:resnet50", "int8:recommender"

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 import dynamo
-from dynamo import lazy
 from benchmarks.paper import hf
 from benchmarks.paper.judge import widened_case
 from benchmarks.paper.models import (
@@ -37,6 +36,7 @@ from benchmarks.paper.table import Run, Table
 from benchmarks.paper.theirs import torch_lazy
 from benchmarks.paper.timing import medians, turn
 from benchmarks.small_models import tensors_in
+from dynamo import lazy
 
 CHAIN, LONG = "chain of 300 operations", "8 layers, 512 x 768"
 STEPS = 3

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 import dynamo
-from dynamo import lazy
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import TRAINING, Case, build, kinds_of, step_of, timed
 from benchmarks.paper.report import Row
@@ -23,6 +22,7 @@ from benchmarks.paper.table import Run, Table
 from benchmarks.paper.theirs import torch_lazy
 from benchmarks.paper.timing import medians, turn
 from benchmarks.small_models import tensors_in
+from dynamo import lazy
 
 WAYS = ("dynamo", "lazy", "torch lazy")
 MOST = 1.01  # of eager's time; rows beyond it are told by name

@@ -21,8 +21,8 @@ from dynamo.aot.joint import Tangent, tangent_name
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.missing import without_tangents
 from dynamo.aot.records import Compiler, Keeping
-from dynamo.base.failing_lines import show_line
 from dynamo.background.jobs import is_background, later, note_part
+from dynamo.base.failing_lines import show_line
 
 Missing = tuple[int, ...]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts
 from dynamo.lazy import replay
 from dynamo.lazy.eager import run_eagerly
 from dynamo.lazy.tensor import LazyTensor, wrap
 from dynamo.lazy.values import Value, facts_of
+from dynamo.shapes.facts import Facts
 
 aten = torch.ops.aten
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.shapes.facts import Facts, contiguous_stride
 from dynamo.lazy.rules import New, Number, Operand, Rule
+from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts
 from dynamo.lazy import draws, replay
 from dynamo.lazy.eager import GRADED, run_eagerly
 from dynamo.lazy.rules import FLOATS, Operator, Rule, describe, is_free, make_rule, put
 from dynamo.lazy.tensor import LazyTensor, wrap
 from dynamo.lazy.trace import Trace
 from dynamo.lazy.values import Value, facts_of, is_plain, is_private
+from dynamo.shapes.facts import Facts
 
 aten = torch.ops.aten
 LOCK = threading.RLock()

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from dynamo.backends.registry import at_reset, lookup_backend
-from dynamo.shapes.facts import Facts
 from dynamo.lazy import _C, draws, replay
 from dynamo.lazy.program import COMPILED, HIT, Programs, below, in_dtype, rerun
 from dynamo.lazy.record import LOCK, Unrecordable, dispatch
@@ -20,6 +19,7 @@ from dynamo.lazy.tensor import Hooks, LazyTensor, wrap
 from dynamo.lazy.trace import Trace
 from dynamo.lazy.values import BASE, EXPOSED, LazyError, Value, expose, facts_of, is_private
 from dynamo.lazy.weights import may_be_weight
+from dynamo.shapes.facts import Facts
 
 LONGEST = 10_000
 # Looks after which the program may read or write the memory without our knowing.

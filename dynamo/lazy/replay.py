@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts
 from dynamo.lazy import _C
 from dynamo.lazy.graph import numbering
 from dynamo.lazy.program import Program
 from dynamo.lazy.rules import Number, Rule
 from dynamo.lazy.trace import Trace
+from dynamo.shapes.facts import Facts
 
 # What a call does, as in `csrc/replay.h`: one operation of the trace; another tensor of a value; it
 # runs at once, outside of the trace; it draws numbers into a value; it draws a new one; it leaves

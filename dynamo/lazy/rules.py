@@ -18,9 +18,9 @@ import torch
 
 from dynamo.base.errors import Signal
 from dynamo.base.operator_effects import acts
+from dynamo.lazy.values import FACTS
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
-from dynamo.lazy.values import FACTS
 
 aten = torch.ops.aten
 

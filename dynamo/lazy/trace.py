@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts
 from dynamo.lazy.rules import Rule
 from dynamo.lazy.values import BASE, Value
+from dynamo.shapes.facts import Facts
 
 
 class Trace:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from dynamo import lazy
-from inductor.freezing import FrozenCall
 from dynamo.lazy import _C
+from inductor.freezing import FrozenCall
 
 
 @pytest.fixture

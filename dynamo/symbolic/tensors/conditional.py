@@ -27,7 +27,6 @@ from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 
-
 @dataclass(slots=True)
 class Branch:
     """inputs: nodes that the module takes. made: the tensors in the result. written: what was

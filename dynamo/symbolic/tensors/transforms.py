@@ -19,8 +19,8 @@ from torch._functorch import eager_transforms, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Break
-from dynamo.shapes.fake import Fake
 from dynamo.base.operator_effects import acts
+from dynamo.shapes.fake import Fake
 from dynamo.shapes.noticed import noticed
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
