@@ -7,9 +7,10 @@ calls `compile(f)` again, in a loop or in a function that makes closures, finds 
     one is regions.policy_for(f, options)       # True while the code and the options are the same
 
 Functions count by their code and by the functions, classes, modules and texts that they close over:
-each of these is another program, and many would fill the limit of entries. Guards tell other values,
-globals and bound objects apart. Modules and classes count as the objects that they are. A policy lives as long as what `compile` gave; the last
-`KEPT` live longer, until `reset` or until their module dies.
+each of these is another program, and many would fill the limit of entries. Guards tell other
+values, globals and bound objects apart. Modules and classes count as the objects that they are. A
+policy lives as long as what `compile` gave; the last `KEPT` live longer, until `reset` or until
+their module dies.
 """
 
 from __future__ import annotations
@@ -117,10 +118,10 @@ class Regions:
         return self._tokens[number]
 
     def _forget_object(self, number: int, _: Any) -> None:
-        """An object is gone: nobody asks for its entries any more, or by what was compiled alone."""
+        """An object is gone: nobody asks for its entries, or by what was compiled alone."""
         token = self._tokens.pop(number)
         token.alive = None
-        for key, policy in [*self._kept.items()]:
+        for key in [*self._kept]:
             if key[0] is token:
                 self._kept.pop(key, None)
 

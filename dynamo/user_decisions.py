@@ -36,9 +36,9 @@ APPLY: Any = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined
 def allow_in_graph(fn: Any) -> Any:
     """The function becomes one node of the graph; its body is not looked at.
 
-    fn: a callable, or a list or tuple of callables; of a `torch.autograd.Function`, the class or its
-    `apply`. Returns what it was given. The function must take and return tensors and constants, and
-    use no other tensors than its arguments.
+    fn: a callable, or a list or tuple of callables; of a `torch.autograd.Function`, the class or
+    its `apply`. Returns what it was given. The function must take and return tensors and constants,
+    and use no other tensors than its arguments.
     """
     if isinstance(fn, list | tuple):
         return type(fn)(map(allow_in_graph, fn))

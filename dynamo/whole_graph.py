@@ -1,8 +1,8 @@
 """`export(f, *args, **kwargs)`: one whole graph of a function or module, and what it assumes.
 
-The function is compiled for capture with `fullgraph=True` and called once with the arguments, so that
-nothing of the program changes (see `dynamo.exporting`); its tensors are then found again among the
-arguments, parameters, and the graph's results.
+The function is compiled for capture with `fullgraph=True` and called once with the arguments, so
+that nothing of the program changes (see `dynamo.exporting`); its tensors are then found again among
+the arguments, parameters, and the graph's results.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def difference(expected: Any, found: Any, path: str = "") -> str | None:
     if isinstance(expected, list) and isinstance(found, list):
         if len(expected) != len(found):
             return f"{path}: {len(found)} values, {len(expected)} in eager"
-        pairs = ((f"{path}[{at}]", a, b) for at, (a, b) in enumerate(zip(expected, found)))
+        pairs = ((f"{path}[{at}]", a, b) for at, (a, b) in enumerate(
+            zip(expected, found, strict=True)))
         return next((d for where, a, b in pairs if (d := difference(a, b, where))), None)
     if isinstance(expected, dict) and isinstance(found, dict):
         if list(expected) != list(found):

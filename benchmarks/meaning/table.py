@@ -70,8 +70,8 @@ def markdown(rows: Sequence[Row], backend: str, machine: Mapping[str, str]) -> s
     engines = list(rows[0].verdicts) if rows else []
     head = ["program", "what was reported", *(TITLES[engine] for engine in engines)]
     lines = ["# Does a compiled program keep its meaning?", "",
-             "Small programs, written after public reports about compilers, run by eager and by two "
-             "compilers with their", f"default settings (backend `{backend}`). Right: values, "
+             "Small programs, written after public reports about compilers, run by eager and by "
+             "two compilers with their", f"default settings (backend `{backend}`). Right: values, "
              "gradients, effects and errors are eager's. Made by", "`python -m benchmarks.meaning "
              f"--publish` with torch {machine['torch']}, Python {machine['python']}, on a CPU.",
              "torch.compile draws eager's random numbers here (`fallback_random`); by default it draws "

@@ -129,6 +129,6 @@ TABLE = Table(
     "Table 4: what each optimization is worth", "Eager's time over ours with all optimizations, "
     "and without what the column names. `layout`, `templates`, `patterns`, `decompositions`, "
     "`fusion`, `inlining`, `attention` are left out by `options={\"leave_out\": ..}` (see "
-    "`inductor.config.STAGES`), `freezing` is an option of its own, `library choice` is `library_kernels=\"default\"`. CUDA graphs are added by "
-    "`mode=\"reduce-overhead\"`. Below: geometric means, and the difference from all, each over "
-    "the models that have both.", models, "real", rows, notes, kinds_of)  # fmt: skip
+    "`inductor.config.STAGES`), `freezing` is an option of its own, `library choice` is "
+    "`library_kernels=\"default\"`. CUDA graphs are added by `mode=\"reduce-overhead\"`. "
+    "Below: geometric means, and the difference from all, each over the models that have both.", models, "real", rows, notes, kinds_of)  # fmt: skip

@@ -44,7 +44,8 @@ _MOVES = frozenset(
     """view _unsafe_view reshape expand permute transpose t squeeze unsqueeze slice select split
     split_with_sizes unbind chunk as_strided alias detach diagonal unfold flip roll repeat cat stack
     clone contiguous copy lift_fresh_copy constant_pad_nd gather index _unsafe_index index_select
-    embedding take slice_scatter select_scatter diagonal_scatter as_strided_scatter where masked_fill tril triu movedim swapaxes narrow expand_as view_as
+    embedding take slice_scatter select_scatter diagonal_scatter as_strided_scatter where
+    masked_fill tril triu movedim swapaxes narrow expand_as view_as
     repeat_interleave reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
     replication_pad2d replication_pad3d channel_shuffle pixel_shuffle pixel_unshuffle im2col
     full full_like zeros zeros_like ones ones_like new_full new_zeros new_ones scalar_tensor fill
@@ -93,7 +94,8 @@ SMOOTH = (
         embedding_dense_backward _embedding_bag nll_loss_forward nll_loss_backward
         nll_loss2d_forward nll_loss2d_backward mse_loss mse_loss_backward
         binary_cross_entropy_with_logits smooth_l1_loss huber_loss
-        index_put scatter masked_scatter index_add scatter_add scatter_reduce index_reduce select_backward slice_backward
+        index_put scatter masked_scatter index_add scatter_add scatter_reduce index_reduce
+        select_backward slice_backward
         _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
         _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu
         _scaled_dot_product_fused_attention_overrideable _efficient_attention_forward

@@ -77,7 +77,8 @@ class Opened:
                     not isinstance(error, Signal)):
                 raise
             reason = f"{type(error).__name__}: {error}"
-        logs.log("dynamic").emit(f"the backend takes no open sizes, so that they are fixed: {reason}")
+        logs.log("dynamic").emit(
+            f"the backend takes no open sizes, so that they are fixed: {reason}")
         self.module.graph = graph
         self._fix_all()
         return backend(self.module, self.inputs)

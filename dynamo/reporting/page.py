@@ -190,7 +190,8 @@ class _Page:
             line = lines.user_line(node)
             return kernel_of.get((line.file, line.number), "")
 
-        svg: str = importlib.import_module("dynamo.graphs.draw").to_svg(_Module(graph.captured), label)
+        draw = importlib.import_module("dynamo.graphs.draw")
+        svg: str = draw.to_svg(_Module(graph.captured), label)
         return (svg, "") if self._fits(svg) else ("", "The page is large enough without a picture.")
 
     def _part(self, part: Part) -> str:

@@ -7,8 +7,8 @@ Allowed is what does the same each time its launches run again: no operator that
 device or reads its memory on the host. Random numbers may be drawn by ATen's own operators, and
 states of the generator for our kernels: PyTorch moves their seed and offset from replay to replay.
 Operators of libraries and the program's Triton kernels are recorded, unless they carry torch's tag
-`cudagraph_unsafe` or are registered as having effects; one that waits for the device fails while it is recorded, and its graph runs
-without.
+`cudagraph_unsafe` or are registered as having effects; one that waits for the device fails while it
+is recorded, and its graph runs without.
 """
 
 from __future__ import annotations

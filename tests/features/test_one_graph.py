@@ -100,7 +100,7 @@ def missing_in_deque(x: torch.Tensor) -> Any:
 
 
 def texts(x: torch.Tensor) -> Any:
-    shown = str(helper) + repr(Base.method) + f"{OBJECT.method}{math}" + "{}".format(str(OBJECT))
+    shown = str(helper) + repr(Base.method) + f"{OBJECT.method}{math}" + "{}".format(str(OBJECT))  # noqa: UP032
     return x + ("helper" in str(helper)), shown, str(torch.sin), str(Base)
 
 

@@ -61,7 +61,7 @@ def iterators(engine: Engine, variant: str) -> Any:
         backwards = reversed([1, 2, 3])
         next(backwards)
         rest = list(iter(backwards))
-        pairs = zip(values, iter(range(2)))
+        pairs = zip(values, iter(range(2)))  # noqa: B905
         next(pairs)
         return together, rest, [second for _, second in pairs], len(values)
 

@@ -110,7 +110,8 @@ def full_like(call: Call, x: TensorVar, value: Any, dtype: Any = None) -> Any:
 
 @function("outer")
 def outer(call: Call, x: TensorVar, y: TensorVar) -> Any:
-    return call(torch.outer, *(call(torch.Tensor.reshape, each, (-1,)) for each in casted(call, (x, y))))
+    flat = (call(torch.Tensor.reshape, each, (-1,)) for each in casted(call, (x, y)))
+    return call(torch.outer, *flat)
 
 
 # -- orders ----------------------------------------------------------------------------------------

@@ -164,7 +164,8 @@ def write(tx: Frame, target: ArrayVar, value: Var) -> Var:
 
 
 def check_write(target: ArrayVar) -> None:
-    if target.scalar or target.read_only or target.tensor.fake.dim() and 0 in target.tensor.fake.stride():
+    fake = target.tensor.fake
+    if target.scalar or target.read_only or fake.dim() and 0 in fake.stride():
         raise Break("operator_unknown", f"writing into {target!r}")
 
 

@@ -94,7 +94,7 @@ class DequeIteratorVar(SequenceIteratorVar):
     """Iterator over a deque, which fails once items have come or gone."""
 
     def __init__(self, sequence: DequeVar) -> None:
-        sequence.items  # noqa: B018: it is read now
+        sequence.items  # noqa: B018 (it is read now)
         super().__init__(sequence)
         self.deque, self.changes = sequence, sequence.changes
         self.kind = type(iter(collections.deque()))

@@ -223,7 +223,7 @@ def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
     return _product(*[tuple(iterable) for iterable in iterables], repeat=repeat)
 
 
-# -- groups: an item that was read to see whether its group ends belongs to the next one ---------------
+# -- groups: an item that was read to see whether its group ends belongs to the next one -----------
 
 
 class Groups:
@@ -383,7 +383,7 @@ def _tee(iterator: Iterator[Any], seen: list[Any]) -> Iterator[Any]:
         position += 1
 
 
-# -- choices: positions in a pool, in the order of the positions ---------------------------------------
+# -- choices: positions in a pool, in the order of the positions -----------------------------------
 
 
 def _combinations(iterable: Any, r: int) -> Iterator[Any]:

@@ -146,8 +146,9 @@ def set_data(tx: Frame, var: TensorVar, value: TensorVar) -> None:
     trace, state = tx.trace, tensor_state(tx.trace)
     kinds = [(fake.device, fake.dtype, fake.layout) for fake in (var.fake, value.fake)]
     once = var not in state.moved and value not in state.moved
+    plain = value.cls is torch.Tensor and not torch_functions.in_transform()
     if var.real is None or var.fake.requires_grad or kinds[0] != kinds[1] or not once or (
-            state.inference_mode or torch_functions.in_transform() or value.cls is not torch.Tensor):
+            state.inference_mode or not plain):
         raise Break("attribute_store_unknown", f"data of {var!r}")
     made = torch_functions.put_in_graph(tx, torch.Tensor.detach, [value], {})
     assert isinstance(made, TensorVar)

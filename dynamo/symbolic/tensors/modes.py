@@ -111,7 +111,8 @@ def use_deterministic_algorithms(
     tx: Frame, mode: Var, *, warn_only: Var = ConstVar(False)  # noqa: B008
 ) -> Var:
     values = _constants((mode, warn_only))
-    tx.trace.run_real(lambda: torch._C._set_deterministic_algorithms(values[0], warn_only=values[1]))
+    set_now = torch._C._set_deterministic_algorithms
+    tx.trace.run_real(lambda: set_now(values[0], warn_only=values[1]))
     tx.trace.graph.operation("call_function", set_deterministic, values, {}, None)
     tx.trace.effects.call(use_deterministic, *values)
     return ConstVar(None)
