@@ -131,4 +131,5 @@ TABLE = Table(
     "`fusion`, `inlining`, `attention` are left out by `options={\"leave_out\": ..}` (see "
     "`inductor.config.STAGES`), `freezing` is an option of its own, `library choice` is "
     "`library_kernels=\"default\"`. CUDA graphs are added by `mode=\"reduce-overhead\"`. "
-    "Below: geometric means, and the difference from all, each over the models that have both.", models, "real", rows, notes, kinds_of)  # fmt: skip
+    "Below: geometric means, and the difference from all, each over the models that have both.",
+    models, "real", rows, notes, kinds_of)  # fmt: skip
