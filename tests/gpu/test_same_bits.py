@@ -42,7 +42,10 @@ def functions_of(dtype: torch.dtype) -> dict[str, Callable[..., torch.Tensor]]:
 
 
 def operands_of(dtype: torch.dtype) -> list[torch.Tensor]:
-    """Three tensors: special numbers, any bits, and numbers of usual size."""
+    """Three tensors: special numbers, any bits, and numbers of usual size.
+
+    NaNs are positive: a conversion on the GPU may lose the sign of one, which `copysign` takes.
+    """
     torch.manual_seed(7)
     if not dtype.is_floating_point:
         found = [torch.randint(-1000, 1000, (N,), dtype=dtype) for _ in range(3)]
@@ -57,7 +60,7 @@ def operands_of(dtype: torch.dtype) -> list[torch.Tensor]:
         usual = (torch.randn(N - N // 2, dtype=torch.float64) * 2).to(dtype)
         x = torch.cat([wild, usual])[torch.randperm(N)]
         x[:500] = special[torch.randint(len(special), (500,))]
-        found.append(x.to(DEVICE))
+        found.append(torch.where(x.isnan(), math.nan, x).to(DEVICE))
     return found
 
 
