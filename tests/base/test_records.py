@@ -61,14 +61,14 @@ def test_extension_of_another_torch_is_one_sentence(monkeypatch: pytest.MonkeyPa
     extension.torch_version = "2.11.0+cu130"  # type: ignore[attr-defined]
     assert check_extension("dynamo._other", "2.11.0+cpu") == "2.11.0+cu130"
     with pytest.raises(
-        ImportError, match="built against torch 2.11.0.*, this is torch 2.13.0; run `make"
+        ImportError, match="built against torch 2.11.0.*, this is torch 2.13.0; install dynamo-jit again"
     ):
         check_extension("dynamo._other", "2.13.0")
 
 
 def test_missing_extension_is_one_sentence() -> None:
     with pytest.raises(
-        ImportError, match="dynamo._missing is not built for this Python; run `make"
+        ImportError, match="dynamo._missing is not built for this Python; install dynamo-jit again"
     ):
         check_extension("dynamo._missing", "2.13.0")
 
