@@ -8,6 +8,7 @@ Place = tuple[CodeType, dict[str, Any] | None, int, int]
 
 SKIP: Any
 SKIP_RECURSIVE: Any
+KNOWN_ONLY: Any
 OPCODES: dict[str, int]
 STATE_NAMES: tuple[str, ...]
 torch_version: str
