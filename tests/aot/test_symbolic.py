@@ -14,6 +14,7 @@ from dynamo import aot
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.records import Unsupported
 from dynamo.aot.symbols import assumption_check
+from dynamo.base.examples import real_examples
 from tests.aot.compare import check
 from tests.aot.symbolic_programs import PROGRAMS
 
@@ -63,7 +64,7 @@ def symbolic_capture(function: Callable[..., Any], *inputs: Any) -> Any:
     found = []
 
     def keep(gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
-        found.append((gm, list(examples)))
+        found.append((gm, real_examples(examples)))
         return gm.forward
 
     dynamo.compile(function, backend=keep, fullgraph=True, dynamic=True)(*inputs)
