@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from inductor.codegen.cpp.prelude_circle import CIRCLE, CIRCLES, circle
 from inductor.codegen.cpp.prelude_tables import interpolated
 from inductor.codegen.cpp.prelude_vector import CALLS, FORMS, with_forms
 
@@ -288,6 +289,7 @@ K_INLINE f32 k_pow(f32 a, f32 b) {{
 _FLOAT_TEXTS = {
     "pow": _POW_F32, "exp": _EXP, "exp2": _EXP2, "expm1": _EXPM1, "log": _LOG, "log2": _LOG2,
     "log10": _LOG10, "log1p": _LOG1P, "tanh": _TANH, "erf": _ERF, "erfc": _ERFC,
+    "sin": circle("sin"), "cos": circle("cos"),
 }  # fmt: skip
 
 _FMA = """\
@@ -323,6 +325,8 @@ MATH_PARTS: dict[str, str] = {
     "K_CALLS": CALLS,
     "K_FORMS": FORMS,
     **dict.fromkeys(("k_power", "k_exp_of", "k_exp_round", "k_exp_limit"), _EXP_PARTS),
+    "k_circle": CIRCLE,
+    "K_CIRCLES_f32": CIRCLES,
     "k_log_tail": _LOG_TAIL,
     "k_log_split": _LOG_SPLIT,
     "k_sigmoid": _SIGMOID,

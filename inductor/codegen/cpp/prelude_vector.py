@@ -87,6 +87,10 @@ template <class V, class P> K_INLINE P k_first_of(V v) {
   static __attribute__((used)) T k_one_##NAME(T x, T y) {                                       \\
     return k_whole_##NAME(k_filled<V>(x), k_filled<V>(y))[0];                                   \\
   }
+#define K_SINGLE_v(V, MARK, NAME, T)                                                            \\
+  K_SIMD T k_call_##NAME(T);                                                                    \\
+  static T k_one_##NAME(T) asm("k_call_" #NAME);                                                \\
+  static __attribute__((used)) T k_one_##NAME(T x) { return k_single_##NAME(x); }
 #define K_LIBRARY_v(V, MARK, NAME, FUNCTION)                                                    \\
   extern "C" __attribute__((const, nothrow)) V k_whole_##NAME(V)                                \\
       asm("_ZGV" #MARK "v_" #FUNCTION);                                                         \\
@@ -144,7 +148,7 @@ def _list(values: Sequence[Decimal], ending: str = "") -> str:
     return ", ".join(_exactly(value) + ending for value in values)
 
 
-def _split(value: Decimal, bits: int) -> tuple[Decimal, Decimal]:
+def split(value: Decimal, bits: int) -> tuple[Decimal, Decimal]:
     """A multiple of 2^-bits that is not above it, and the rest."""
     high = Decimal(int(_DIGITS.multiply(value, Decimal(1 << bits)))) / (1 << bits)
     return high, _DIGITS.subtract(value, high)
@@ -213,8 +217,8 @@ def _log(name: str, kind: str, base: int | None) -> str:
     end, bits = ("f", 16) if single else ("", 42)
     scale = Decimal(1) if base is None else _DIGITS.divide(Decimal(1), _DIGITS.ln(Decimal(base)))
     near = [Decimal(k) / 32 for k in _NEAR]
-    parts = [_split(-_DIGITS.ln(x) * scale, bits) for x in near]
-    unit = _split(_LOG2 * scale, bits)
+    parts = [split(-_DIGITS.ln(x) * scale, bits) for x in near]
+    unit = split(_LOG2 * scale, bits)
     parts[15] = unit
     ending = "(k_fma(p, r * r, l) + r)"
     if base is not None:
@@ -243,7 +247,7 @@ def _shorten(value: Decimal, bits: int) -> Decimal:
 
 
 _EXP_STEPS = [_DIGITS.power(Decimal(2), Decimal(j) / 16) for j in range(16)]
-_EXP_UNIT = _split(_LOG2 / 16, 42)
+_EXP_UNIT = split(_LOG2 / 16, 42)
 
 # x = n * log(2) / 16 + r; scalef multiplies by 2^floor(n / 16), and the rest of n chooses a factor
 _EXP_F64 = f"""\
