@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import functools
 import importlib
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from dynamo.options import CompileOptions, check_options
 from dynamo.policy import FramePolicy
 from dynamo.shapes.marks import Dim
 from dynamo.sharing import regions
-from dynamo.user_decisions import skip
+from dynamo.user_decisions import set_stance, skip
 
 F = TypeVar("F")
 
@@ -302,24 +303,39 @@ def mark_static_address(tensor: torch.Tensor) -> None:
     the call where one moves."""
 
 
-def nested_compile_region(fn: Any = None) -> Any:
+def nested_compile_region(fn: Any = None, *, max_reuse_entries: int = 8) -> Any:
     """Marks a function that a program calls again and again, a layer of a model for instance: it is
     compiled once for all calls that are alike. A decorator with or without parentheses.
 
     The default backend compiles each call's operations for themselves, not together with what is
     around them; the first of a kind is compiled, the others use what it made. Other backends get
-    one graph. Errors: TypeError for what is no function.
+    one graph. max_reuse_entries: how many kinds of calls a graph may have; more are a
+    RuntimeError, since the mark does not help there. Errors: TypeError for what is no function.
     """
-    return nested_compile_region if fn is None else mark(fn)
+    if fn is None:
+        return functools.partial(nested_compile_region, max_reuse_entries=max_reuse_entries)
+    return mark(fn, max_reuse_entries)
 
 
-def run(fn: Any) -> Any:
-    """The original function or module behind a compiled or disabled one."""
+def run(fn: Any = None) -> Any:
+    """The original function or module behind a compiled or disabled one.
+
+    Without an argument, for a `with` block or as a decorator `@run()`: calls in it use what is
+    compiled already, and run eagerly where nothing fits; nothing new is compiled.
+    """
+    if fn is None:
+        return _run_what_is_compiled()
     if isinstance(fn, torch.nn.Module):
         while "_original" in vars(type(fn)):
             fn = fn._original
         return fn
     return getattr(fn, "__wrapped__", fn)
+
+
+@contextlib.contextmanager
+def _run_what_is_compiled() -> Iterator[None]:
+    with set_stance("eager_on_recompile"):
+        yield
 
 
 def reset() -> None:

@@ -212,15 +212,25 @@ def maybe_mark_dynamic(tensor: torch.Tensor, index: int | list[int] | tuple[int,
     _mark(tensor, index, Mark("maybe"))
 
 
-def mark_unbacked(tensor: torch.Tensor, index: int | list[int] | tuple[int, ...]) -> None:
+def mark_unbacked(
+    tensor: torch.Tensor,
+    index: int | list[int] | tuple[int, ...],
+    *,
+    strict: bool = False,
+    shape_id: str | None = None,
+    min: int | None = None,
+    max: int | None = None,
+) -> None:
     """Like `mark_dynamic` for all sizes, 0 and 1 too: no decision may look at the size.
 
     A program that needs to know something of it is a ConstraintViolation that names the line;
-    `torch._check(x.size(0) > 3)` says what holds.
+    `torch._check(x.size(0) > 3)` says what holds. An operation that fits one size only (`x + y`
+    where y has 5 rows) is compiled for that size, and is a ConstraintViolation with strict=True.
+    shape_id: dimensions of one name have one size. min, max: the sizes that calls may have.
 
     >>> mark_unbacked(torch.ones(1, 3), 0)
     """
-    _mark(tensor, index, Mark("unbacked"))
+    _mark(tensor, index, Mark("strict" if strict else "unbacked", min, max, shape_id or ""))
 
 
 def mark_static(

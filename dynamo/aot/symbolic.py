@@ -140,9 +140,11 @@ class SymbolicReferenceWorld:
         return found
 
     def _symbol(self, place: Place, value: int) -> Any:
+        """A new symbol; sizes of 0 and 1 are constants, since broadcasting and emptiness hang on
+        them: the graph is then for these alone (see `check_of`)."""
         index, dim = place
         if dim is not None and value < 2:
-            raise Unsupported(f"a symbolic size is {value}")
+            return value
         make = self._world.number if dim is None else self._world.size
         name = f"n{index}" if dim is None else f"s{index}_{dim}"
         number = make(name, value)

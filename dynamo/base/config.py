@@ -23,12 +23,13 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One setting. env: names of environment variables, the first that is set wins; without them
-    it is DYNAMO_ and the name in capitals."""
+    it is DYNAMO_ and the name in capitals. choices: all values that there are, if not empty."""
 
     name: str
     default: Any
     sentence: str
     env: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def parse(self, text: str) -> Any:
         kind = type(self.default)
@@ -50,6 +51,8 @@ class Knob:
         return self.default
 
     def check(self, value: Any) -> None:
+        if self.choices and value not in self.choices:
+            raise ValueError(f"config.{self.name} is {' or '.join(self.choices)}, not {value!r}")
         if self.default is None or type(value) is type(self.default):
             return
         if isinstance(self.default, float) and isinstance(value, int):
@@ -222,6 +225,24 @@ config = Config(
         Knob("error_on_recompile", False, "Raise when a frame would be compiled a second time."),
         Knob("assume_static_by_default", True, "Sizes are constants until a second value is seen."),
         Knob("automatic_dynamic_shapes", True, "A size or number that changes becomes symbolic."),
+        Knob(
+            "automatic_dynamic_shapes_mark_as",
+            "dynamic",
+            "Whether a size that changes is dynamic or unbacked (for 0 and 1 too).",
+            choices=("dynamic", "unbacked"),
+        ),
+        Knob(
+            "dynamic_sources",
+            "",
+            "Names of inputs, with commas, that are symbolic from the first compile: L['x']:0, x.",
+            ("DYNAMO_DYNAMIC_SOURCES", "TORCH_COMPILE_DYNAMIC_SOURCES"),
+        ),
+        Knob(
+            "unbacked_sources",
+            "",
+            "Names of tensors, with commas, whose sizes are unbacked.",
+            ("DYNAMO_UNBACKED_SOURCES", "TORCH_COMPILE_UNBACKED_SOURCES"),
+        ),
         Knob("specialize_int", False, "Integer inputs stay constants for ever."),
         Knob("specialize_float", False, "Float inputs stay constants for ever."),
         Knob(

@@ -33,7 +33,8 @@ class RecompileError(DynamoError):
 
 
 class RecompileLimitExceeded(DynamoError):
-    """`fail_on_recompile_limit_hit` is set and a frame reached its recompile limit."""
+    """`fail_on_recompile_limit_hit` is set and a frame reached its recompile limit; or the calls of
+    a `nested_compile_region` are of more kinds than it may have."""
 
 
 class InternalError(DynamoError):

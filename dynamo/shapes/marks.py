@@ -18,15 +18,18 @@ OF_TORCH = {
     "_dynamo_weak_dynamic_indices": "maybe",
     "_dynamo_dynamic_indices": "dynamic",
     "_dynamo_unbacked_indices": "unbacked",
+    "_dynamo_strict_unbacked_indices": "strict",
     "_dynamo_static_indices": "static",
 }
+UNBACKED = ("unbacked", "strict")
 NONE: Mapping[int, Mark] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """kind: "dynamic" (fixing it is an error), "maybe", "unbacked" (no decision may look at it) or
-    "static". low, high: the range. name: dimensions of one name have one size.
+    """kind: "dynamic" (fixing it is an error), "maybe", "unbacked" (no decision may look at it; an
+    operation that fits one size only is compiled for it), "strict" (unbacked, and fixing it is an
+    error) or "static". low, high: the range. name: dimensions of one name have one size.
     """
 
     kind: str
@@ -89,8 +92,10 @@ def marks_of(tensor: Any) -> Mapping[int, Mark]:
 
 def _marks_of_torch(given: Mapping[str, Any]) -> Mapping[int, Mark]:
     ranges = {item.dim: (item.min, item.max) for item in given.get("_dynamo_dynamic_range", ())}
+    ranges |= given.get("_dynamo_unbacked_bounds", {})
+    names = given.get("_dynamo_shape_ids", {})
     return {
-        axis: Mark(kind, *ranges.get(axis, (None, None)))
+        axis: Mark(kind, *ranges.get(axis, (None, None)), names.get(axis, ""))
         for name, kind in OF_TORCH.items()
         for axis in given.get(name, ())
     }

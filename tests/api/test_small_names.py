@@ -4,6 +4,7 @@ is taken where none is given."""
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,6 +98,53 @@ def test_one_graph(row: str) -> None:
     compiled = dynamo.compile(f, backend=counter, fullgraph=True)
     assert torch.equal(compiled(x), f(x)) and torch.equal(compiled(-x), f(-x))
     assert counter.frame_count == 1
+
+
+def of_kind(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.sin(x) * scale
+
+
+def test_kinds_of_calls_of_a_region_have_a_limit() -> None:
+    def calls(block: Any) -> Any:
+        def f(x: torch.Tensor) -> torch.Tensor:
+            for scale in (1.5, 2.5, 1.5, 3.5):
+                x = block(x, scale)
+            return x
+
+        return f
+
+    x = torch.rand(3)
+    for marker in (dynamo.nested_compile_region, torch.compiler.nested_compile_region):
+        for most, fits in ((2, False), (3, True)):
+            f = calls(marker(copied(of_kind), max_reuse_entries=most))
+            compiled = dynamo.compile(f, backend="eager")
+            if fits:
+                assert torch.equal(compiled(x), f(x))
+                continue
+            with pytest.raises(RuntimeError, match="more than 2 kinds.*max_reuse_entries"):
+                compiled(x)
+
+
+def copied(function: Any) -> Any:
+    return types.FunctionType(function.__code__, function.__globals__)
+
+
+def test_run_compiles_nothing_new() -> None:
+    counter, x = CompileCounter(), torch.rand(3)
+    compiled = dynamo.compile(lambda x: x.sin() * 2, backend=counter)
+
+    @dynamo.run()
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return compiled(x)
+
+    assert torch.equal(call(x), x.sin() * 2) and counter.frame_count == 0
+    compiled(x)
+    with dynamo.run():
+        assert torch.equal(compiled(x), x.sin() * 2) and counter.op_count == 2
+        compiled(torch.rand(4))
+    assert counter.frame_count == 1 and dynamo.base.decisions.decisions.stance.name == "default"
+    compiled(torch.rand(4))
+    assert counter.frame_count == 2
 
 
 def test_what_only_looks_like_a_region() -> None:

@@ -23,9 +23,9 @@ def scaled(x: torch.Tensor) -> Any:
     return x * 2 + x.sum(0), x.shape[0] * 2, x.shape, x.reshape(-1).cumsum(0), x.t().contiguous()
 
 
-def unbacked(*sizes: int, axis: int = 0) -> torch.Tensor:
+def unbacked(*sizes: int, axis: int = 0, **more: Any) -> torch.Tensor:
     x = torch.randint(-9, 9, sizes).float()
-    dynamo.mark_unbacked(x, axis)
+    dynamo.mark_unbacked(x, axis, **more)
     return x
 
 
@@ -41,6 +41,26 @@ def test_unbacked_is_never_specialised(axis: int, backend: str | None) -> None:
         x = unbacked(*((size, 3) if axis == 0 else (3, size)), axis=axis)
         assert_same(compiled(x), scaled(x))
     assert counter.frame_count == (backend is None)
+
+
+def scores(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = torch.cat([x, x]) @ w
+    return (y.unsqueeze(1) * y.unsqueeze(0)).sum(-1).t().contiguous() / x.size(0)
+
+
+@pytest.mark.parametrize(("sizes", "training"), [((3, 1, 0, 5), True), ((0, 1, 4), False)])
+def test_unbacked_0_and_1_are_compiled(sizes: tuple[int, ...], training: bool) -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(scores)
+    for size in sizes:
+        x, w = unbacked(size, 3), torch.randn(3, 2, requires_grad=training)
+        answer, expected = compiled(x, w), scores(x, w)
+        torch.testing.assert_close(answer, expected)
+        assert answer.stride() == expected.stride()
+        if training:
+            torch.testing.assert_close(
+                *(torch.autograd.grad(y.square().sum(), w) for y in (answer, expected)))
+    assert not counters["not_compiled"] and not counters["recompiles"]
 
 
 def branches(x: torch.Tensor) -> torch.Tensor:
@@ -63,7 +83,7 @@ def loops(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("program", [branches, broadcasts, loops])
 def test_a_decision_on_an_unbacked_size_names_the_line(program: Callable[..., Any]) -> None:
     with pytest.raises(ConstraintViolation) as info:
-        dynamo.compile(program, backend="eager")(unbacked(5, 3))
+        dynamo.compile(program, backend="eager")(unbacked(5, 3, strict=program is broadcasts))
     assert "needs it" in str(info.value) and "x.size(0)" in str(info.value)
 
 
@@ -78,18 +98,87 @@ def test_what_is_checked_may_be_decided() -> None:
         compiled(unbacked(2, 3))
 
 
-def test_two_unbacked_sizes_that_must_be_equal() -> None:
-    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x + y
-
+def test_what_fits_one_unbacked_size_is_compiled_for_it() -> None:
     counter = CompileCounter()
-    compiled = dynamo.compile(program, backend=counter)
+    compiled = dynamo.compile(broadcasts, backend=counter, fullgraph=True)
+    for size in (5, 1, 5, 1):
+        assert_same(compiled(x := unbacked(size, 3)), broadcasts(x))
+    assert counter.frame_count == 2
+    with pytest.raises(RuntimeError, match="must match"):
+        compiled(unbacked(4, 3))
+
+
+def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+@pytest.mark.parametrize("more", [{}, {"strict": True}, {"shape_id": "rows"}])
+def test_two_unbacked_sizes_that_must_be_equal(more: dict[str, Any]) -> None:
+    counter = CompileCounter()
+    compiled = dynamo.compile(added, backend=counter)
     for size in (4, 1, 0, 9):
-        x, y = unbacked(size, 3), unbacked(size, 3)
+        x, y = unbacked(size, 3, **more), unbacked(size, 3, **more)
         assert_same(compiled(x, y), x + y)
     assert counter.frame_count == 1
-    with pytest.raises(ConstraintViolation, match=r"x.size\(0\) == y.size\(0\) is needed here"):
-        compiled(unbacked(4, 3), unbacked(5, 3))
+    if more:
+        what = "needed here" if "strict" in more else "'rows' too, is 4"
+        with pytest.raises(ConstraintViolation, match=what):
+            compiled(unbacked(4, 3, **more), unbacked(5, 3, **more))
+    else:
+        with pytest.raises(RuntimeError, match="must match"):
+            compiled(unbacked(4, 3), unbacked(5, 3))
+        for sizes in ((1, 5), (5, 1), (0, 1)):
+            x, y = unbacked(sizes[0], 3), unbacked(sizes[1], 3)
+            assert_same(compiled(x, y), x + y)
+
+
+def test_range_of_an_unbacked_size() -> None:
+    compiled = dynamo.compile(branches, backend="eager", fullgraph=True)
+    for size in (4, 9):
+        assert_same(compiled(x := unbacked(size, 3, min=4, max=9)), branches(x))
+    with pytest.raises(ConstraintViolation, match="is 3, outside of at least 4 and at most 9"):
+        compiled(unbacked(3, 3, min=4, max=9))
+
+
+# -- sizes that changed, or are named by settings ------------------------------------------------
+
+
+@pytest.mark.parametrize(("program", "most"), [(scaled, 2), (branches, 5)])
+def test_sizes_that_changed_are_unbacked(program: Callable[..., Any], most: int) -> None:
+    counter = CompileCounter()
+    with dynamo.config.patch(automatic_dynamic_shapes_mark_as="unbacked"):
+        compiled = dynamo.compile(program, backend=counter)
+        for size in (4, 5, 1, 0, 7, 2):
+            x = torch.randint(-9, 9, (size, 3)).float()
+            assert_same(compiled(x), program(x))
+    assert counter.frame_count <= most
+    with pytest.raises(ValueError, match="dynamic or unbacked"):
+        dynamo.config.automatic_dynamic_shapes_mark_as = "static"
+
+
+NAMED = [("dynamic_sources", "x", 1), ("dynamic_sources", "L['x']:0", 1),
+         ("dynamic_sources", r"L\['.'\]", 1), ("dynamic_sources", "y, L['x']:1", 3),
+         ("unbacked_sources", "L['x']:0", 1)]
+
+
+@pytest.mark.parametrize(("setting", "text", "graphs"), NAMED)
+def test_names_of_symbolic_sizes(setting: str, text: str, graphs: int) -> None:
+    counter = CompileCounter()
+    with dynamo.config.patch({setting: text}):
+        compiled = dynamo.compile(lambda x: x.sin() * 2, backend=counter, dynamic=False)
+        for size in (4, 5, 1) if setting == "unbacked_sources" else (4, 5, 7):
+            x = torch.randn(size, 3)
+            assert torch.equal(compiled(x), x.sin() * 2)
+    assert counter.frame_count == graphs
+
+
+def test_name_of_a_symbolic_number() -> None:
+    counter, x = CompileCounter(), torch.randn(2, 3)
+    with dynamo.config.patch(dynamic_sources="L['n']"):
+        compiled = dynamo.compile(lambda x, n: x[:n] * n, backend=counter)
+        for n in (4, 5, 7):
+            assert torch.equal(compiled(x, n), x * n)
+    assert counter.frame_count == 1
 
 
 # -- mark_dynamic ------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class CompileContext:
     everything_dynamic: sizes and arguments are symbolic from the first compile.
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
         can't be, because of static_because; violated: what that violates. fixed: facts that an
-        attempt could not keep symbolic.
+        attempt could not keep symbolic. decided: those that one could not keep unbacked.
     declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
     plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
         only passed on then.
@@ -85,6 +85,7 @@ class CompileContext:
     static_because: str = ""
     violated: ConstraintViolation | None = None
     fixed: frozenset[Fact] = frozenset()
+    decided: frozenset[Fact] = frozenset()
     plain_arrays: bool = False
     tables: frozenset[Source] = frozenset()
     no_tables: bool = False

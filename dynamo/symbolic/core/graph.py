@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.base.regions import REGION
+from dynamo.base.errors import RecompileLimitExceeded
+from dynamo.base.regions import REGION, kind_of
 from dynamo.guards.records import UserLine, source_text
 from dynamo.guards.sources import DrawSource, ItemSource, Source
 from dynamo.shapes.fake import Fake
@@ -65,19 +66,32 @@ class GraphBuilder:
         self._first_operation: fx.Node | None = None
         self._region: tuple[str, int] | None = None
         self._regions = 0
+        self._of_region: list[fx.Node] = []
+        self._kinds: dict[str, set[str]] = {}
 
     @contextlib.contextmanager
-    def region(self, place: str) -> Iterator[None]:
+    def region(self, place: str, most_kinds: int) -> Iterator[None]:
         """Operations made inside belong to one call of a repeated block; place: where it is
-        written. A block inside of another one is a part of that."""
-        outer = self._region
-        if outer is None:
-            self._regions += 1
-            self._region = (place, self._regions)
+        written. A block inside of another one is a part of that.
+
+        Errors: RecompileLimitExceeded where its calls are of more kinds than it may have.
+        """
+        if self._region is not None:
+            yield
+            return
+        self._regions += 1
+        self._region, self._of_region = (place, self._regions), []
         try:
             yield
         finally:
-            self._region = outer
+            self._region = None
+        kinds = self._kinds.setdefault(place, set())
+        kinds.add(kind_of(self._of_region))
+        if len(kinds) > most_kinds:
+            raise RecompileLimitExceeded(
+                f"{place}: the calls of this nested_compile_region are of more than {most_kinds} "
+                "kinds (operations, sizes, numbers); raise max_reuse_entries, or leave out the mark"
+            )
 
     def placeholder(self, source: Source, example: Any) -> fx.Node:
         """A new graph input that the new bytecode fetches from `source`."""
@@ -116,6 +130,7 @@ class GraphBuilder:
         node.meta["step"] = self._read_step()
         if self._region is not None:
             node.meta[REGION] = self._region
+            self._of_region.append(node)
         return node
 
     def read_input(self, kind: str, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:

@@ -17,7 +17,7 @@ import torch
 
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break
-from dynamo.base.regions import is_marked
+from dynamo.base.regions import is_marked, most_kinds_of
 from dynamo.guards.sources import (
     AttrSource,
     DictSource,
@@ -57,11 +57,11 @@ NESTED_REGIONS_FILE = os.path.join("torch", "_higher_order_ops", "invoke_subgrap
 LATE_WRAPPER = torch._disable_dynamo(len).__code__  # type: ignore[attr-defined]
 
 
-def _region(tx: Frame, function: Var) -> AbstractContextManager[None]:
+def _region(tx: Frame, function: Var, marked: Any) -> AbstractContextManager[None]:
     """Where the operations of a call of a block that the program marks are made."""
     code = function.code if isinstance(function, FunctionVar) else None
     place = "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-    return tx.trace.graph.region(place)
+    return tx.trace.graph.region(place, most_kinds_of(marked))
 
 
 class FunctionVar(Var):
@@ -265,8 +265,9 @@ class FunctionVar(Var):
         if behind is not None:
             self.guard_identity(tx.trace)
             assert self.source is not None and self.real is not None
-            inner = tx.trace.wrap(self.real.__dict__[behind], AttrSource(self.source, behind))
-            with _region(tx, inner) if behind == NESTED_REGION else nullcontext():
+            real = self.real.__dict__[behind]
+            inner = tx.trace.wrap(real, AttrSource(self.source, behind))
+            with _region(tx, inner, real) if behind == NESTED_REGION else nullcontext():
                 return inner.call(tx, args, kwargs)
         if self.real is not None:
             if tx.trace.is_modelled(self.real):
@@ -278,7 +279,7 @@ class FunctionVar(Var):
                 if found is not None:
                     return found
             if is_marked(self.real):
-                with _region(tx, self):
+                with _region(tx, self, self.real):
                     return tx.inline(self, args, kwargs)
         return tx.inline(self, args, kwargs)
 

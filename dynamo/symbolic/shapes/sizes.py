@@ -7,14 +7,17 @@ strides as the expressions they look like.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.base.config import config
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import ArraySource, ItemSource, LocalSource, Source
-from dynamo.shapes.marks import Mark, marks_of
+from dynamo.guards.sources import ArraySource, GlobalSource, ItemSource, LocalSource, Source
+from dynamo.shapes.marks import UNBACKED, Mark, marks_of
 from dynamo.symbolic.core.stack_values import UnreadVar
 from dynamo.symbolic.core.var import Var
 
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from dynamo.symbolic.shapes.symbols import Symbols
 
 UNMARKED = Mark("automatic")
-DECLARED = ("dynamic", "unbacked")
+AUTOMATIC_UNBACKED = Mark("automatic unbacked")
+DECLARED = ("dynamic", *UNBACKED)
+OPEN_KINDS = ("automatic unbacked", *UNBACKED)
 
 
 def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mapping[int, Mark]:
@@ -30,17 +35,26 @@ def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mappin
     context = symbols.context
     if context is None or real.dim() == 0:
         return {}
-    marks, found = {**marks_of(real), **context.declared.get(id(real), {})}, {}
+    marks = {**marks_by_name(source, real.dim()), **marks_of(real)}
+    marks |= context.declared.get(id(real), {})
+    found: dict[int, Mark] = {}
     everything = symbols.everything and is_argument(source)
     everything = everything and not isinstance(real, torch.nn.Parameter)
+    unbacked = config.automatic_dynamic_shapes_mark_as == "unbacked"
     for axis, size in enumerate(real.shape):
         fact, mark = Fact(source, "size", axis), marks.get(axis, UNMARKED)
-        if mark.kind in DECLARED:
+        if mark.kind in DECLARED and not (mark.kind == "unbacked" and fact in context.fixed):
             check_declared(symbols, fact, size, mark)
             found[axis] = mark
-        elif size in (0, 1) or mark.kind == "static" or fact in context.fixed:
+        elif mark.kind == "static" or fact in context.fixed:
             continue
-        elif everything or mark.kind == "maybe" or fact in symbols.changed:
+        elif unbacked and fact in symbols.changed and mark is UNMARKED and (
+            fact not in context.decided
+        ):
+            found[axis] = AUTOMATIC_UNBACKED
+        elif size not in (0, 1) and (
+            everything or mark.kind == "maybe" or fact in symbols.changed
+        ):
             found[axis] = mark
     return {} if context.static_sizes else found
 
@@ -56,6 +70,57 @@ def check_declared(symbols: Symbols, fact: Fact, size: int, mark: Mark) -> None:
     if (low is not None and size < low) or (high is not None and size > high):
         symbols.violate(fact, f"is {size}, outside of {span(mark)},",
                         "Call it with a size of that range, or declare a larger range.")
+
+
+@functools.cache
+def entries_of(setting: str) -> tuple[tuple[str, int | None], ...]:
+    """The names of a setting, each with the dimension that it is about; None for all.
+
+    >>> entries_of("L['x']:0, y")
+    (("L['x']", 0), ('y', None))
+    """
+    found = []
+    for entry in filter(None, setting.replace(" ", "").split(",")):
+        name, colon, axis = entry.rpartition(":")
+        found.append((name, int(axis)) if colon and axis.isdecimal() else (entry, None))
+    return tuple(found)
+
+
+def is_named(source: Source, name: str) -> bool:
+    r"""True where a setting means this source: by the name in messages (`x`, `self.weight`), by
+    torch's name (`L['x']`, `G['x']`), or by a pattern of torch's names.
+
+    >>> is_named(LocalSource("x"), "x"), is_named(LocalSource("x"), r"L\['.'\]")
+    (True, True)
+    """
+    text = source.text()
+    head = re.match(r"\w*", text)
+    assert head is not None
+    scope = "G" if any(isinstance(part, GlobalSource) for part in source.chain()) else "L"
+    full = f"{scope}[{head.group()!r}]{text[head.end():]}"
+    if name in (text, full):
+        return True
+    try:
+        return re.match(name, full) is not None
+    except re.error:
+        return False
+
+
+def marks_by_name(source: Source, dims: int) -> dict[int, Mark]:
+    """What `config.dynamic_sources` and `config.unbacked_sources` say of a tensor's dimensions."""
+    found: dict[int, Mark] = {}
+    for setting, kind in ((config.dynamic_sources, "maybe"), (config.unbacked_sources, "unbacked")):
+        for name, axis in entries_of(setting):
+            if is_named(source, name):
+                axes = range(dims) if axis is None else range(axis, min(axis + 1, dims))
+                found |= dict.fromkeys(axes, Mark(kind))
+    return found
+
+
+def is_named_number(source: Source) -> bool:
+    """True for a number that one of the two settings names."""
+    settings = (config.dynamic_sources, config.unbacked_sources)
+    return any(is_named(source, name) for text in settings for name, _ in entries_of(text))
 
 
 def span(mark: Mark) -> str:
@@ -74,29 +139,43 @@ def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
         return shared(symbols, name, symbols.ducks.setdefault(duck, name))
     if mark.kind in DECLARED:
         symbols.declared[name] = fact
-    if mark.kind == "unbacked":
-        symbols.unknowns.declared.add(name)
-        return symbols.trace.world.unbacked_size(name)
+    if mark.kind == "strict":
+        symbols.strict.add(name)
     first = symbols.dims.setdefault(mark.name, name) if mark.name else name
     if symbols.values[first] != value:
         other = symbols.facts[first].text()
         symbols.violate(fact, f"is {value}, while {other}, {mark.name!r} too, "
                         f"is {symbols.values[first]},", "Dimensions of one name have one size.")
-    symbol = shared(symbols, name, first)
+    if mark.kind in OPEN_KINDS:
+        symbols.unknowns.declared.add(name)
+    symbol = shared(symbols, name, first, mark.kind in OPEN_KINDS)
     if mark.low is not None:
-        symbols.decide(f"({name} >= {mark.low})")
+        bound(symbols, name, f"({name} >= {mark.low})", symbol >= mark.low)
     if mark.high is not None:
-        symbols.decide(f"({name} <= {mark.high})")
+        bound(symbols, name, f"({name} <= {mark.high})", symbol <= mark.high)
     return symbol
 
 
-def shared(symbols: Symbols, name: str, first: str) -> Any:
+def bound(symbols: Symbols, name: str, text: str, condition: Any) -> None:
+    """The end of a declared range: guarded, and known of an unbacked size."""
+    if name not in symbols.unknowns.declared:
+        symbols.decide(text)
+        return
+    symbols.assume(text)
+    world = symbols.trace.world
+    world.run(torch._check, condition)
+    world.new_checks()  # it is guarded
+
+
+def shared(symbols: Symbols, name: str, first: str, unbacked: bool = False) -> Any:
     """A new symbol of that name, or the first one's, guarded to be equal."""
     world = symbols.trace.world
     if first != name:
         symbols.assume(f"({name} == {first})")
         world.symbols[name] = world.symbols[first]
         return world.symbols[first]
+    if unbacked:
+        return world.unbacked_size(name)
     symbol = world.size(name, symbols.values[name])
     symbols.assume(f"({name} >= 2)")
     return symbol

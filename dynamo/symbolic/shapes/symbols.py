@@ -36,7 +36,7 @@ from dynamo.symbolic.shapes.numbers import (
     SymbolicNumber,
     is_guardable,
 )
-from dynamo.symbolic.shapes.sizes import is_argument, is_schedule
+from dynamo.symbolic.shapes.sizes import is_argument, is_named_number, is_schedule
 from dynamo.symbolic.shapes.unknown import UnknownNumber
 from dynamo.symbolic.shapes.unknowns import Unknowns
 
@@ -107,7 +107,8 @@ class Symbols:
     facts: what each name stands for; values: what it is in this trace.
     tensors: tensors with symbolic sizes by source. ducks: the first name of each symbolic size, by
     its value here and the one before.
-    declared: sizes that the user declared dynamic. dims: the first name of each declared Dim.
+    declared: sizes that the user declared dynamic. strict: unbacked ones that may not be fixed.
+    dims: the first name of each declared Dim.
     derived: names of ints that are rounded floats, for torch, which sees no more than an int.
     gave_hint: whether the operation at hand got a number that is another one in later calls.
     """
@@ -123,6 +124,7 @@ class Symbols:
         self.tensors: dict[Source, InputTensor] = {}
         self.ducks: dict[tuple[int, int | float | None], str] = {}
         self.declared: dict[str, Fact] = {}
+        self.strict: set[str] = set()
         self.dims: dict[str, str] = {}
         self.derived: dict[str, str] = {}
         self._names: dict[Fact, str] = {}
@@ -154,6 +156,8 @@ class Symbols:
     def _is_wanted(self, value: Any, source: Source) -> bool:
         kind = type(value)
         if kind is int:
+            if is_named_number(source):
+                return Fact(source, "value") not in self.context.fixed
             if config.specialize_int or abs(value) > LARGEST_INT:
                 return False
             if self.everything and is_argument(source):
@@ -269,6 +273,8 @@ class Symbols:
     def check_fixed(self) -> None:
         """Errors: ConstraintViolation where the program has fixed a declared size."""
         for name, fact in self.declared.items():
+            if name in self.unknowns.declared and name not in self.strict:
+                continue  # it is compiled for that size
             value = self.trace.world.fixed_value(name)
             if value is not None:
                 self.violate(fact, f"is fixed to {value}")
@@ -315,6 +321,10 @@ class Symbols:
         raise self.violation(fact, what, self.place(), advice)
 
     def violate_unbacked(self, fact: Fact, what: str) -> NoReturn:
+        """The program needs to know something of an unbacked size."""
+        if fact not in self.declared.values():  # unbacked since it changed: a symbolic one will do
+            self.context.decided |= {fact}
+            raise RestartTrace(None)
         raise ConstraintViolation(
             f"{self.place()}\n  {fact.text()} was declared unbacked, but whether {what} is needed "
             "here.\n  Say what holds of it by torch._check before this line, or use mark_dynamic."

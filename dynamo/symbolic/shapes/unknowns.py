@@ -243,10 +243,20 @@ class Unknowns:
         except Unprintable:
             return False
         if not symbols.evaluate(text):
+            self._fix(check)
             symbols.violate_unbacked(symbols.facts[world.names_in(check)[0]], self.words(check))
         symbols.assume(text)
         symbols.check_fixed()
         return True
+
+
+    def _fix(self, check: Any) -> None:
+        """Traces again, with constants for unbacked sizes that were assumed to be equal to others,
+        which they are not in this call: broadcasting, or an error of the program."""
+        symbols, names = self.trace.symbols, self.trace.world.names_in(check)
+        if type(check).__name__ == "Equality" and not symbols.strict.intersection(names):
+            symbols.context.fixed |= {symbols.facts[name] for name in names}
+            raise RestartTrace(None)
 
 
 def catches(frame: Frame) -> bool:
