@@ -219,7 +219,22 @@ def _at_mask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return recorder.call(func, (source, [*indices[:at], *columns]), kwargs)
 
 
+def _share(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The gradient of the largest element of all, as eager gives it on a CPU: each place that holds
+    it gets its share, the others get 0, where a product would make nan of an infinite share."""
+    mask, share = args
+    if recorder.in_program or not is_fake(mask) or mask.dtype is not torch.bool:
+        return NotImplemented
+    node = torch._C._current_autograd_node()
+    if node is None or node.name() not in SHARING or mask.device.type != "cpu":
+        return NotImplemented
+    others = recorder.call(aten.logical_not.default, (mask,), {})
+    return recorder.call(aten.masked_fill.Scalar, (share, others, 0), {})
+
+
+SHARING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 RECORD_RULES: dict[Any, Rule] = {
+    aten.mul.Tensor: _share,
     aten.index.Tensor: _at_mask,
     aten.index_put.default: _put,
     torch.ops.profiler._record_function_exit._RecordFunction: _end_range,

@@ -79,3 +79,15 @@ def test_of_two_inputs(name: str, dtype: torch.dtype) -> None:
     values, function = TWO[name]
     points = torch.tensor(values, dtype=dtype)
     _same(function, [(x.repeat(2), torch.stack([x, y])) for x in points for y in points])
+
+
+@pytest.mark.parametrize("name", ["max", "min", "median", "nanmedian"])
+def test_a_share_that_is_no_number_stays_in_its_place(name: str) -> None:
+    """Eager writes the share into the places that hold the value; a product gave nan elsewhere."""
+    compiled = dynamo.compile(lambda x: getattr(x, name)())
+    for share in (float("nan"), float("inf"), 2.0):
+        x = torch.tensor([1.0, 5.0, 2.0, 5.0, 1.0, 2.0, 2.0])
+        want, found = (x.clone().requires_grad_() for _ in range(2))
+        getattr(want, name)().backward(torch.tensor(share))
+        compiled(found).backward(torch.tensor(share))
+        torch.testing.assert_close(found.grad, want.grad, rtol=0, atol=0, equal_nan=True)
