@@ -72,18 +72,61 @@ def test_schedule(name: str, schedule: str, many: bool, whole: bool) -> None:
     torch.testing.assert_close(found, wanted, rtol=close, atol=close)
 
 
-def test_fused_operators_run_as_they_are() -> None:
-    """The optimizer is one operator of the library, which asks for the numbers."""
-    model = nn.Linear(3, 2)
-    optimizer = optim.SGD(model.parameters(), lr=0.1, fused=True)
-    step = dynamo.compile(optimizer.step)
-    dynamo.counters.clear()
-    for rate in range(1, 14):
-        optimizer.param_groups[0]["lr"] = rate / 10
-        weight = model.weight.detach().clone()
-        model.weight.grad = torch.randn(2, 3)
-        model.bias.grad = torch.randn(2)
-        step()
-        wanted = weight - rate / 10 * model.weight.grad
-        torch.testing.assert_close(model.weight.detach(), wanted)
-    assert not dynamo.counters["inductor"]["calls run as captured for their sizes"]
+FUSED: dict[str, Any] = {
+    "SGD": lambda given: optim.SGD(
+        given, lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.1, fused=True),
+    "Nesterov": lambda given: optim.SGD(given, lr=0.1, momentum=0.9, nesterov=True, fused=True),
+    "Adam": lambda given: optim.Adam(given, lr=0.1, amsgrad=True, weight_decay=0.1, fused=True),
+    "AdamW": lambda given: optim.AdamW(given, lr=torch.tensor(0.1), maximize=True, fused=True),
+    "Adagrad": lambda given: optim.Adagrad(given, lr=0.1, lr_decay=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_optimizers_are_part_of_the_graph(name: str) -> None:
+    def make() -> Any:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        return model, FUSED[name](model.parameters())
+
+    def step_of(model: Any, optimizer: Any) -> Any:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    dynamo.reset()
+    pairs = [make(), make()]
+    eager, compiled = step_of(*pairs[0]), dynamo.compile(step_of(*pairs[1]), fullgraph=True)
+    for rate in range(1, 6):
+        for _, optimizer in pairs:
+            before = optimizer.param_groups[0]["lr"]
+            new = torch.tensor(rate / 20) if isinstance(before, torch.Tensor) else rate / 20
+            optimizer.param_groups[0]["lr"] = new
+        x = torch.randn(4, 3)
+        torch.testing.assert_close(compiled(x), eager(x))
+    for plain, ours in zip(*(model.parameters() for model, _ in pairs), strict=True):
+        torch.testing.assert_close(ours, plain)
+    for plain, ours in zip(*(optimizer.state.values() for _, optimizer in pairs), strict=True):
+        torch.testing.assert_close(ours, plain)
+    assert not dynamo.counters["not_compiled"]
+
+
+def test_a_fused_optimizer_in_16_bits_breaks() -> None:
+    def step() -> torch.Tensor:
+        grads = weight * 2 + 1
+        torch._fused_sgd_([weight], [grads], [], weight_decay=0.1, momentum=0.0, lr=0.3,
+                          dampening=0.0, nesterov=False, maximize=False, is_first_step=False)
+        return weight.sin()
+
+    weight = torch.randn(9).bfloat16()
+    before = weight.clone()
+    wanted = step()
+    weight = before
+    assert torch.equal(dynamo.compile(step, backend="eager")(), wanted)
+    with pytest.raises(dynamo.exc.Unsupported, match="16 bits"):
+        dynamo.compile(step, backend="eager", fullgraph=True)()
