@@ -226,6 +226,31 @@ def test_a_mark_is_not_lost_where_sizes_are_static() -> None:
     assert_same(dynamo.compile(program, backend="eager")(x, y.clone()), program(x, y))
 
 
+CHECKED: dict[str, Callable[..., Any]] = {
+    "product": lambda x, z: torch._check(z.item() == x.size(0) * 1.0),
+    "float": lambda x, z: torch._check(z.item() == float(x.size(0))),
+    "sum": lambda x, z: torch._check(z.item() * 2 > x.size(0) + 0.5),
+    "quotient": lambda x, z: torch._check(z.item() / 2 == x.size(0) / 2),
+}
+
+
+@pytest.mark.parametrize("check", CHECKED)
+def test_a_check_of_a_value_and_a_size_fixes_no_size(check: str) -> None:
+    def program(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        CHECKED[check](x, z)
+        return x * 2
+
+    counter = CompileCounter()
+    compiled = dynamo.compile(program, backend=counter, fullgraph=True)
+    for size in (4, 5, 7):
+        x = torch.randn(size, 3)
+        dynamo.mark_dynamic(x, 0)
+        assert_same(compiled(x, torch.tensor(float(size))), x * 2)
+        with pytest.raises(RuntimeError, match="Expected cond"):
+            compiled(x, torch.tensor(-3.0))
+    assert counter.frame_count == 1
+
+
 # -- dynamic= ----------------------------------------------------------------------------------
 
 

@@ -147,7 +147,7 @@ def by_value(trace: Evaluation, function: Callable[..., Any], kind: type, *args:
     """A number that the graph computes by Python's own function, which may raise."""
     unknowns, world = trace.symbols.unknowns, trace.world
     unknowns.possible()
-    unknowns.may_raise([arg.as_fake() for arg in args])
+    unknowns.may_raise([fake_of(trace, arg) for arg in args])
     try:
         fake = world.run(torch.empty, (), dtype=DTYPES[kind], device="cpu")
         value = world.run(torch.Tensor.item, fake)
@@ -223,10 +223,18 @@ def convert(trace: Evaluation, kind: type, a: Var) -> Var | None:
     raise Break("unknown_number", f"{kind.__name__} of {a!r}")
 
 
+def fake_of(trace: Evaluation, arg: Var) -> Any:
+    """A number for torch's expressions, which have no floats of sizes: of such a one nothing is
+    known, and it stays open."""
+    if is_open(arg) and arg.python_type() is float:
+        return trace.world.unknown(float)
+    return arg.as_fake()
+
+
 def run(trace: Evaluation, function: Callable[..., Any], *args: Var, fake: Any = None) -> Var:
     """A node that calls a function of numbers, and what is known of its result."""
     try:
-        value = trace.world.run(fake or function, *[arg.as_fake() for arg in args])
+        value = trace.world.run(fake or function, *[fake_of(trace, arg) for arg in args])
     except Signal as error:
         raise Break("unknown_number", f"{function.__name__}: {error}") from error
     trace.symbols.keep_assumptions()
