@@ -120,7 +120,7 @@ def delete_hidden(target: Any, name: str) -> None:
 def delete_attribute(target: Any, name: str) -> None:
     """Deletes an attribute, which may have been made in the trace, too."""
     with contextlib.suppress(AttributeError):
-        local = isinstance(target, threading.local)
+        local = issubclass(type(target), threading.local)  # which asks the object nothing
         (threading.local if local else object).__delattr__(target, name)
 
 

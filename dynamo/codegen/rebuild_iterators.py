@@ -13,7 +13,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.python import dict_iterators, generators, iterators
 from dynamo.symbolic.python.binders import is_settled
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.lists import DequeVar, ListVar, TupleVar
+from dynamo.symbolic.python.lists import ListVar, TupleVar
 
 STRICT_ZIP = functools.partial(zip, strict=True)
 
@@ -81,15 +81,23 @@ def range_iterator(rebuilder: Rebuilder, var: iterators.RangeIteratorVar) -> Non
     rebuilder.call_const(iter, var.rest)
 
 
+def iterate_back(container: Any, count: int) -> Any:
+    return advance(reversed(container), count)
+
+
+@rebuilds(iterators.ReverseDequeIteratorVar)
+def reverse_deque_iterator(rebuilder: Rebuilder, var: iterators.ReverseDequeIteratorVar) -> None:
+    if var.changes != var.deque.changes:
+        raise Break("container_changed_in_loop", repr(var.deque))
+    rebuilder.expect_filled(var.deque)
+    rebuilder.call_const(iterate_back, var.deque, len(var.deque.items) - 1 - var.position)
+
+
 def iterate_again(container: Any, part: str, count: int, backwards: bool) -> Any:
     """An iterator over a dict, behind its first items."""
     ordered = isinstance(container, collections.OrderedDict)
     view = getattr(collections.OrderedDict if ordered else dict, part)(container)
     return advance(reversed(view) if backwards else iter(view), count)
-
-
-def iterate_back(container: Any, count: int) -> Any:
-    return advance(reversed(container), count)
 
 
 def iterate_set(container: Any, items: list[Any]) -> Any:
@@ -131,12 +139,6 @@ def live_iterator(rebuilder: Rebuilder, var: iterators.LiveIteratorVar) -> None:
         rebuilder.load(var.owner)
         rebuilder.build("BUILD_LIST", var.remaining())
         rebuilder.emitter.call(2)
-        return
-    if isinstance(var.owner, DequeVar):
-        if var.size() != var.expected:
-            raise Break("container_changed_in_loop", repr(var.owner))
-        rebuilder.expect_filled(var.owner)
-        rebuilder.call_const(iterate_back, var.owner, var.position)
         return
     rebuilder.emitter.start_call_const(iter)
     rebuilder.build("BUILD_LIST", var.remaining())

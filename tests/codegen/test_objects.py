@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class OwnStores(Box):
     ("kind", "store"),
     [(Box, _C.store_attribute), (OwnStores, _C.store_attribute), (Loud, _C.store_attribute),
      (KeyError, BaseException.__setattr__),
-     (type("Local", (__import__("threading").local,), {}), object.__setattr__)],
+     (type("Local", (threading.local,), {}), threading.local.__setattr__)],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )  # fmt: skip
 def test_which_store_a_class_gets(kind: type, store: Any) -> None:

@@ -39,6 +39,12 @@ LOG = []
 def deco(c): LOG.append(c.__name__); c.deco = 1; return c
 """
 
+CAPTURED = table('''
+# namedtuple
+P = collections.namedtuple('P', 'a b')
+p = P(x + 1, 2); return p.a, p.b, p._fields, P.__name__
+''')
+
 DEFINED = table('''
 # super
 class A(Plain):
@@ -110,9 +116,6 @@ try:
     class A:
         q = 1 / 0
 except ZeroDivisionError as e: return x + 1, str(e)
-# namedtuple
-P = collections.namedtuple('P', 'a b')
-p = P(x + 1, 2); return p.a, p.b, p._fields, P.__name__
 # typed fields
 class P(typing.NamedTuple):
     "doc"
@@ -204,7 +207,7 @@ a, b = make(1), make(2); KEEP.append((a, b())); return x + a().m() + b().m(), a 
 ''')
 
 
-_, test_defined = make_tests([], DEFINED, SETUP)
+test_captured, test_defined = make_tests(CAPTURED, DEFINED, SETUP)
 
 
 @pytest.mark.parametrize("name,text", DEFINED, ids=[name for name, _ in DEFINED])

@@ -278,7 +278,7 @@ return x * PROXY.get("z", 3) + 1, [k for k, v in PROXY.items()], {**PROXY}["a"]
 
 # The codes of the breaks behind the name.
 BREAKING = table(r'''
-# copy tensor: attribute_unknown
+# copy tensor: call_of_unknown_function
 y = x * 2; z = copy.copy(y); return z + 1
 # deepcopy view: call_of_unknown_function
 z = copy.deepcopy(x[:, 1]); z.add_(1); return z + x[:, 1], z.stride()
@@ -288,7 +288,7 @@ g = torch.Generator(); return x + 1
 v = nn.utils.parameters_to_vector(NET.parameters()).detach() * 1; nn.utils.vector_to_parameters(v, NET.parameters()); return NET(x) + 1
 # enum reversed: iteration_unknown opaque_iterator
 return x * 2 + 1, list(reversed(Color)), Color.RED is Color(1)
-# deepcopy deque: call_of_unknown_function value_unknown
+# deepcopy deque: call_of_unknown_function
 return copy.deepcopy(collections.deque([x]))[0] + 1
 # deepcopy namespace: call_of_unknown_function
 n = types.SimpleNamespace(a=x, b=[1]); return copy.deepcopy(n).a + 1

@@ -442,7 +442,7 @@ PLAIN_STORES = tuple(
 
 def has_instance_dict(cls: type) -> bool:
     """True where instances can take any attribute."""
-    return bool(cls.__dictoffset__)
+    return bool(cls.__dictoffset__) or issubclass(cls, threading.local)
 
 
 def class_text(name: str) -> Callable[[Frame, type], Var]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,14 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import NONE, first_rule, rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.containers import changed, find
+from dynamo.symbolic.python.containers import changed
 from dynamo.symbolic.python.equality import is_or_equals
 from dynamo.symbolic.python.iteration import each_item, each_of, integer
-from dynamo.symbolic.python.iterators import LiveIteratorVar
+from dynamo.symbolic.python.iterators import ReverseDequeIteratorVar
 from dynamo.symbolic.python.lists import DequeVar
 
-BACKWARDS: type = type(reversed(collections.deque()))
+# Python 3.13 looks at the deque behind all arguments, earlier ones before them.
+LOOKS_LATE = sys.version_info >= (3, 13)
 
 
 @rule([collections.deque])
@@ -77,7 +79,7 @@ def deque_extend_left(tx: Frame, var: DequeVar, items: Var) -> Var:
 
 @first_rule(reversed, DequeVar)
 def reverse_iterator(tx: Frame, var: DequeVar) -> Var:
-    return LiveIteratorVar(BACKWARDS, var, lambda: var.changes, list(reversed(var.items)))
+    return ReverseDequeIteratorVar(var)
 
 
 def place(tx: Frame, index: Var) -> int:
@@ -91,15 +93,14 @@ def place(tx: Frame, index: Var) -> int:
 def rotate(tx: Frame, var: DequeVar, steps: Var = ConstVar(1)) -> Var:  # noqa: B008
     count = place(tx, steps)
     if len(var.items) > 1:
-        values = changed(tx, var)
-        count %= len(values)
-        values[:] = values[-count:] + values[:-count]
+        turn(changed(tx, var), count)
     return NONE
 
 
 @rule(collections.deque.clear, DequeVar)
 def clear(tx: Frame, var: DequeVar) -> Var:
-    changed(tx, var).clear()
+    if var.items:  # else iterators do not mind
+        changed(tx, var).clear()
     return NONE
 
 
@@ -113,34 +114,57 @@ def reverse(tx: Frame, var: DequeVar) -> Var:
 
 @rule(collections.deque.insert, DequeVar)
 def insert(tx: Frame, var: DequeVar, index: Var, item: Var) -> Var:
+    size = len(var.items)
     position = place(tx, index)
     if var.limit is not None and len(var.items) >= var.limit:
         tx.trace.raise_exception(IndexError, "deque already at its maximum size")
-    changed(tx, var).insert(position, item)
+    values = changed(tx, var)
+    size = len(values) if LOOKS_LATE else size
+    if position >= size:
+        values.append(item)
+    elif position <= -size or position == 0:
+        values.insert(0, item)
+    else:  # all move around to the place and back, as far as there are any
+        turn(values, -position)
+        values.insert(0 if position > 0 else len(values), item)
+        turn(values, position)
     return NONE
+
+
+def turn(values: list[Var], steps: int) -> None:
+    """Rotates to the right."""
+    count = steps % len(values) if values else 0
+    values[:] = values[len(values) - count:] + values[: len(values) - count]
 
 
 @rule(collections.deque.remove, DequeVar)
 def remove(tx: Frame, var: DequeVar, item: Var) -> Var:
     before = var.changes
-    found = find(tx, var, item)
-    if before != var.changes:  # Python has other errors in each version
-        raise Break("call_of_unknown_function", f"{var!r}.remove({item!r})")
-    if found is None:
-        raise_as_real(tx, lambda real, value: real.remove(value), item)
-    del changed(tx, var)[found]
-    return NONE
+    for at in range(len(var.items)):
+        found = is_or_equals(tx, var.items[at], item)
+        if before != var.changes:  # Python has other errors in each version
+            raise Break("call_of_unknown_function", f"{var!r}.remove({item!r})")
+        if found:
+            del changed(tx, var)[at]
+            return NONE
+    return raise_as_real(tx, lambda real, value: real.remove(value), item)
 
 
 @rule(collections.deque.index, DequeVar)
 def index_of(
-    tx: Frame, var: DequeVar, item: Var, start: Var = ConstVar(0), stop: Var = NONE  # noqa: B008
+    tx: Frame, var: DequeVar, item: Var, start: Var = ConstVar(0), stop: Var | None = None  # noqa: B008
 ) -> Var:
-    last = None if stop is NONE else integer(tx, stop)
-    places = range(len(var.items))[slice(integer(tx, start), last)]
-    for at, other in enumerate(each_of(tx, var.iterate(tx))):
-        if at in places and is_or_equals(tx, other, item):
+    before, size = var.changes, len(var.items)
+    first = integer(tx, start)
+    last = size if stop is None else integer(tx, stop)
+    if LOOKS_LATE:
+        before = var.changes
+        last = len(var.items) if stop is None else last
+    for at in range(len(var.items))[first:last]:
+        if is_or_equals(tx, var.items[at], item):
             return ConstVar(at)
+        if before != var.changes:
+            tx.trace.raise_exception(RuntimeError, "deque mutated during iteration")
     return raise_as_real(tx, lambda real, value: real.index(value), item)
 
 

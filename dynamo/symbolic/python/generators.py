@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import types
 import weakref
 from collections.abc import Hashable, Iterable
@@ -22,6 +21,8 @@ from dynamo.symbolic.python.raising import as_exception, make_exception
 ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
 # Of these: iterators that read the same iterator as others do; no call makes such a one again.
 SHARING: set[types.CodeType] = set()
+# Classes of C code whose iterators ask what they read again where it has ended before.
+ASKS_AGAIN: set[Any] = set()
 
 
 class GeneratorVar(IteratorVar):
@@ -60,6 +61,9 @@ class GeneratorVar(IteratorVar):
 
     def _resume(self, tx: Frame, value: Var | None, exception: Var | None) -> Var:
         if self.running:
+            if self.maker is not None:  # C code that does not mind
+                reason = Break("opaque_iterator", f"{self!r}, which goes through itself")
+                raise RestartTrace(self.frame.created_at, reason)
             tx.trace.raise_exception(ValueError, "generator already executing")
         if self.finished:
             if exception is not None:
@@ -92,6 +96,8 @@ class GeneratorVar(IteratorVar):
     def call_method(
         self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
+        if self.maker is not None:
+            return super().call_method(tx, name, args, kwargs)
         if name == "send" and len(args) == 1:
             none = args[0].is_constant() and args[0].as_constant() is None
             if not self.started and not none:
@@ -147,7 +153,7 @@ def goes_on(var: Var) -> bool:
     if not isinstance(var, IteratorVar):
         return hasattr(var.python_type(), "__next__")  # a class of the program
     if isinstance(var, GeneratorVar):
-        if var.maker is not itertools.accumulate:  # which asks what it reads again at the next call
+        if var.maker not in ASKS_AGAIN:
             return False
         args, kwargs = var.frame.arguments
         return any(map(goes_on, (*args, *kwargs.values())))

@@ -134,6 +134,21 @@ class ReverseIteratorVar(IteratorVar):
         return self.sequence.items[position]
 
 
+class ReverseDequeIteratorVar(ReverseIteratorVar):
+    """`reversed` of a deque, which fails once items have come or gone."""
+
+    def __init__(self, sequence: DequeVar) -> None:
+        super().__init__(sequence)
+        self.deque, self.changes = sequence, sequence.changes
+        self.kind = type(reversed(collections.deque()))
+
+    def next_item(self, tx: Frame) -> Var:
+        if self.changes != self.deque.changes:
+            self.position = -1
+            tx.trace.raise_exception(RuntimeError, "deque mutated during iteration")
+        return super().next_item(tx)
+
+
 class RangeIteratorVar(IteratorVar):
     """Iterator over a range."""
 

@@ -10,36 +10,49 @@ from dynamo.symbolic.python.lists import ListVar
 from dynamo.symbolic.python.standins import stands_in
 
 
+LONGEST = 2500  # a longer list is put in order in another succession, to use the processor's cache
+
+
 def is_list(var: Var) -> bool:
     return isinstance(var, ListVar) and var.kind is list
 
 
-def comes_first(one: Any, other: Any, largest: bool) -> bool:
-    return other < one if largest else one < other
+def is_short_list(var: Var) -> bool:
+    return isinstance(var, ListVar) and var.kind is list and len(var.items) <= LONGEST
+
+
+def comes_first(heap: list[Any], one: int, other: int, largest: bool) -> bool:
+    """Compares two items of the heap, whose size no comparison may change."""
+    size = len(heap)
+    found = bool(heap[other] < heap[one] if largest else heap[one] < heap[other])
+    if size != len(heap):
+        raise RuntimeError("list changed size during iteration")
+    return found
 
 
 def rise(heap: list[Any], place: int, start: int, largest: bool) -> None:
     """Moves an item towards `start` until its parent comes before it."""
-    item = heap[place]
+    if place >= len(heap):
+        raise IndexError("index out of range")
     while place > start:
         parent = (place - 1) // 2
-        if not comes_first(item, heap[parent], largest):
+        if not comes_first(heap, place, parent, largest):
             break
-        heap[place] = heap[parent]
+        heap[parent], heap[place] = heap[place], heap[parent]
         place = parent
-    heap[place] = item
 
 
 def sink(heap: list[Any], start: int, largest: bool) -> None:
     """Moves an item to the end of the path of first children, and up again to its place."""
-    item, place, size = heap[start], start, len(heap)
+    place, size = start, len(heap)
+    if place >= size:
+        raise IndexError("index out of range")
     while 2 * place + 1 < size:
         child = 2 * place + 1
-        if child + 1 < size and not comes_first(heap[child], heap[child + 1], largest):
+        if child + 1 < size and not comes_first(heap, child, child + 1, largest):
             child += 1
-        heap[place] = heap[child]
+        heap[place], heap[child] = heap[child], heap[place]
         place = child
-    heap[place] = item
     rise(heap, place, start, largest)
 
 
@@ -67,7 +80,7 @@ def exchange(heap: list[Any], item: Any, largest: bool) -> Any:
     return first
 
 
-@stands_in(heapq.heapify, heap=is_list)
+@stands_in(heapq.heapify, heap=is_short_list)
 def heapify(heap: list[Any], /) -> None:
     order_all(heap, False)
 
@@ -100,7 +113,7 @@ def of_largest(name: str) -> list[Any]:
     return [vars(heapq)[each] for each in (name, f"_{name}") if each in vars(heapq)]
 
 
-@stands_in(*of_largest("heapify_max"), heap=is_list)
+@stands_in(*of_largest("heapify_max"), heap=is_short_list)
 def heapify_max(heap: list[Any], /) -> None:
     order_all(heap, True)
 

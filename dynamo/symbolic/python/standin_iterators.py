@@ -14,10 +14,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.generators import ITERATOR_MAKERS, SHARING, GeneratorVar
+from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.generators import ASKS_AGAIN, ITERATOR_MAKERS, SHARING, GeneratorVar
+from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.standins import is_index, run_stand_in
 
 
@@ -68,6 +72,8 @@ BOUNDS_OF_ISLICE = "for islice() must be None or an integer: 0 <= x <= sys.maxsi
 
 def _islice(iterable: Iterable[Any], start: Any, stop: Any, step: Any) -> Iterator[Any]:
     position, wanted = 0, start
+    if stop is not None and stop < start:
+        stop = start  # which come before it are read in any case
     while stop is None or wanted < stop:
         item: Any = None
         while position <= wanted:
@@ -151,8 +157,8 @@ def repeat(object: Any, times: Any = Nothing) -> Iterator[Any]:
 
 def _count(start: Any, step: Any) -> Iterator[Any]:
     while True:
-        yield start
-        start = start + step
+        given, start = start, start + step
+        yield given
 
 
 @stands_in(itertools.count, generator=_count)
@@ -220,6 +226,8 @@ def _product(*iterables: Any, repeat: int) -> Iterator[Any]:
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
     if repeat < 0:
         raise ValueError("repeat argument cannot be negative")
+    if repeat == 0:  # they are not read
+        return _product(repeat=0)
     return _product(*[tuple(iterable) for iterable in iterables], repeat=repeat)
 
 
@@ -230,15 +238,15 @@ class Groups:
     """Where `groupby` is. value, key: what was read last; value is `Nothing` once it was given.
     target: the key of the group that is being given; number: which one that is."""
 
-    def __init__(self, iterator: Iterator[Any], function: Any) -> None:
-        self.iterator, self.function, self.number = iterator, function, 0
+    def __init__(self, function: Any) -> None:
+        self.function, self.number = function, 0
         self.value: Any = Nothing
         self.key: Any = Nothing
         self.target: Any = Nothing
 
-    def step(self) -> bool:
+    def step(self, iterator: Iterator[Any]) -> bool:
         """Reads the next item; False where there is none."""
-        value = next(self.iterator, Nothing)
+        value = next(iterator, Nothing)
         if value is Nothing:
             return False
         key = value if self.function is None else self.function(value)
@@ -247,11 +255,11 @@ class Groups:
 
     def is_inside(self) -> bool:
         """True where what was read last belongs to the group."""
-        return self.target is self.key or bool(self.target == self.key)
+        return self.key in (self.target,)  # the same or equal
 
-    def group(self, number: int) -> Iterator[Any]:
+    def group(self, number: int, iterator: Iterator[Any]) -> Iterator[Any]:
         while self.number == number:
-            if self.value is Nothing and not self.step():
+            if self.value is Nothing and not self.step(iterator):
                 return
             if not self.is_inside():
                 return
@@ -260,14 +268,14 @@ class Groups:
 
 
 def _groupby(iterable: Iterator[Any], key: Any) -> Iterator[Any]:
-    groups = Groups(iterable, key)
+    groups = Groups(key)
     while True:
         groups.number += 1
         while groups.key is Nothing or groups.target is not Nothing and groups.is_inside():
-            if not groups.step():
+            if not groups.step(iterable):
                 return
         groups.target = groups.key
-        yield groups.key, groups.group(groups.number)
+        yield groups.key, groups.group(groups.number, iterable)
 
 
 @stands_in(itertools.groupby, generator=_groupby)
@@ -330,7 +338,7 @@ def filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
 
 def _starmap(function: Any, iterable: Iterator[Any]) -> Iterator[Any]:
     for items in iterable:
-        yield function(*items)
+        yield function(*tuple(items))
 
 
 @stands_in(itertools.starmap, generator=_starmap)
@@ -371,16 +379,42 @@ def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[An
     return _zip_longest(*[iter(iterable) for iterable in iterables], fillvalue=fillvalue)
 
 
-def _tee(iterator: Iterator[Any], seen: list[Any]) -> Iterator[Any]:
+def _tee(iterator: Iterator[Any], seen: list[Any], busy: list[bool]) -> Iterator[Any]:
+    """seen, busy: shared by all; busy holds an item while the iterator runs."""
     position = 0
     while True:
         if position == len(seen):
-            item = next(iterator, Nothing)
+            if busy:
+                raise RuntimeError("cannot re-enter the tee iterator")
+            busy.append(True)
+            try:
+                item = next(iterator, Nothing)
+            finally:
+                busy.clear()
             if item is Nothing:
                 return
             seen.append(item)
         yield seen[position]
         position += 1
+
+
+def share(iterator: Iterator[Any], n: int) -> tuple[Iterator[Any], ...]:
+    seen: list[Any] = []
+    busy: list[bool] = []
+    return tuple([_tee(iterator, seen, busy) for _ in range(n)])
+
+
+@rule([itertools.tee])
+def tee(tx: Frame, iterable: Var, n: Var = ConstVar(2)) -> Var:  # noqa: B008
+    if not is_index(n):
+        raise Break("argument_mismatch", f"tee(n={n!r})")
+    count = tx.trace.as_index(tx, n)
+    if count is None or count <= 0:
+        return tx.trace.run_real(lambda: TupleVar(list(itertools.tee((), count))))
+    iterator = tx.trace.call(tx, iter, iterable)
+    if tx.trace.call(tx, hasattr, iterator, ConstVar("__copy__")).truth(tx):
+        raise Break("call_of_unknown_function", f"tee({iterator!r}), which copies itself")
+    return inline_stand_in(tx, share, [iterator, n], {})
 
 
 # -- choices: positions in a pool, in the order of the positions -----------------------------------
@@ -452,16 +486,10 @@ def permutations(iterable: Iterable[Any], r: Any = None) -> Iterator[Any]:
     return _permutations(pool, len(pool) if r is None else operator.index(r))
 
 
-@stands_in(itertools.tee, generator=_tee, n=is_index)
-def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
-    if n < 0:
-        raise ValueError("n must be >= 0")
-    iterator: Iterator[Any] = iter(iterable)
-    seen: list[Any] = []
-    return tuple([_tee(iterator, seen) for _ in range(n)])
-
-
 for _code, _made in ((_tee.__code__, itertools.tee([])[0]),
                      (Groups.group.__code__, next(itertools.groupby([0]))[1])):
     ITERATOR_MAKERS[_code] = type(_made)
     SHARING.add(_code)
+    ASKS_AGAIN.add(type(_made))
+ASKS_AGAIN |= {itertools.accumulate, itertools.compress, itertools.dropwhile,
+               itertools.filterfalse, itertools.groupby, itertools.starmap}

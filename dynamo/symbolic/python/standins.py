@@ -42,6 +42,10 @@ def is_index(var: Var) -> bool:
     return issubclass(var.python_type(), int)
 
 
+def is_index_or_none(var: Var) -> bool:
+    return issubclass(var.python_type(), int | None)
+
+
 def is_sequence(var: Var) -> bool:
     """True where the class is one of `len` and indices; dicts have other words for their errors."""
     kind = var.python_type()
@@ -62,13 +66,13 @@ def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any
     return register
 
 
-@stands_in(bisect.bisect_left, a=is_sequence)
+@stands_in(bisect.bisect_left, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def bisect_left(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> int:
     if lo < 0:
         raise ValueError("lo must be non-negative")
-    hi = len(a) if hi is None else hi
+    hi = len(a) if hi is None or hi == -1 else hi
     while lo < hi:
         middle = (lo + hi) // 2
         item = a[middle] if key is None else key(a[middle])
@@ -76,13 +80,13 @@ def bisect_left(
     return lo
 
 
-@stands_in(bisect.bisect_right, a=is_sequence)
+@stands_in(bisect.bisect_right, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def bisect_right(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> int:
     if lo < 0:
         raise ValueError("lo must be non-negative")
-    hi = len(a) if hi is None else hi
+    hi = len(a) if hi is None or hi == -1 else hi
     while lo < hi:
         middle = (lo + hi) // 2
         item = a[middle] if key is None else key(a[middle])
@@ -90,14 +94,14 @@ def bisect_right(
     return lo
 
 
-@stands_in(bisect.insort_left, a=is_sequence)
+@stands_in(bisect.insort_left, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def insort_left(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> None:
     a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
-@stands_in(bisect.insort_right, a=is_sequence)
+@stands_in(bisect.insort_right, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def insort_right(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> None:

@@ -79,23 +79,28 @@ def text_with_address(tx: Frame, var: Var, *rest: Var) -> Var | None:
 def shown_object(tx: Frame, var: Var) -> Any:
     """The real object, guarded to be the same, where its text is no affair of the program's."""
     if isinstance(var, PythonModuleVar):
-        return None if var.written else var.module
+        is_plain = tells_nothing(tx, var, types.ModuleType.__repr__)
+        return var.module if is_plain and not var.written else None
     if isinstance(var, BuiltinVar):
         return var.value if isinstance(var.value, types.BuiltinFunctionType) else None
     if isinstance(var, MethodVar):
         parts = [shown_object(tx, part) for part in (var.function, var.receiver)]
         is_plain = isinstance(var.function, FunctionVar) and None not in parts
         return types.MethodType(*parts) if is_plain else None
-    if isinstance(var, ObjectVar):
-        finder = tx.trace.attributes.find_special
-        names = {"__repr__": object.__repr__, "__str__": object.__str__}
-        if any(finder(var.python_type(), name) is not kind for name, kind in names.items()):
-            return None
+    if isinstance(var, ObjectVar) and not tells_nothing(tx, var, object.__repr__):
+        return None
     real = getattr(var, "real", None)
     if real is None or var.source is None or getattr(var, "written", None):
         return None
     tx.trace.guard("ID", var.source, real)
     return real
+
+
+def tells_nothing(tx: Frame, var: Var, shown_by: Any) -> bool:
+    """True where the class of the object has no text of its own."""
+    names = {"__repr__": shown_by, "__str__": object.__str__, "__format__": object.__format__}
+    finder = tx.trace.attributes.find_special
+    return all(finder(var.python_type(), name) is kind for name, kind in names.items())
 
 
 @rule([str.join, bytes.join], ConstVar)
