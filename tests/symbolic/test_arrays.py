@@ -383,3 +383,18 @@ def test_the_base_of_an_array_is_an_array() -> None:
     """scipy's sparse arrays ask for its size."""
     made = dynamo.compile(lambda a: a * 2, backend="eager")(np.arange(4.0))
     assert isinstance(made.base, np.ndarray) and made.base.size == 4
+
+
+@pytest.mark.parametrize("place", [2, -3, 3, -4])
+def test_places_along_an_axis_that_are_too_large(place: int) -> None:
+    def f(x: torch.Tensor, at: torch.Tensor) -> Any:
+        return np.take_along_axis(x.numpy(), at.numpy(), axis=1)
+
+    compiled, x = dynamo.compile(f, backend="eager"), torch.rand(2, 3)
+    at = torch.tensor([[0], [place]])
+    if -3 <= place < 3:
+        assert (compiled(x, at) == f(x, at)).all()
+    else:
+        for each in f, compiled:
+            with pytest.raises(IndexError, match=f"index {place} is out of bounds"):
+                each(x, at)

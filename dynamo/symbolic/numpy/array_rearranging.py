@@ -192,14 +192,16 @@ def trace(call: Call, x: TensorVar) -> Any:
 
 @function("take_along_axis")
 def take_along_axis(call: Call, x: TensorVar, indices: TensorVar, axis: Any = -1) -> Any:
-    """Indices may count from the end."""
+    """By indices of each axis: `torch.take_along_dim` takes another item where one is too large."""
     if axis is None:
         x, axis = call(torch.Tensor.reshape, x, (-1,)), 0
-    places = call.cast(indices, torch.int64)
-    below = call(torch.lt, places, 0)
-    size = x.fake.shape[axis]
-    places = call(torch.where, below, call(torch.add, places, size), places)
-    return call(torch.take_along_dim, x, places, axis)
+    places: list[Any] = []
+    for at, size in enumerate(x.fake.shape):
+        sizes = tuple(-1 if other == at else 1 for other in range(x.fake.dim()))
+        row = call(torch.arange, size, device=CPU)
+        places.append(call(torch.Tensor.reshape, row, sizes))
+    places[axis] = call.cast(indices, torch.int64)
+    return call(torch.Tensor.__getitem__, x, tuple(places))
 
 
 @function("unique")

@@ -143,7 +143,7 @@ class ReverseDequeIteratorVar(ReverseIteratorVar):
         self.kind = type(reversed(collections.deque()))
 
     def next_item(self, tx: Frame) -> Var:
-        if self.changes != self.deque.changes:
+        if self.position >= 0 and self.changes != self.deque.changes:
             self.position = -1
             tx.trace.raise_exception(RuntimeError, "deque mutated during iteration")
         return super().next_item(tx)

@@ -422,9 +422,12 @@ class DequeVar(ListVar):
         self.changes += 1
         return super().change(tx)
 
+    def index(self, tx: Frame, key: Var, what: str = "") -> int | slice:
+        refuse_slice(self, key)
+        return super().index(tx, key, what)
+
     def set_item(self, tx: Frame, key: Var, value: Var) -> None:
-        if isinstance(key, SliceVar):
-            raise Break("index_unknown", f"{self!r}[{key!r}]")
+        refuse_slice(self, key)
         before = self.changes
         super().set_item(tx, key, value)
         self.changes = before
@@ -440,6 +443,12 @@ class DequeVar(ListVar):
         if name == "maxlen" and not self.is_unread:
             return ConstVar(self.limit)
         return super().get_attr(tx, name)
+
+
+def refuse_slice(var: DequeVar, key: Var) -> None:
+    """Deques have none: an error of the program."""
+    if isinstance(key, SliceVar):
+        raise Break("index_unknown", f"{var!r}[{key!r}]")
 
 
 # Special methods of a named tuple that no operation on it asks.

@@ -161,10 +161,12 @@ def _count(start: Any, step: Any) -> Iterator[Any]:
         yield given
 
 
-@stands_in(itertools.count, generator=_count)
+def is_number(var: Var) -> bool:
+    return var.is_tensor or issubclass(var.python_type(), int | float | complex)
+
+
+@stands_in(itertools.count, generator=_count, start=is_number, step=is_number)
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
-    if isinstance(start, str) or isinstance(step, str) or start is None or step is None:
-        raise TypeError("a number is required")
     return _count(start, step)
 
 
