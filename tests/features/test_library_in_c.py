@@ -55,7 +55,7 @@ class G:
     def __lt__(s, o): s.heap.clear(); return True
 ---
 seen, heap = [], []
-for use in (lambda: heapq.heappushpop(heap, 5), lambda: heapq.heapify(heap), lambda: heapq.heappush(heap, G(heap))):
+for use in (lambda: heapq.heappushpop(heap, 5), lambda: heapq.heapify(heap), lambda: heapq.heappop(heap)):
     heap[:] = [G(heap), G(heap), G(heap)]
     try: seen.append(use())
     except Exception as error: seen.append(repr(error))

@@ -152,7 +152,8 @@ def remove(tx: Frame, var: DequeVar, item: Var) -> Var:
 
 @rule(collections.deque.index, DequeVar)
 def index_of(
-    tx: Frame, var: DequeVar, item: Var, start: Var = ConstVar(0), stop: Var | None = None  # noqa: B008
+    tx: Frame, var: DequeVar, item: Var,
+    start: Var = ConstVar(0), stop: Var | None = None,  # noqa: B008
 ) -> Var:
     before, size = var.changes, len(var.items)
     first = integer(tx, start)
