@@ -315,10 +315,11 @@ class FramePolicy:
 
     def forget(self) -> None:
         """Drops everything compiled in this region."""
-        for code in self.records:
+        for code in list(self.records):  # the end of an object may reset all
             hook.forget(code)
         self.records.clear()
         self.changed_tables.clear()
+        self.number = next(_numbers)  # frames count from 0 again
 
 
 def behind_limit(frame: hook.FrameState) -> Any:

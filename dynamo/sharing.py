@@ -38,7 +38,7 @@ from dynamo.symbolic.core.lookup import find_in_mro
 KEPT = 64  # policies that outlive what `compile` gave
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 LISTS = frozenset({list, tuple})
-DISTINCT = (type, types.ModuleType, types.BuiltinFunctionType, str, bool)
+DISTINCT = (types.ModuleType, types.BuiltinFunctionType, str, bool)
 
 
 class Token:
@@ -91,14 +91,15 @@ class Regions:
         return policy
 
     def _told_apart(self, value: Any) -> Any:
-        """What a value that a function closes over is in a key: other programs are other keys."""
-        if isinstance(value, torch.nn.Module):
+        """What a value that a function closes over is in a key: other programs are other keys. A key
+        keeps no class alive."""
+        if isinstance(value, torch.nn.Module | type):
             return self._token_of(value)
         if isinstance(value, FunctionType):
             return value.__code__
         if isinstance(value, DISTINCT) or value is None:
             return type(value), value
-        return type(value)
+        return self._token_of(type(value))
 
     def _token_of(self, model: Any) -> Token:
         """What stands for an object in keys while it lives. What `compile` gave for a module is the
@@ -122,7 +123,7 @@ class Regions:
         token = self._tokens.pop(number)
         token.alive = None
         for key in [*self._kept]:
-            if key[0] is token:
+            if key[0] is token or isinstance(key[0], tuple) and token in key[0]:
                 self._kept.pop(key, None)
 
     def separate(self) -> None:

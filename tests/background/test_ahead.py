@@ -19,7 +19,7 @@ from inductor.config import config as inductor_config
 from inductor.kept import BACKGROUND_SECONDS, settings_now
 
 LATER = {"background": True}
-SECONDS = 60.0
+SECONDS = 200.0
 
 
 @pytest.fixture(autouse=True)

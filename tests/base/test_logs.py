@@ -158,6 +158,7 @@ def test_output_code_begins_with_kernels(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_debug_folder_keeps_all(tmp_path: Path) -> None:
     with dynamo.config.patch(debug_dir=str(tmp_path)):
         for _ in range(2):
+            dynamo.reset()
             call = dynamo.compile(train)
             call(torch.randn(2, 400), torch.randn(400, 4, requires_grad=True)).sum().backward()
     folders = sorted(path.name for path in tmp_path.iterdir())
