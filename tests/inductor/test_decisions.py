@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -36,10 +37,16 @@ def gradients(f: Callable[..., list[Tensor]], xs: list[Tensor]) -> tuple[list[Te
     return [r.detach() for r in results], list(torch.autograd.grad(sum(r.float().sum() for r in results), xs))
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
-def test_each_row_keeps_its_gradient(dtype: torch.dtype, dynamic: bool | None) -> None:
-    pairs = [(u, r) for u in VALUES.values() for r in DECISIONS.values()]
+NAMES = list(itertools.product(VALUES, DECISIONS))
+SOME = [(value, decision) for decision, value in zip(DECISIONS, itertools.cycle(VALUES))]
+
+
+@pytest.mark.parametrize(("dtype", "dynamic", "names"), [(torch.bfloat16, None, SOME), *(
+    pytest.param(dtype, dynamic, NAMES, marks=pytest.mark.long)
+    for dtype in (torch.float32, *HALVES) for dynamic in (None, True)
+)])  # fmt: skip
+def test_each_row_keeps_its_gradient(dtype: torch.dtype, dynamic: bool | None, names: list[tuple[str, str]]) -> None:
+    pairs = [(VALUES[value], DECISIONS[decision]) for value, decision in names]
 
     def f(*xs: Tensor) -> list[Tensor]:
         return [r(u(x)) for (u, r), x in zip(pairs, xs, strict=True)]
@@ -47,8 +54,7 @@ def test_each_row_keeps_its_gradient(dtype: torch.dtype, dynamic: bool | None) -
     compiled = dynamo.compile(f, dynamic=dynamic)
     xs = list(torch.randn(len(pairs), 9, 21, generator=torch.Generator().manual_seed(3)).to(dtype))
     (want, slopes), (got, found) = gradients(f, xs), gradients(compiled, xs)
-    names = [f"{u} {r}" for u in VALUES for r in DECISIONS]
-    for name, a, b, da, db in zip(names, want, got, slopes, found, strict=True):
+    for name, a, b, da, db in zip(map(" ".join, names), want, got, slopes, found, strict=True):
         torch.testing.assert_close(a, b, msg=name)
         assert not ((da != 0).any(1) & (db == 0).all(1)).any(), name
         if dtype is torch.float32:
@@ -65,12 +71,15 @@ BORDERS: tuple[Callable[[Tensor], Tensor], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_borders_lie_where_eager_rounds(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "borders"), [
+    (torch.bfloat16, BORDERS[::3]), pytest.param(torch.bfloat16, BORDERS, marks=pytest.mark.long),
+    pytest.param(torch.float16, BORDERS, marks=pytest.mark.long),
+], ids=["some", "bfloat16", "float16"])  # fmt: skip
+def test_borders_lie_where_eager_rounds(dtype: torch.dtype, borders: Sequence[Callable[[Tensor], Tensor]]) -> None:
     def f(*xs: Tensor) -> list[Tensor]:
-        return [border((x * 1.7 + 0.3) * x.roll(1) - x.roll(2)) for border, x in zip(BORDERS, xs, strict=True)]
+        return [border((x * 1.7 + 0.3) * x.roll(1) - x.roll(2)) for border, x in zip(borders, xs, strict=True)]
 
-    xs = list(torch.randn(len(BORDERS), 40, 33, generator=torch.Generator().manual_seed(5)).to(dtype))
+    xs = list(torch.randn(len(borders), 40, 33, generator=torch.Generator().manual_seed(5)).to(dtype))
     (want, slopes), (got, found) = gradients(f, xs), gradients(dynamo.compile(f), xs)
     near = 4 * torch.finfo(dtype).eps
     for at, (a, b, da, db) in enumerate(zip(want, got, slopes, found, strict=True)):
@@ -79,8 +88,9 @@ def test_borders_lie_where_eager_rounds(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("function", [
-    lambda x: x.cos().t().argmax(), lambda x: x.cos().argmin(1), lambda x: x.sin().max(1)[1],
-    lambda x: (x.cos() * 2 + 1).view(-1).argmax(), lambda x: x.softmax(1).argmax(1),
+    lambda x: x.cos().t().argmax(), lambda x: x.softmax(1).argmax(1),
+    *(pytest.param(f, marks=pytest.mark.long) for f in (
+        lambda x: x.cos().argmin(1), lambda x: x.sin().max(1)[1], lambda x: (x.cos() * 2 + 1).view(-1).argmax())),
 ])  # fmt: skip
 def test_places_exist(function: Callable[[Tensor], Tensor]) -> None:
     compiled = dynamo.compile(function)
