@@ -91,7 +91,7 @@ class Regions:
         return policy
 
     def _told_apart(self, value: Any) -> Any:
-        """What a value that a function closes over is in a key: other programs are other keys. A key
+        """What a value that a function closes over is in a key: other programs are other keys. It
         keeps no class alive."""
         if isinstance(value, torch.nn.Module | type):
             return self._token_of(value)
