@@ -188,7 +188,7 @@ def module_twin(
     return twin
 
 
-def _calling_own_forward(cls: type) -> Callable[..., Any]:
+def _calling_own_forward(cls: Any) -> Callable[..., Any]:
     """`forward` of a twin's class: a function, as those expect who look at classes."""
 
     @functools.wraps(cls.forward)

@@ -76,7 +76,8 @@ def _masked_fill(args: Sequence[Any]) -> bool:
 
 
 def _diagonal_scatter(args: Sequence[Any]) -> bool:
-    target, source, offset, one, other = (*args, *(0, 0, 1)[len(args) - 2 :])
+    given: list[Any] = [*args, *[0, 0, 1][len(args) - 2 :]]
+    target, source, offset, one, other = given
     rank = target.dim()
     if not -rank <= one < rank or not -rank <= other < rank:
         return True

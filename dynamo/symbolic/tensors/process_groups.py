@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import AttrSource, CallSource, ObjectSource
+from dynamo.guards.sources import AttrSource, CallSource, ObjectSource, Source
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import late_rule, rule
 from dynamo.symbolic.core.unguarded import Unguarded
@@ -29,9 +29,11 @@ def register(kind: Any, name: str, function: Any, called: bool) -> None:
     @rule(function)
     def answer(tx: Frame, group: Var) -> Var:
         real = getattr(group, "real", None)
-        if not isinstance(group, ObjectVar) or not isinstance(real, kind) or group.written:
+        if not isinstance(group, ObjectVar) or not isinstance(real, kind) or (
+                group.written or group.source is None):
             raise Break("call_of_unknown_function", f"{name} of {group!r}")
-        value, place = getattr(real, name), AttrSource(group.source, name)
+        value = getattr(real, name)
+        place: Source = AttrSource(group.source, name)
         if called:
             value, place = value(), CallSource(place)
         tx.trace.guard("CONST", place, value)

@@ -104,7 +104,7 @@ def divide(tx: Frame, number: Var, divisor: Var) -> Var:
 
 
 @rule([torch.Tensor.__int__], TensorVar)
-def to_int(tx: Frame, var: TensorVar) -> Var:
+def to_int(tx: Frame, var: TensorVar) -> Var | None:
     if var.fake.dtype.is_floating_point:
         return tx.trace.call(tx, int, read(tx, var))
     return to_index(tx, var)
