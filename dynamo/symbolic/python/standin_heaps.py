@@ -9,7 +9,6 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar
 from dynamo.symbolic.python.standins import stands_in
 
-
 LONGEST = 2500  # a longer list is put in order in another succession, to use the processor's cache
 
 
