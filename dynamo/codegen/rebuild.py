@@ -104,7 +104,9 @@ class Rebuilder:
         elif is_fetched(var):
             assert var.source is not None
             self.fetcher.load(var.source)
-        elif isinstance(var, ConstVar) and not (is_open(var) or is_open_text(var)):
+        elif isinstance(var, ConstVar) and not (
+            is_open(var) or is_open_text(var) or var.holds_open()
+        ):
             self.emitter.load_const(var.value)
         else:
             row = find_row(type(var))

@@ -8,6 +8,7 @@ import torch
 
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.numpy.array import ArrayVar
+from dynamo.symbolic.numpy.scalars import OpenNumpyNumberVar
 
 
 @rebuilds(ArrayVar)
@@ -15,6 +16,12 @@ def array(rebuilder: Rebuilder, var: ArrayVar) -> None:
     """In the memory of the graph's result."""
     make = number_of if var.scalar else read_only_of if var.read_only else array_of
     rebuilder.call_const(make, var.tensor)
+
+
+@rebuilds(OpenNumpyNumberVar)
+def open_number(rebuilder: Rebuilder, var: OpenNumpyNumberVar) -> None:
+    """Of the number of each call."""
+    rebuilder.call_const(var.python_type(), var.number)
 
 
 def array_of(tensor: torch.Tensor) -> Any:

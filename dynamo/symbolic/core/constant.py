@@ -96,6 +96,10 @@ class ConstVar(Var):
     def as_constant(self) -> Any:
         return self.value
 
+    def holds_open(self) -> bool:
+        """True for what the new bytecode makes of a symbolic number."""
+        return False
+
     def as_proxy(self) -> Any:
         if type(self.value) is int and self.value.bit_length() > MOST_BITS:
             raise Break("not_a_graph_argument", repr(self))

@@ -6,12 +6,14 @@ torch computes it. A row need not get dtypes, sizes or strides right: they are c
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy
 import torch
 
+from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
@@ -270,9 +272,50 @@ def ones(call: Call, shape: Any, dtype: Any = None) -> Any:
 
 
 def full(call: Call, shape: Any, value: Any, dtype: Any = None) -> Any:
-    need(call.expected.size > 0 and type(value) in (int, float, bool), "the value")
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    if isinstance(value, Var) and fits(call, value):
+        return call(torch.full, sizes, value, dtype=call.dtype, device=CPU)
+    need(call.expected.size > 0 and type(value) in (int, float, bool), "the value")
     return call(torch.full, sizes, call.expected.flat[0].item(), dtype=call.dtype, device=CPU)
+
+
+def fits(call: Call, number: Var) -> bool:
+    """True for a symbolic number that the array holds exactly."""
+    return number.python_type() is {torch.int64: int, torch.float64: float}.get(call.dtype)
+
+
+def array(call: Call, /, *args: Any, **kwargs: Any) -> Any:
+    """Of numbers some of which are symbolic."""
+    items = args[0] if args else None
+    if not (isinstance(items, list | tuple) and any(isinstance(item, Var) for item in items)):
+        return constant(call, *args, **kwargs)
+    fine = [fits(call, item) if isinstance(item, Var) else type(item) in (int, float)
+            for item in items]
+    need(all(fine), "open numbers")
+    return call(torch.stack, [
+        call(torch.full, (), item, dtype=call.dtype, device=CPU) for item in items])
+
+
+def eye(call: Call, *sizes: Any, dtype: Any = None, **more: Any) -> Any:
+    if more or len(sizes) > 2:
+        return constant(call, *sizes, **more)
+    return call(torch.eye, *sizes, dtype=call.dtype, device=CPU)
+
+
+def linspace(call: Call, start: Any, stop: Any, count: Any = 50, *rest: Any, **more: Any) -> Any:
+    """For a symbolic count, in numpy's own steps: the last point is the end itself."""
+    if rest or more or not isinstance(count, Var):
+        return constant(call, start, stop, count, *rest, *more.values())
+    need(all(type(end) in (int, float) for end in (start, stop)) and start != stop, "ends")
+    need(call.expected.size > 1 and call.dtype is torch.float64, "open numbers")
+    trace, spaces = call.tx.trace, call.var(count)
+    need(bool(trace.symbols.decide(f"({spaces.text} > 1)")), "points")  # type: ignore[attr-defined]
+    last = trace.call(call.tx, operator.sub, spaces, ConstVar(1))
+    step = trace.call(call.tx, operator.truediv, ConstVar(float(stop - start)), last)
+    points = call(torch.arange, last, dtype=call.dtype, device=CPU)
+    points = call(torch.add, call(torch.mul, points, step), float(start))
+    end = call(torch.full, (1,), float(stop), dtype=call.dtype, device=CPU)
+    return call(torch.cat, [points, end])
 
 
 def constant(call: Call, /, *args: Any, **kwargs: Any) -> Any:
@@ -294,9 +337,9 @@ for _known, _compute in (
     (numpy.ones, ones),
     (numpy.full, full),
     (numpy.arange, arange),
-    (numpy.linspace, constant),
-    (numpy.eye, constant),
-    (numpy.array, constant),
-    (numpy.asarray, constant),
+    (numpy.linspace, linspace),
+    (numpy.eye, eye),
+    (numpy.array, array),
+    (numpy.asarray, array),
 ):
     make_row(_known, _compute)

@@ -148,7 +148,8 @@ def apply_ufunc(
     tx: Frame, real: Any, ufunc: Any, args: tuple[Var, ...]
 ) -> Var:
     """`real(*args)`, which is the ufunc or its operator."""
-    if any(isinstance(arg, ArrayVar) and arg.dtype.name in WHOLE[:-1] for arg in args):
+    narrow = WHOLE if ufunc in (*NEED_POSITIVE, numpy.power) else WHOLE[:-1]
+    if any(isinstance(arg, ArrayVar) and arg.dtype.name in narrow for arg in args):
         args = tuple(ConstVar(arg.as_constant()) if is_open(arg) else arg for arg in args)
     shadows = tuple(plain(arg)[0] for arg in args)
     if any(isinstance(shadow, list | tuple | str | type(None)) for shadow in shadows):
@@ -203,7 +204,7 @@ def operator_rule(real: Any, ufunc: Any) -> None:
 
         @first_rule(real, *kind)
         def evaluate(tx: Frame, *args: Var) -> Var:
-            if any(var.is_constant() and var.as_constant() is None for var in args):
+            if any(var.python_type() is type(None) for var in args):
                 raise Break("operator_unknown", f"numpy's {ufunc.__name__} of None")
             return apply_ufunc(tx, real, ufunc, args)
 
