@@ -125,10 +125,12 @@ def assert_expected(module: fx.GraphModule) -> fx.GraphModule:
         if node.target is expect:
             outcomes, *tests = node.args
             with graph.inserting_before(node):
-                for outcome, test in zip(outcomes, tests, strict=True):
+                texts = node.meta["raises"]
+                for outcome, test, text in zip(outcomes, tests, texts, strict=True):
                     holds = test if outcome else graph.call_function(torch.logical_not, (test,))
                     holds.meta.update(test.meta)
-                    graph.call_function(torch.ops.aten._assert_async.msg, (holds, RAISES_HERE))
+                    told = (holds, text or RAISES_HERE)
+                    graph.call_function(torch.ops.aten._assert_async.msg, told)
             graph.erase_node(node)
     return fx.GraphModule(module, graph, class_name="CapturedGraph")
 

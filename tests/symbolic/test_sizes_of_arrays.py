@@ -60,8 +60,10 @@ NARROW: dict[str, Callable[[int], Any]] = {
     "int8": lambda n: np.arange(5, dtype=np.int8) * n, "quotient": lambda n: np.arange(5) // n,
     "int32": lambda n: torch.ones(2) * int(np.int32(n)), "eye": lambda n: np.eye(3, k=n),
     "returned": lambda n: np.int64(n), "kept": lambda n: {"n": [np.float64(n)]}["n"][0],
-    "key": lambda n: np.int64({np.int64(n): n}[n]), "text": lambda n: f"{np.float64(n)} {np.int64(n)!r}",
-    "asked": lambda n: np.int64(n + 1) if np.int64(n) > 2 else np.int64(-n), "sum": lambda n: np.int64(n) + np.float32(1),
+    "key": lambda n: np.int64({np.int64(n): n}[n]),
+    "text": lambda n: f"{np.float64(n)} {np.int64(n)!r}",
+    "asked": lambda n: np.int64(n + 1) if np.int64(n) > 2 else np.int64(-n),
+    "sum": lambda n: np.int64(n) + np.float32(1),
 }
 
 

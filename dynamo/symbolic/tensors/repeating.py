@@ -26,6 +26,7 @@ from torch import fx
 from dynamo.base.cuts import Unforeseen, expect, watch_gradient
 from dynamo.base.errors import Break, RestartTrace
 from dynamo.bytecode.decode import Decoded, Instruction
+from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.lookup import module_of
@@ -199,7 +200,8 @@ def branch_truth(frame: Frame, var: Var, jump: Instruction) -> bool:
         if expected is None or not can_undo(graph.graph):
             raise
         values = ((expected,), var.as_proxy())
-        graph.operation("call_function", expect, values, {}, None).meta["checks"] = True
+        node = graph.operation("call_function", expect, values, {}, None)
+        node.meta.update(checks=True, raises=(_message(frame, jump),))
         return expected
 
 
@@ -211,6 +213,28 @@ def expected_truth(decoded: Decoded, jump: Instruction) -> bool | None:
     if jumps == stays:
         return None
     return (jump.op == "POP_JUMP_IF_TRUE") == stays
+
+
+def _message(frame: Frame, jump: Instruction) -> str | None:
+    """The text of the error that one side of a branch raises, where it is a constant."""
+    decoded = frame.decoded
+    start = next(at for at in (jump.target, jump.index + 1) if _only_raises(decoded, at))
+    texts: list[Any] = []
+    for instruction in decoded.instructions[start:]:
+        if instruction.op == "RAISE_VARARGS":
+            break
+        if instruction.op == "LOAD_CONST":
+            texts.append(instruction.arg)
+        elif instruction.op == "LOAD_FAST":
+            local = frame.locals.get(instruction.arg)
+            plain = type(local) is ConstVar and local.source is None
+            texts.append(local.as_constant() if plain and local is not None else None)
+        elif instruction.op not in PLAIN_RAISE:
+            return None
+    return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
+
+
+PLAIN_RAISE = frozenset(("LOAD_ASSERTION_ERROR", "LOAD_GLOBAL", "PUSH_NULL", "PRECALL", "CALL"))
 
 
 def _only_raises(decoded: Decoded, start: int) -> bool:
@@ -264,13 +288,14 @@ def _writes(node: fx.Node, tests: Iterable[fx.Node]) -> bool:
 
 def _join(graph: fx.Graph, tests: list[fx.Node], place: fx.Node) -> None:
     """Replaces tests by one before `place`."""
-    expected = dict[fx.Node, bool]()
+    expected, texts = dict[fx.Node, bool](), dict[fx.Node, str | None]()
     for test in tests:
         outcomes: Any = test.args[0]
         expected.update(zip(test.all_input_nodes, outcomes, strict=True))
+        texts.update(zip(test.all_input_nodes, test.meta["raises"], strict=True))
     with graph.inserting_before(place):
         joined = graph.call_function(expect, (tuple(expected.values()), *expected))
-    joined.meta.update(tests[-1].meta)
+    joined.meta.update(tests[-1].meta, raises=tuple(texts.values()))
     for test in tests:
         graph.erase_node(test)
 
