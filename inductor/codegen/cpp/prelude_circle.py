@@ -42,54 +42,6 @@ for _value in reversed(_SINE[:-1]):
 # n counts half turns from where the function rises through zero; its last bit says whether the
 # function falls there instead. The last factor is r, so that the sign of zero is kept.
 CIRCLE = f"""\
-K_INLINE f64 k_fused(f64 a, f64 b, f64 c) {{ return k_fma(a, b, c); }}
-#ifdef K_CALLS
-#if defined(__AVX512F__)
-#define K_ANY_FAR(x) __builtin_ia32_cmpps512_mask(x, k_f32x16{{}} + K_FAR, 30, (u16)-1, 4)
-typedef k_f64x8 k_doubles;
-typedef k_f32x8 k_singles;
-K_INLINE k_doubles k_fused(k_doubles a, k_doubles b, k_doubles c) {{
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, (u8)-1, 4);
-}}
-K_INLINE k_doubles k_doubles_of(k_singles x) {{
-  return __builtin_ia32_cvtps2pd512_mask(x, k_doubles{{}}, (u8)-1, 4);
-}}
-K_INLINE k_singles k_singles_of(k_doubles x) {{
-  return __builtin_ia32_cvtpd2ps512_mask(x, k_singles{{}}, (u8)-1, 4);
-}}
-K_INLINE k_f32x16 k_joined(k_singles low, k_singles high) {{
-  k_f64x8 both = __builtin_ia32_pd512_256pd((k_f64x4)low);
-  both = __builtin_ia32_insertf64x4_mask(both, (k_f64x4)high, 1, both, (u8)-1);
-  return (k_f32x16)both;
-}}
-#else
-#if defined(__AVX__)
-#define K_ANY_FAR(x) __builtin_ia32_movmskps256((k_f32x8)(x > K_FAR))
-typedef k_f64x4 k_doubles;
-typedef k_f32x4 k_singles;
-K_INLINE k_f32x8 k_joined(k_singles low, k_singles high) {{
-  return __builtin_ia32_vinsertf128_ps256(__builtin_ia32_ps256_ps(low), high, 1);
-}}
-#else
-#define K_ANY_FAR(x) __builtin_ia32_movmskps((k_f32x4)(x > K_FAR))
-typedef k_f64x2 k_doubles;
-typedef f32 k_singles __attribute__((vector_size(8)));
-K_INLINE k_f32x4 k_joined(k_singles low, k_singles high) {{
-  return k_f32x4{{low[0], low[1], high[0], high[1]}};
-}}
-#endif
-#ifdef __FMA__
-K_INLINE k_doubles k_fused(k_doubles a, k_doubles b, k_doubles c) {{
-  return __builtin_ia32_vfmaddpd256(a, b, c);
-}}
-#else
-K_INLINE k_doubles k_fused(k_doubles a, k_doubles b, k_doubles c) {{ return a * b + c; }}
-#endif
-K_INLINE k_doubles k_doubles_of(k_singles x) {{ return __builtin_convertvector(x, k_doubles); }}
-K_INLINE k_singles k_singles_of(k_doubles x) {{ return __builtin_convertvector(x, k_singles); }}
-#endif
-typedef u64 k_longs __attribute__((vector_size(sizeof(k_doubles))));
-#endif
 #if defined(__FMA__) || defined(__aarch64__)
 #define K_FAR 0x1p36f
 #define K_LESS_TURNS {_less_turns(_parts(53, 2))}
@@ -109,16 +61,16 @@ template <bool cosine, class D, class I> K_INLINE D k_circle(D x) {{
 """
 
 CIRCLES = """\
-template <class V> K_INLINE V k_magnitude(V x) {
-  typedef i32 W __attribute__((vector_size(sizeof(V))));
-  return (V)((W)x & 0x7fffffff);
-}
+#if defined(__AVX512F__)
+#define K_ANY_FAR(x) __builtin_ia32_cmpps512_mask(x, k_f32x16{} + K_FAR, 30, (u16)-1, 4)
+#elif defined(__AVX__)
+#define K_ANY_FAR(x) __builtin_ia32_movmskps256((k_f32x8)(x > K_FAR))
+#else
+#define K_ANY_FAR(x) __builtin_ia32_movmskps((k_f32x4)(x > K_FAR))
+#endif
 template <bool cosine, class V> K_INLINE V k_near_circle(V x) {
-  k_singles low, high;
-  __builtin_memcpy(&low, &x, sizeof(low));
-  __builtin_memcpy(&high, (char*)&x + sizeof(low), sizeof(high));
-  k_doubles a = k_circle<cosine, k_doubles, k_longs>(k_doubles_of(low));
-  k_doubles b = k_circle<cosine, k_doubles, k_longs>(k_doubles_of(high));
+  k_doubles a = k_circle<cosine, k_doubles, k_longs>(k_doubles_of(k_low_half(x)));
+  k_doubles b = k_circle<cosine, k_doubles, k_longs>(k_doubles_of(k_high_half(x)));
   return k_joined(k_singles_of(a), k_singles_of(b));
 }
 #define K_CIRCLES(V, MARK, NAME, COSINE)                                                        \\

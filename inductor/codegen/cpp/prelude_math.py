@@ -9,12 +9,11 @@ where it sees a constant or sine and cosine of one number. The polynomials are m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from inductor.codegen.cpp.prelude_circle import CIRCLE, CIRCLES, circle
-from inductor.codegen.cpp.prelude_tables import interpolated
-from inductor.codegen.cpp.prelude_vector import CALLS, FORMS, with_forms
+from inductor.codegen.cpp.prelude_power import POWER, POWER_PARTS
+from inductor.codegen.cpp.prelude_vector import CALLS, DOUBLES, FORMS, with_forms
 
 # in libmvec since glibc 2.22 and 2.35; `K_VEC_OLD` and `K_VEC_NEW` are defined where it is
 _VECTOR_OLD = ("exp", "log", "sin", "cos", "pow")
@@ -248,46 +247,8 @@ K_INLINE f32 k_erfc(f32 x) {{
 }}
 """
 
-_HALF_ROOT = 0x3FE6A09E << 32  # the bits of sqrt(1/2)
-_LOG2_OF_SUM = interpolated(lambda f: math.log1p(f) / f / math.log(2), -0.293, 0.4143, 14, 0.0)
-_POWER_OF_TWO = interpolated(lambda r: 2.0**r, -0.5, 0.5, 7, 0.0)
-
-
-# 2^(b * log2|a|) in double, where it has digits enough for one rounding at the end. The exponent is
-# made a number by bits, which all processors have instructions for.
-_POW_F32 = f"""\
-K_INLINE f32 k_pow(f32 a, f32 b) {{
-  f64 x = k_abs((f64)a);
-  u64 bits = __builtin_bit_cast(u64, x);
-  u64 e = (bits - {_HALF_ROOT:#x}ul + (1024ul << 52)) >> 52;
-  f64 m = __builtin_bit_cast(f64, bits - (e << 52) + (1024ul << 52)), v = m - 1.0;
-  f64 n = __builtin_bit_cast(f64, e | (0x433ul << 52)) - (0x1p52 + 1024.0);
-  f64 p = {_horner_f64("v", _LOG2_OF_SUM)};
-  f64 l = k_fma(v, p, n);
-  l = x == 0.0 ? -__builtin_inf() : l;
-  l = x == __builtin_inf() ? x : l;
-  f64 t = (f64)b * l;
-  t = l == 0.0 ? 0.0 : t;
-  t = t < 300.0 ? t : 300.0;
-  t = t > -300.0 ? t : -300.0;
-  f64 w = t + 0x1.8p52, r = t - (w - 0x1.8p52);
-  f64 q = {_horner_f64("r", _POWER_OF_TWO)};
-  f32 y = (f32)(q * __builtin_bit_cast(f64, (__builtin_bit_cast(u64, w) + 1023ul) << 52));
-  f32 half = b * 0.5f, whole = k_trunc(b), even = k_trunc(half);
-  y = even != half ? k_copysign(y, a) : y;
-  f32 other = a < 0.0f ? __builtin_nanf("") : y;
-  other = a == -__builtin_inff() ? k_abs(y) : other;
-  other = a == 0.0f ? k_abs(y) : other;
-  y = whole != b ? other : y;
-  y = a != a ? a : y;
-  y = b != b ? b : y;
-  y = a == 1.0f ? 1.0f : y;
-  return b == 0.0f ? 1.0f : y;
-}}
-"""
-
 _FLOAT_TEXTS = {
-    "pow": _POW_F32, "exp": _EXP, "exp2": _EXP2, "expm1": _EXPM1, "log": _LOG, "log2": _LOG2,
+    "pow": POWER, "exp": _EXP, "exp2": _EXP2, "expm1": _EXPM1, "log": _LOG, "log2": _LOG2,
     "log10": _LOG10, "log1p": _LOG1P, "tanh": _TANH, "erf": _ERF, "erfc": _ERFC,
     "sin": circle("sin"), "cos": circle("cos"),
 }  # fmt: skip
@@ -325,6 +286,8 @@ MATH_PARTS: dict[str, str] = {
     "K_CALLS": CALLS,
     "K_FORMS": FORMS,
     **dict.fromkeys(("k_power", "k_exp_of", "k_exp_round", "k_exp_limit"), _EXP_PARTS),
+    "k_fused": DOUBLES,
+    **POWER_PARTS,
     "k_circle": CIRCLE,
     "K_CIRCLES_f32": CIRCLES,
     "k_log_tail": _LOG_TAIL,

@@ -91,6 +91,10 @@ template <class V, class P> K_INLINE P k_first_of(V v) {
   K_SIMD T k_call_##NAME(T);                                                                    \\
   static T k_one_##NAME(T) asm("k_call_" #NAME);                                                \\
   static __attribute__((used)) T k_one_##NAME(T x) { return k_single_##NAME(x); }
+#define K_SINGLE_vv(V, MARK, NAME, T)                                                           \\
+  K_SIMD T k_call_##NAME(T, T);                                                                 \\
+  static T k_one_##NAME(T, T) asm("k_call_" #NAME);                                             \\
+  static __attribute__((used)) T k_one_##NAME(T x, T y) { return k_single_##NAME(x, y); }
 #define K_LIBRARY_v(V, MARK, NAME, FUNCTION)                                                    \\
   extern "C" __attribute__((const, nothrow)) V k_whole_##NAME(V)                                \\
       asm("_ZGV" #MARK "v_" #FUNCTION);                                                         \\
@@ -103,6 +107,10 @@ template <class V, class P> K_INLINE P k_first_of(V v) {
   static __attribute__((used, noinline)) V k_whole_##NAME(V x)                                  \\
       asm("_ZGV" #MARK "v_k_call_" #NAME);                                                      \\
   V k_whole_##NAME(V x) { return k_form_##NAME(x); }
+#define K_WRITTEN_vv(V, MARK, NAME)                                                             \\
+  static __attribute__((used, noinline)) V k_whole_##NAME(V x, V y)                             \\
+      asm("_ZGV" #MARK "vv_k_call_" #NAME);                                                     \\
+  V k_whole_##NAME(V x, V y) { return k_form_##NAME(x, y); }
 #define K_LIBRARY_f32_v(NAME, FUNCTION)                                                         \\
   K_WHOLE_f32(K_LIBRARY_v, NAME, FUNCTION) K_PARTS_f32(K_PART_v, NAME)                          \\
   K_WHOLE_f32(K_ONE_v, NAME, f32)
@@ -139,6 +147,69 @@ K_INLINE k_f64x8 k_fma(k_f64x8 a, k_f64x8 b, k_f64x8 c) {
 """
 
 
+# What is computed in double for float32: halves of the widest vectors, and the same for one element.
+# Multiply-adds have one name for both, so that one template serves both with the same bits.
+DOUBLES = """\
+K_INLINE f64 k_fused(f64 a, f64 b, f64 c) { return k_fma(a, b, c); }
+#ifdef K_CALLS
+#if defined(__AVX512F__)
+typedef k_f64x8 k_doubles;
+typedef k_f32x8 k_singles;
+K_INLINE k_doubles k_fused(k_doubles a, k_doubles b, k_doubles c) {
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, (u8)-1, 4);
+}
+K_INLINE k_doubles k_doubles_of(k_singles x) {
+  return __builtin_ia32_cvtps2pd512_mask(x, k_doubles{}, (u8)-1, 4);
+}
+K_INLINE k_singles k_singles_of(k_doubles x) {
+  return __builtin_ia32_cvtpd2ps512_mask(x, k_singles{}, (u8)-1, 4);
+}
+K_INLINE k_f32x16 k_joined(k_singles low, k_singles high) {
+  k_f64x8 both = __builtin_ia32_pd512_256pd((k_f64x4)low);
+  both = __builtin_ia32_insertf64x4_mask(both, (k_f64x4)high, 1, both, (u8)-1);
+  return (k_f32x16)both;
+}
+#else
+#if defined(__AVX__)
+typedef k_f64x4 k_doubles;
+typedef k_f32x4 k_singles;
+K_INLINE k_f32x8 k_joined(k_singles low, k_singles high) {
+  return __builtin_ia32_vinsertf128_ps256(__builtin_ia32_ps256_ps(low), high, 1);
+}
+#else
+typedef k_f64x2 k_doubles;
+typedef f32 k_singles __attribute__((vector_size(8)));
+K_INLINE k_f32x4 k_joined(k_singles low, k_singles high) {
+  return k_f32x4{low[0], low[1], high[0], high[1]};
+}
+#endif
+#ifdef __FMA__
+K_INLINE k_doubles k_fused(k_doubles a, k_doubles b, k_doubles c) {
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+}
+#else
+K_INLINE k_doubles k_fused(k_doubles a, k_doubles b, k_doubles c) { return a * b + c; }
+#endif
+K_INLINE k_doubles k_doubles_of(k_singles x) { return __builtin_convertvector(x, k_doubles); }
+K_INLINE k_singles k_singles_of(k_doubles x) { return __builtin_convertvector(x, k_singles); }
+#endif
+typedef u64 k_longs __attribute__((vector_size(sizeof(k_doubles))));
+typedef long long k_i64s __attribute__((vector_size(sizeof(k_doubles))));
+typedef i32 k_i32s __attribute__((vector_size(sizeof(k_doubles))));
+template <class V> K_INLINE V k_magnitude(V x) {
+  typedef i32 W __attribute__((vector_size(sizeof(V))));
+  return (V)((W)x & 0x7fffffff);
+}
+template <class V> K_INLINE k_singles k_low_half(V x) { return k_first_of<V, k_singles>(x); }
+template <class V> K_INLINE k_singles k_high_half(V x) {
+  k_singles high;
+  __builtin_memcpy(&high, (char*)&x + sizeof(high), sizeof(high));
+  return high;
+}
+#endif
+"""
+
+
 def _exactly(value: Decimal) -> str:
     """The nearest float64, as text."""
     return float(value).hex()
@@ -170,7 +241,7 @@ _LOG_POLYNOMIALS = {
 }  # fmt: skip
 """(log(1 + r) - r) / r^2 for r between -0.04 and 1/16"""
 
-_NEAR = (32, 30, 28, 27, 25, 24, 23, 22, 21, 20, 20, 19, 18, 17, 17, 16)
+NEAR = (32, 30, 28, 27, 25, 24, 23, 22, 21, 20, 20, 19, 18, 17, 17, 16)
 
 # x = 2^e * m with 1 <= m < 2. `near` is about 1 / m, by the upper four bits of m, in 32nds, so that
 # r = m * near - 1 is exact; it is 1 at the lower end and 1/2 at the upper one, around x = 1. The
@@ -216,7 +287,7 @@ def _log(name: str, kind: str, base: int | None) -> str:
     single = kind == "f32"
     end, bits = ("f", 16) if single else ("", 42)
     scale = Decimal(1) if base is None else _DIGITS.divide(Decimal(1), _DIGITS.ln(Decimal(base)))
-    near = [Decimal(k) / 32 for k in _NEAR]
+    near = [Decimal(k) / 32 for k in NEAR]
     parts = [split(-_DIGITS.ln(x) * scale, bits) for x in near]
     unit = split(_LOG2 * scale, bits)
     parts[15] = unit
