@@ -10,6 +10,7 @@ are any.
 from __future__ import annotations
 
 import math
+import struct
 
 from inductor.codegen.cpp.prelude_tables import interpolated
 from inductor.codegen.cpp.prelude_vector import NEAR
@@ -17,6 +18,12 @@ from inductor.codegen.cpp.prelude_vector import NEAR
 _NEAR = [n / 32 for n in NEAR]
 _LOG2 = interpolated(lambda r: math.log1p(r) / r / math.log(2), -0.0401, 0.0626, 6, 0.0)
 _EXP2 = interpolated(lambda r: math.expm1(r * math.log(2)) / r, -1 / 32, 1 / 32 + 1e-9, 3, 0.0)
+
+
+def _root(n: int) -> float:
+    """2^(n / 16) by its bits less those that n sixteenths of an exponent add."""
+    (bits,) = struct.unpack("q", struct.pack("d", 2 ** (n / 16)))
+    return float(*struct.unpack("d", struct.pack("q", bits - (n << 48))))
 
 
 def _list(values: list[float]) -> str:
@@ -31,15 +38,17 @@ def _polynomial(coefficients: list[float]) -> str:
     return text
 
 
-# Sums of the exponent and a logarithm from the table are exact where they are near zero: both are
-# integers there.
+# Sums of an exponent, as a float32 has it, and a logarithm from the table are exact where they are
+# near zero: both are integers there.
 _CORE = f"""\
-alignas(64) static const f64 k_nears[] = {{{_list(_NEAR)}}};
-alignas(64) static const f64 k_near_logs[] = {{{_list([-math.log2(x) for x in _NEAR])}}};
-alignas(64) static const f64 k_roots[] = {{{_list([2 ** (n / 16) for n in range(16)])}}};
-K_INLINE f64 k_looked(const f64* table, u64 place) {{ return table[place & 15]; }}
+alignas(64) static const f64 k_factors[] = {{
+    {_list(_NEAR)},
+    {_list([-math.log2(x) - 127 for x in _NEAR])},
+    {_list([_root(n) for n in range(16)])}}};
+K_INLINE f64 k_looked(u64 row, u64 place) {{ return k_factors[row * 16 + (place & 15)]; }}
 #ifdef K_CALLS
-K_INLINE k_doubles k_looked(const f64* table, k_longs place) {{
+K_INLINE k_doubles k_looked(u64 row, k_longs place) {{
+  const f64* table = k_factors + row * 16;
 #ifdef __AVX512F__
   const k_doubles* halves = (const k_doubles*)table;
   return __builtin_ia32_vpermt2varpd512_mask((k_i64s)place, halves[0], halves[1], (u8)-1);
@@ -50,21 +59,21 @@ K_INLINE k_doubles k_looked(const f64* table, k_longs place) {{
 #endif
 }}
 #endif
-template <class D, class I> K_INLINE D k_log2_of(D x) {{
-  I bits = __builtin_bit_cast(I, x), place = bits >> 48;
-  D m = __builtin_bit_cast(D, (bits & 0xffffffffffffful) | 0x3ff0000000000000ul);
-  D e = __builtin_bit_cast(D, (bits >> 52) | 0x4330000000000000ul) - (0x1p52 + 1023.0);
-  D r = k_fused(m, k_looked(k_nears, place), D{{}} - 1.0);
-  return k_fused({_polynomial(_LOG2)}, r, e + k_looked(k_near_logs, place));
+template <class D, class I> K_INLINE D k_log2_of(D m, D e, I place) {{
+  D r = k_fused(m, k_looked(0, place), D{{}} - 1.0);
+  return k_fused({_polynomial(_LOG2)}, r, e + k_looked(1, place));
 }}
 template <class D, class I> K_INLINE D k_exp2_of(D t) {{
   D w = t + 0x1.8p48, r = t - (w - 0x1.8p48);
-  I n = __builtin_bit_cast(I, w), root = __builtin_bit_cast(I, k_looked(k_roots, n));
-  D s = __builtin_bit_cast(D, root + ((n >> 4) << 52));
+  I n = __builtin_bit_cast(I, w);
+  D s = __builtin_bit_cast(D, __builtin_bit_cast(I, k_looked(2, n)) + (n << 48));
   return k_fused({_polynomial(_EXP2)} * r, s, s);
 }}
 template <class D, class I> K_INLINE D k_power_of(D x, D b) {{
-  D t = b * k_log2_of<D, I>(x);
+  I bits = __builtin_bit_cast(I, x);
+  D m = __builtin_bit_cast(D, (bits & 0xffffffffffffful) | 0x3ff0000000000000ul);
+  D e = __builtin_bit_cast(D, (bits >> 52) | 0x4330000000000000ul) - (0x1p52 + 896.0);
+  D t = b * k_log2_of<D, I>(m, e, bits >> 48);
   t = t < 300.0 ? t : D{{}} + 300.0;
   t = t > -300.0 ? t : D{{}} - 300.0;
   return k_exp2_of<D, I>(t);
@@ -130,9 +139,10 @@ POWER_PARTS = {**dict.fromkeys(("k_power_of", "k_log2_of", "k_exp2_of"), _CORE),
 
 POWER = """\
 K_INLINE f32 k_single_pow_f32(f32 a, f32 b) {
-  u32 place = __builtin_bit_cast(u32, a) - 1u;
-  f64 t = (f64)b * k_log2_of<f64, u64>(k_abs(a));
-  if (__builtin_expect(place < 0x7f7fffffu && k_abs(t) < 300.0, 1))
+  i32 bits = __builtin_bit_cast(i32, a);
+  f64 m = __builtin_bit_cast(f32, (bits & 0x7fffff) | 0x3f800000);
+  f64 t = (f64)b * k_log2_of<f64, u64>(m, bits >> 23, (u32)bits >> 19);
+  if (__builtin_expect(bits >= 0x800000 && bits < 0x7f800000 && k_abs(t) < 300.0, 1))
     return (f32)k_exp2_of<f64, u64>(t);
   return k_power_mended(a, b, (f32)k_power_of<f64, u64>(k_abs(a), b));
 }

@@ -18,7 +18,7 @@ from inductor.scheduler.schedule import Kernel
 N = 20000
 ULPS = {  # of float32 results; 2 where nothing else is said
     "sin": 0.602, "cos": 0.602, "tan": 4, "asin": 3, "acos": 3, "atan": 3, "sinh": 4, "cosh": 4,
-    "asinh": 4, "acosh": 4, "atanh": 4, "lgamma": 8, "pow": 4, "atan2": 4, "hypot": 2, "sigmoid": 2.5,
+    "asinh": 4, "acosh": 4, "atanh": 4, "lgamma": 8, "pow": 0.502, "atan2": 4, "hypot": 2, "sigmoid": 2.5,
 }  # fmt: skip
 DOUBLE_ULPS = 8
 FLOAT_OPS = [
