@@ -61,6 +61,7 @@ template <bool cosine, class D, class I> K_INLINE D k_circle(D x) {{
 """
 
 CIRCLES = """\
+#ifdef K_CALLS
 #if defined(__AVX512F__)
 #define K_ANY_FAR(x) __builtin_ia32_cmpps512_mask(x, k_f32x16{} + K_FAR, 30, (u16)-1, 4)
 #elif defined(__AVX__)
@@ -86,6 +87,7 @@ template <bool cosine, class V> K_INLINE V k_near_circle(V x) {
 #define K_CIRCLES_f32(NAME, COSINE)                                                             \\
   K_WHOLE_f32(K_CIRCLES, NAME, COSINE) K_WHOLE_f32(K_WRITTEN_v, NAME)                           \\
   K_PARTS_f32(K_PART_v, NAME) K_WHOLE_f32(K_SINGLE_v, NAME, f32)
+#endif
 """
 
 

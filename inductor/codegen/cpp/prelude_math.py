@@ -1,10 +1,11 @@
 """Prelude parts for transcendental functions.
 
 float32: polynomials of our own without branches, so that loops over them are vectorised (errors are
-at most 2 ulp). The rest, and float64, comes from libmvec, or from libm where there is none or the
-compiler cannot call it; declared here because headers would cost more time than the kernels, under
-names of our own: what a compiler knows by its name it would compute itself, to other last bits,
-where it sees a constant or sine and cosine of one number. The polynomials are minimax fits.
+at most 2 ulp); sine, cosine and powers stand in files of their own. The rest, and float64, comes
+from libmvec, or from libm where there is none or the compiler cannot call it; declared here because
+headers would cost more time than the kernels, under names of our own: what a compiler knows by its
+name it would compute itself, to other last bits, where it sees a constant or sine and cosine of one
+number. The polynomials are minimax fits.
 """
 
 from __future__ import annotations

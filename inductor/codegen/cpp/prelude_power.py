@@ -135,7 +135,11 @@ _POWERS = """\
   K_PARTS_f32(K_PART_vv, NAME) K_WHOLE_f32(K_SINGLE_vv, NAME, f32)
 """
 
-POWER_PARTS = {**dict.fromkeys(("k_power_of", "k_log2_of", "k_exp2_of"), _CORE), "k_power_mended": _MENDED, "K_POWERS_f32": _POWERS}
+POWER_PARTS = {
+    **dict.fromkeys(("k_power_of", "k_log2_of", "k_exp2_of"), _CORE),
+    "k_power_mended": _MENDED,
+    "K_POWERS_f32": _POWERS,
+}
 
 POWER = """\
 K_INLINE f32 k_single_pow_f32(f32 a, f32 b) {
@@ -150,6 +154,8 @@ K_INLINE f32 k_single_pow_f32(f32 a, f32 b) {
 K_POWERS_f32(pow_f32)
 K_INLINE f32 k_pow(f32 a, f32 b) { return k_call_pow_f32(a, b); }
 #else
-K_INLINE f32 k_pow(f32 a, f32 b) { return k_single_pow_f32(a, b); }
+K_INLINE f32 k_pow(f32 a, f32 b) {
+  return k_power_mended(a, b, (f32)k_power_of<f64, u64>(k_abs(a), b));
+}
 #endif
 """

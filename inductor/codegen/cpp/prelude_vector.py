@@ -147,8 +147,8 @@ K_INLINE k_f64x8 k_fma(k_f64x8 a, k_f64x8 b, k_f64x8 c) {
 """
 
 
-# What is computed in double for float32: halves of the widest vectors, and the same for one element.
-# Multiply-adds have one name for both, so that one template serves both with the same bits.
+# Halves of the widest vectors of float32 as double. Multiply-adds have one name for them and for
+# single elements, so that one template serves both with the same bits.
 DOUBLES = """\
 K_INLINE f64 k_fused(f64 a, f64 b, f64 c) { return k_fma(a, b, c); }
 #ifdef K_CALLS
