@@ -88,7 +88,8 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     if not callable(model):
         under = " (compile the function, below the other decorator)"
         hint = under if isinstance(model, classmethod | property) else ""
-        raise TypeError(f"compile takes a function, a method or an nn.Module, not {described(model)}{hint}")
+        given = f"{described(model)}{hint}"
+        raise TypeError(f"compile takes a function, a method or an nn.Module, not {given}")
     if disabled or config.disable:
         return model
     if config.report:

@@ -30,8 +30,8 @@ NO_TIMES = ("No times were kept: run with DYNAMO_REPORT=folder, or inside of "
             "`with dynamo.profile():`.")
 TIMING = ("Rates are those of the fastest call. MB: each element that is read or written, once. "
           "In cache: faster than memory is, as the data lay in a cache of the processor.")
-NO_PEAKS = ("What this machine can do at best is unknown: it was busy with other work when the report "
-            "was made.")
+NO_PEAKS = ("What this machine can do at best is unknown: it was busy with other work when the "
+            "report was made.")
 NO_PICTURE = "Graphs and loops are kept where DYNAMO_REPORT=folder is set from the start."
 
 
@@ -88,7 +88,8 @@ class _Page:
             "files": sources(report), "breaks": report.breaks, "recompiles": report.recompiles,
             "skipped": report.skipped, "not_compiled": report.not_compiled,
             "left": [(graph.number, *row) for graph in graphs for row in graph.left_to_aten],
-            "slowest": Markup(self._slowest()), "peaks": self._peaks(), "remedies": self._remedies(),
+            "slowest": Markup(self._slowest()), "peaks": self._peaks(),
+            "remedies": self._remedies(),
             "timing": TIMING,
             "compile_total": milliseconds(seconds.get("convert", 0.0)),
             "compile_svg": Markup(bars_svg(compile_bars(report))),

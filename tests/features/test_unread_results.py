@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -178,3 +179,21 @@ def test_errors_of_unread_results(name: str, dynamic: bool) -> None:
         program(*given)
     with pytest.raises(eager.type):
         dynamo.compile(program, backend="eager", dynamic=dynamic)(*given)
+
+
+def test_large_unread_masks_leave_the_graph() -> None:
+    """What is too large to be tried on small tensors may fail no more than what is small."""
+    seen: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        seen.append(module)
+        return module.forward
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        mask = x > 0
+        mask.to(x.device), mask & mask, mask.long()
+        return x * mask
+
+    dynamo.compile(f, backend=backend)(torch.randn(300, 300))
+    assert [node.op for node in seen[0].graph.nodes].count("call_method") == 0
+    assert len(seen[0].graph.find_nodes(op="call_function", target=operator.and_)) == 0

@@ -34,7 +34,8 @@ STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
         python/standins python/standin_iterators python/standin_heaps python/standin_checks
-        tensors/autograd_functions tensors/optimizer_steps tensors/fused_steps tensors/loops tensors/standin_hooks
+        tensors/autograd_functions tensors/optimizer_steps tensors/fused_steps tensors/loops
+        tensors/standin_hooks
         tensors/averaging tensors/flex_standins tensors/checkpointing
     """.split()
 ) | {strictness.__file__}

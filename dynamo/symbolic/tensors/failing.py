@@ -136,11 +136,12 @@ def break_where_refused(
 ) -> None:
     """Breaks the graph for a call that fakes let pass though eager refuses what it is given,
     whatever the values. Where those may decide, it is noted in the node (see `note_failing`), as is
-    a call of unusual dtypes that can't be tried."""
+    a call of unusual dtypes that can't be tried, where the program catches its error: elsewhere a
+    call that nobody reads would run for nothing."""
     if trial is None or "fails" in tx.trace.world.noticed:
         return
     refused = trial.refuses(function, result, tx.trace.context.refusals)
-    if refused is None and not is_usual(given):
+    if refused is None and not is_usual(given) and any(map(catches, tx.trace.frames)):
         tx.trace.world.noticed.add("fails")
     if not refused:
         return
