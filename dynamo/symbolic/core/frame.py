@@ -133,6 +133,8 @@ class SymbolTable(Protocol):
     unknowns: Any
     facts: dict[str, Any]
     gave_hint: bool
+    strict: set[str]
+    context: Any
 
     def wrap_number(self, value: Any, source: Source | None) -> Var | None: ...
     def wrap_symbolic(self, value: Any) -> Var: ...

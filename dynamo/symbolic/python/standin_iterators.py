@@ -411,8 +411,8 @@ def tee(tx: Frame, iterable: Var, n: Var = ConstVar(2)) -> Var:  # noqa: B008
     if not is_index(n):
         raise Break("argument_mismatch", f"tee(n={n!r})")
     count = tx.trace.as_index(tx, n)
-    if count is None or count <= 0:
-        return tx.trace.run_real(lambda: TupleVar(list(itertools.tee((), count))))
+    if count is None or count <= 0:  # an empty tuple, or Python's error
+        return tx.trace.run_real(lambda: TupleVar([*itertools.tee((), count)]))  # type: ignore
     iterator = tx.trace.call(tx, iter, iterable)
     if tx.trace.call(tx, hasattr, iterator, ConstVar("__copy__")).truth(tx):
         raise Break("call_of_unknown_function", f"tee({iterator!r}), which copies itself")
