@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from torch.compiler import config as torch_settings
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One setting. env: names of environment variables, the first that is set wins; without them
-    it is DYNAMO_ and the name in capitals. choices: all values that there are, if not empty."""
+    it is DYNAMO_ and the name in capitals. choices: texts that it may be, too."""
 
     name: str
     default: Any
@@ -33,6 +35,8 @@ class Knob:
 
     def parse(self, text: str) -> Any:
         kind = type(self.default)
+        if text in self.choices:
+            return text
         if kind is bool:
             return text.strip().lower() not in ("", "0", "false", "no", "off")
         return text if self.default is None else kind(text)
@@ -51,8 +55,10 @@ class Knob:
         return self.default
 
     def check(self, value: Any) -> None:
-        if self.choices and value not in self.choices:
-            raise ValueError(f"config.{self.name} is {' or '.join(self.choices)}, not {value!r}")
+        if self.choices and isinstance(value, str) and value not in self.choices:
+            raise ValueError(f"config.{self.name} may be {' or '.join(self.choices)}, not {value!r}")
+        if value in self.choices:
+            return
         if self.default is None or type(value) is type(self.default):
             return
         if isinstance(self.default, float) and isinstance(value, int):
@@ -67,22 +73,24 @@ class Config:
     """A set of knobs. Attribute access reads and writes; an unknown name is an AttributeError.
 
     aliases: other names of knobs. fixed: names of torch's that have one value here: they can be
-    read, and set to it.
+    read, and set to it. borrowed: names of torch's public settings, read where they are.
     """
 
     _knobs: dict[str, Knob]
     _aliases: Mapping[str, str]
     _fixed: Mapping[str, Any]
+    _borrowed: tuple[str, ...]
     _values: dict[str, Any]
     _overlay: contextvars.ContextVar[Mapping[str, Any]]
 
     def __init__(
         self, title: str, knobs: list[Knob], aliases: Mapping[str, str] = MappingProxyType({}),
-        fixed: Mapping[str, Any] = MappingProxyType({}),
+        fixed: Mapping[str, Any] = MappingProxyType({}), borrowed: tuple[str, ...] = (),
     ) -> None:
         object.__setattr__(self, "_knobs", {knob.name: knob for knob in knobs})
         object.__setattr__(self, "_aliases", aliases)
         object.__setattr__(self, "_fixed", fixed)
+        object.__setattr__(self, "_borrowed", borrowed)
         object.__setattr__(self, "_values", {knob.name: knob.initial() for knob in knobs})
         object.__setattr__(
             self, "_overlay", contextvars.ContextVar(title, default=MappingProxyType({}))
@@ -100,6 +108,8 @@ class Config:
                 return getattr(self, self._aliases[name])
             if name in self._fixed:
                 return self._fixed[name]
+            if name in self._borrowed:
+                return getattr(torch_settings, name, "")
             raise AttributeError(self._unknown(name)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -145,11 +155,13 @@ class Config:
 
     def snapshot(self) -> Mapping[str, Any]:
         """All values as a frozen mapping."""
-        return MappingProxyType({**self._values, **self._overlay.get()})
+        borrowed = {name: getattr(self, name) for name in self._borrowed}
+        return MappingProxyType({**self._values, **self._overlay.get(), **borrowed})
 
     def save(self) -> dict[str, Any]:
         """All values as a plain dict, to be given to `load` here or in another process."""
-        return dict(self.snapshot())
+        return {name: value for name, value in self.snapshot().items()
+                if name not in self._borrowed}
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets all values of the mapping, or none if one of them is wrong."""
@@ -224,24 +236,11 @@ config = Config(
         Knob("fail_on_recompile_limit_hit", False, "Raise at the recompile limit."),
         Knob("error_on_recompile", False, "Raise when a frame would be compiled a second time."),
         Knob("assume_static_by_default", True, "Sizes are constants until a second value is seen."),
-        Knob("automatic_dynamic_shapes", True, "A size or number that changes becomes symbolic."),
         Knob(
-            "automatic_dynamic_shapes_mark_as",
-            "dynamic",
-            "Whether a size that changes is dynamic or unbacked (for 0 and 1 too).",
-            choices=("dynamic", "unbacked"),
-        ),
-        Knob(
-            "dynamic_sources",
-            "",
-            "Names of inputs, with commas, that are symbolic from the first compile: L['x']:0, x.",
-            ("DYNAMO_DYNAMIC_SOURCES", "TORCH_COMPILE_DYNAMIC_SOURCES"),
-        ),
-        Knob(
-            "unbacked_sources",
-            "",
-            "Names of tensors, with commas, whose sizes are unbacked.",
-            ("DYNAMO_UNBACKED_SOURCES", "TORCH_COMPILE_UNBACKED_SOURCES"),
+            "automatic_dynamic_shapes",
+            True,
+            "A size or number that changes becomes symbolic; \"unbacked\": for 0 and 1 too.",
+            choices=("unbacked",),
         ),
         Knob("specialize_int", False, "Integer inputs stay constants for ever."),
         Knob("specialize_float", False, "Float inputs stay constants for ever."),
@@ -330,4 +329,5 @@ config = Config(
         "inline_inbuilt_nn_modules": True, "nested_graph_breaks": True,
         "skip_nnmodule_hook_guards": False,
     },
+    borrowed=("dynamic_sources", "unbacked_sources"),
 )  # fmt: skip

@@ -51,12 +51,12 @@ def test_explain_shows_guards_with_their_reasons() -> None:
     assert guards[at + 1 : at + 3] == (
         "    why: the graph is made for this metadata",
         f"    needed at {HERE}:{first + 1} in scaled: y = x * FACTOR")
-    assert "    len(items) == 2\n" in str(explanation)
+    assert "  len(items) == 2\n" in explanation.all_guards
 
 
 def test_explain_shows_the_guards_of_modules() -> None:
     explanation = dynamo.explain(Layer())(torch.ones(1, 2))
-    text = str(explanation)
+    text = explanation.all_guards
     assert "guards of Layer.forward [" in text and "self.inner" in text
     assert "metadata(self.inner.weight) == Parameter([2, 2]" in text
 

@@ -146,14 +146,14 @@ def test_range_of_an_unbacked_size() -> None:
 @pytest.mark.parametrize(("program", "most"), [(scaled, 2), (branches, 5)])
 def test_sizes_that_changed_are_unbacked(program: Callable[..., Any], most: int) -> None:
     counter = CompileCounter()
-    with dynamo.config.patch(automatic_dynamic_shapes_mark_as="unbacked"):
+    with dynamo.config.patch(automatic_dynamic_shapes="unbacked"):
         compiled = dynamo.compile(program, backend=counter)
         for size in (4, 5, 1, 0, 7, 2):
             x = torch.randint(-9, 9, (size, 3)).float()
             assert_same(compiled(x), program(x))
     assert counter.frame_count <= most
-    with pytest.raises(ValueError, match="dynamic or unbacked"):
-        dynamo.config.automatic_dynamic_shapes_mark_as = "static"
+    with pytest.raises(ValueError, match="may be unbacked"):
+        dynamo.config.automatic_dynamic_shapes = "static"
 
 
 NAMED = [("dynamic_sources", "x", 1), ("dynamic_sources", "L['x']:0", 1),
@@ -164,7 +164,7 @@ NAMED = [("dynamic_sources", "x", 1), ("dynamic_sources", "L['x']:0", 1),
 @pytest.mark.parametrize(("setting", "text", "graphs"), NAMED)
 def test_names_of_symbolic_sizes(setting: str, text: str, graphs: int) -> None:
     counter = CompileCounter()
-    with dynamo.config.patch({setting: text}):
+    with torch.compiler.config.patch({setting: text}):
         compiled = dynamo.compile(lambda x: x.sin() * 2, backend=counter, dynamic=False)
         for size in (4, 5, 1) if setting == "unbacked_sources" else (4, 5, 7):
             x = torch.randn(size, 3)
@@ -174,7 +174,7 @@ def test_names_of_symbolic_sizes(setting: str, text: str, graphs: int) -> None:
 
 def test_name_of_a_symbolic_number() -> None:
     counter, x = CompileCounter(), torch.randn(2, 3)
-    with dynamo.config.patch(dynamic_sources="L['n']"):
+    with torch.compiler.config.patch(dynamic_sources="L['n']"):
         compiled = dynamo.compile(lambda x, n: x[:n] * n, backend=counter)
         for n in (4, 5, 7):
             assert torch.equal(compiled(x, n), x * n)

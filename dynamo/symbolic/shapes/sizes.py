@@ -40,7 +40,7 @@ def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mappin
     found: dict[int, Mark] = {}
     everything = symbols.everything and is_argument(source)
     everything = everything and not isinstance(real, torch.nn.Parameter)
-    unbacked = config.automatic_dynamic_shapes_mark_as == "unbacked"
+    unbacked = config.automatic_dynamic_shapes == "unbacked"
     for axis, size in enumerate(real.shape):
         fact, mark = Fact(source, "size", axis), marks.get(axis, UNMARKED)
         if mark.kind in DECLARED and not (mark.kind == "unbacked" and fact in context.fixed):
