@@ -56,7 +56,8 @@ class Knob:
 
     def check(self, value: Any) -> None:
         if self.choices and isinstance(value, str) and value not in self.choices:
-            raise ValueError(f"config.{self.name} may be {' or '.join(self.choices)}, not {value!r}")
+            raise ValueError(
+                f"config.{self.name} may be {' or '.join(self.choices)}, not {value!r}")
         if value in self.choices:
             return
         if self.default is None or type(value) is type(self.default):
