@@ -1,29 +1,37 @@
 """`python -m tests.fuzz_tensors --count 3000 [--seed 0]`: random tensor programs on the default backend, against eager.
 
-Prints each difference shrunk. Programs run in child processes, so that a crash is a difference, too.
+Programs that eager runs are compiled several in one function, so that one build serves them all, but for one of ten;
+a function of several is built with less optimisation, which changes no bit of what it computes. Prints each difference
+shrunk.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
+import functools
 import re
 import sys
-import time
-import traceback
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from unittest import mock
 
 import torch
 
 import dynamo
+from dynamo.base import counters
 from dynamo.base.config import config
-from tests.common import fuzz_parser
-from tests.fuzz_tensors.compare import Raised, difference, function_of, run
-from tests.fuzz_tensors.generate import generate
+from inductor.runtime import toolchain
+from tests.fuzz_tensors.compare import Outcome, Raised, batch_difference, difference, eager_outcomes
+from tests.fuzz_tensors.generate import TABLES, generate
 from tests.fuzz_tensors.program import Program, smaller
+from tests.fuzzing import Fuzzer, Options
 
-BATCH = 50
 RANDOM = re.compile(r"rand|bernoulli|dropout|normal|uniform|exponential|multinomial|poisson|rrelu|cauchy|geometric")
+ALONE = 10  # one of so many programs is compiled alone
+SYMBOLIC = 3  # at most so many programs of open sizes in one function: the time of a capture grows faster than they do
+# The loops, their widths and the order of their sums are the same; a third of the time is the compiler's at most.
+QUICK = {"-O3": ("-O1", "-ftree-vectorize", "-fvect-cost-model=dynamic")}
 
 
 def generated(seed: int, rows: str) -> Program:
@@ -39,8 +47,11 @@ def fits(program: Program) -> bool:
     if RANDOM.search(program.source()):
         return False
     with torch.device("cpu"):
-        outcomes = [run(program, function_of(program.source()), call) for call in range(2 * len(program.sizes))]
-    return not any(isinstance(fact, Raised) for outcome in outcomes for _, fact in outcome.facts)
+        return not any(map(raises, eager_outcomes(program)))
+
+
+def raises(outcome: Outcome) -> bool:
+    return any(isinstance(fact, Raised) for _, fact in outcome.facts)
 
 
 def check(program: Program, backend: str = "inductor") -> str:
@@ -50,97 +61,76 @@ def check(program: Program, backend: str = "inductor") -> str:
         return difference(program, lambda f: dynamo.compile(f, backend=backend, dynamic=program.dynamic))
 
 
+def drawn(seed: int, options: Options) -> Program | None:
+    program = generated(seed, options.rows)
+    return program if fits(program) else None
+
+
+def groups(programs: Sequence[Program], options: Options) -> Iterable[list[Program]]:
+    """Those that go into one function: the state around them and what their sizes are like is the same."""
+    found: dict[object, list[Program]] = defaultdict(list)
+    for program in programs:
+        if options.batch < 2 or not shares(program):
+            yield [program]
+            continue
+        key = (program.around, program.dynamic, len(program.sizes))
+        found[key].append(program)
+        most = min(options.batch, SYMBOLIC) if program.dynamic or len(program.sizes) > 1 else options.batch
+        if len(found[key]) == most:
+            yield found.pop(key)
+    yield from found.values()
+
+
+def shares(program: Program) -> bool:
+    """Whether it may stand beside others: one that raises ends them, one of other modes makes them run as captured."""
+    if program.seed % ALONE == 0 or program.within[2] or RANDOM.search(program.source()):
+        return False
+    return not any(map(raises, outcomes(program)))
+
+
+@functools.lru_cache(maxsize=500)
+def outcomes(program: Program) -> list[Outcome]:
+    return eager_outcomes(program)
+
+
+def check_together(programs: Sequence[Program], options: Options) -> str | None:
+    """None where something isn't compiled: that is to hang on one program."""
+    dynamo.reset()
+    counters.counters["not_compiled"].clear()
+    wanted = [outcomes(program) for program in programs]
+    flags = [new for flag in toolchain.BASE_FLAGS for new in QUICK.get(flag, (flag,))]
+    with mock.patch.object(toolchain, "BASE_FLAGS", tuple(flags)):
+        text = batch_difference(
+            programs, wanted, lambda f: dynamo.compile(f, backend=options.backend, dynamic=programs[0].dynamic)
+        )
+    return None if counters.counters["not_compiled"] and not text else text
+
+
 def kind(text: str) -> str:
     """What differs, without values and numbers."""
     return re.sub(r"v?\d+", "", ":".join(text.split(":")[:2]))
 
 
-def shrunk(program: Program, text: str, backend: str) -> Program:
-    """The smallest program found that differs in the same."""
-    while True:
-        found = next((p for p in smaller(program) if kind(check(p, backend)) == kind(text)), None)
-        if found is None:
-            return program
-        program = found
-
-
-def report(seed: int, program: Program, backend: str) -> None:
-    text = check(program, backend)
-    small = shrunk(program, text, backend) if text else program
-    print(f"=== seed {seed}: {text}\n{small}\n{check(small, backend)}\n", flush=True)
-
-
-def run_all(seeds: range, backend: str, rows: str, writing: int) -> None:
-    for seed in seeds:
-        program = generated(seed, rows)
-        os.write(writing, b"?")
-        wrong = fits(program) and bool(check(program, backend))
-        os.write(writing, b"1" if wrong else b"0")
-        if wrong:
-            report(seed, program, backend)
-
-
-def in_child(seeds: range, backend: str, rows: str) -> Iterator[tuple[int, int]]:
-    """(seed, 0 or 1 where it differs, or the signal that ended it), from a process of its own."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            run_all(seeds, backend, rows, writing)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    os.close(writing)
-    seed = seeds.start
-    with os.fdopen(reading, "rb", buffering=0) as pipe:
-        while mark := pipe.read(1):
-            if mark != b"?":
-                yield seed, int(mark)
-                seed += 1
-    _, status = os.waitpid(child, 0)
-    if seed < seeds.stop:
-        yield seed, status or -1
-
-
-def main() -> int:
-    parser = fuzz_parser(__doc__, "inductor")
-    parser.add_argument("--count", type=int, default=200)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where all tensors are; others than the CPU draw no random numbers")
-    parser.add_argument(
-        "--nested", action="store_const", dest="rows", const="nested", default="plain",
-        help="also transforms, gradients inside, `out=`, modules in training",
-    )
-    parser.add_argument(
-        "--windows", action="store_const", dest="rows", const="windows",
-        help="parts of tensors of open sizes, each with several sizes",
-    )
-    parser.add_argument(
-        "--writes", action="store_const", dest="rows", const="writes",
-        help="writes through views, inputs that share memory, tensors made piece by piece",
-    )
-    parser.add_argument(
-        "--decisions", action="store_const", dest="rows", const="decisions",
-        help="computed values that something is decided by: comparisons, places, sorting, pooling, rounding",
-    )
-    parser.add_argument("--one", action="store_true", help="run the seed's program in this process")
-    options = parser.parse_args()
-    torch.set_default_device(options.device)
-    torch.backends.cudnn.allow_tf32 = False
-    if options.one:
-        report(options.seed, generated(options.seed, options.rows), options.backend)
-        return 0
-    at, end, wrong, start = options.seed, options.seed + options.count, 0, time.perf_counter()
-    while at < end and time.perf_counter() - start < options.seconds:
-        print(f"seed {at}", file=sys.stderr, flush=True)
-        for seed, status in in_child(range(at, min(end, at + BATCH)), options.backend, options.rows):
-            wrong += status != 0
-            if status not in (0, 1):
-                print(f"=== seed {seed}: the process ended with status {status}\n{generated(seed, options.rows)}\n", flush=True)
-            at = seed + 1
-    print(f"{at - options.seed} programs, {wrong} differ, {time.perf_counter() - start:.0f} s")
-    return 1 if wrong else 0
+    parser.add_argument("--rows", default="plain", choices=TABLES, help="what programs are made of")
+    for name in TABLES:
+        parser.add_argument(f"--{name}", action="store_const", dest="rows", const=name, help=f"--rows {name}")
+    parser.add_argument("--batch", type=int, default=12, help="at most so many programs in one compiled function")
 
+
+class Tensors(Fuzzer[Program]):
+    def main(self) -> int:
+        options = self.parser().parse_args()
+        torch.set_default_device(options.device)
+        torch.backends.cudnn.allow_tf32 = False
+        return super().main()
+
+
+FUZZER = Tensors(
+    __doc__, "inductor", drawn, lambda program, options: check(program, options.backend), smaller, kind=kind, add=add,
+    groups=groups, check_group=check_together,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(FUZZER.main())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ EXACT_NAMES = (
 # Errors of eager's own, where a compiled program does better.
 OWN = (
     "Found dtype", "expected scalar type", "one of the variables needed for gradient", "output with shape",
+    "Unexpected floating ScalarType in at::autocast::prioritize",
 )  # fmt: skip
 
 
@@ -68,30 +69,51 @@ class Outcome:
 
 
 def run(program: Program, function: Function, call: int, exact: bool = False, noise: float = 0.0) -> Outcome:
-    made = make_inputs(program, call, exact, noise)
-    versions = [x._version for x in made.values]
+    return run_together([program], lambda given: (function(*given),), call, exact, noise)[0]
+
+
+def run_together(
+    programs: Sequence[Program], function: Function, call: int, exact: bool = False, noise: float = 0.0
+) -> list[Outcome]:
+    """What each of the programs does; function: gives the outputs of each for the inputs of each.
+
+    An exception of one is one of all."""
+    made = [make_inputs(program, call, exact, noise) for program in programs]
+    versions = [[x._version for x in one.values] for one in made]
     torch.default_generator.manual_seed(call)
-    outcome = Outcome()
+    outcomes = [Outcome() for _ in programs]
     try:
-        with warnings.catch_warnings(), eval(program.around, SCOPE):
+        with warnings.catch_warnings(), eval(programs[0].around, SCOPE):
             warnings.simplefilter("ignore")
-            outputs = function(*made.values)
+            outputs = function(*(one.values for one in made))
     except Exception as error:
-        outcome.facts.append(("exception", Raised(type(error).__name__, str(error)[:300])))
-        return outcome
-    outcome.facts.append(("random state", hash(torch.get_rng_state().numpy().tobytes())))
-    outcome.facts.append(("torch's state", (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))))
-    try:
-        observe(program, made, versions, outputs, outcome)
-    except RuntimeError as error:  # a view across inference mode
-        outcome.facts.append(("observation", Raised(type(error).__name__, str(error)[:300])))
-    return outcome
+        tell(outcomes, "exception", error)
+        return outcomes
+    state = hash(torch.get_rng_state().numpy().tobytes())
+    learned = []
+    for program, one, before, given, outcome in zip(programs, made, versions, outputs, outcomes, strict=True):
+        outcome.facts.append(("random state", state))
+        outcome.facts.append(("torch's state", (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))))
+        try:
+            learned.append(observe(program, one, before, given, outcome))
+        except RuntimeError as error:  # a view across inference mode
+            tell([outcome], "observation", error)
+    if programs[0].around != "torch.inference_mode()":
+        backward(learned, outcomes)
+    for one, outcome in zip(made, outcomes, strict=True):
+        gradients(one.leaves, outcome)
+    return outcomes
+
+
+def tell(outcomes: list[Outcome], name: str, error: Exception) -> None:
+    for outcome in outcomes:
+        outcome.facts.append((name, Raised(type(error).__name__, str(error)[:300])))
 
 
 def observe(
     program: Program, made: Made, versions: list[int], outputs: tuple[Any, ...], outcome: Outcome
-) -> None:
-    """All that can be seen after a call."""
+) -> list[torch.Tensor]:
+    """All that can be seen after a call; gives what gradients are asked of."""
     named = [(i.name, x) for i, x in zip(program.inputs, made.values, strict=True)]
     for name, x, version in zip((i.name for i in program.inputs), made.values, versions, strict=True):
         outcome.facts.append((f"input {name} was written", x._version != version))
@@ -99,8 +121,7 @@ def observe(
     described(named, outcome)
     named = [(name, torch.tensor(x, dtype=torch.float32) if isinstance(x, float) else x) for name, x in named]
     outcome.values += [(name, copied(x)) for name, x in named if isinstance(x, torch.Tensor)]
-    if program.around != "torch.inference_mode()":
-        backward([x for _, x in named], made.leaves, outcome)
+    return [x for _, x in named] if made.leaves else []
 
 
 def copied(x: torch.Tensor) -> torch.Tensor:
@@ -132,9 +153,10 @@ def described(named: list[tuple[str, Any]], outcome: Outcome) -> None:
             outcome.facts.append((f"{name} is a view of", objects.get(id(base), "") if base is not None else ""))
 
 
-def backward(tensors: list[Any], leaves: list[torch.Tensor], outcome: Outcome) -> None:
+def backward(learned: list[list[Any]], outcomes: list[Outcome]) -> None:
+    """One for all programs."""
     outputs, grads = [], []
-    for n, x in enumerate(tensors):
+    for n, x in (pair for tensors in learned for pair in enumerate(tensors)):
         if isinstance(x, torch.Tensor) and x.requires_grad and (x.is_floating_point() or x.is_complex()):
             if x.grad_fn is None:
                 continue
@@ -142,14 +164,18 @@ def backward(tensors: list[Any], leaves: list[torch.Tensor], outcome: Outcome) -
             dtype = torch.complex64 if x.is_complex() else None
             random = torch.randn(x.shape, generator=torch.Generator().manual_seed(n), dtype=dtype, device="cpu")
             grads.append(random.to(x.device, x.dtype))
-    if not outputs or not leaves:
+    if not outputs:
         return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.autograd.backward(outputs, grads)
     except Exception as error:
-        outcome.facts.append(("exception in backward", Raised(type(error).__name__, str(error)[:300])))
+        tell(outcomes, "exception in backward", error)
+
+
+def gradients(leaves: list[torch.Tensor], outcome: Outcome) -> None:
+    if any(isinstance(fact, Raised) for _, fact in outcome.facts):
         return
     for n, leaf in enumerate(leaves):
         outcome.facts.append((f"gradient {n}", leaf.grad is None or (leaf.grad.dtype, leaf.grad.shape)))
@@ -174,11 +200,43 @@ def difference(program: Program, compiler: Callable[[Function], Function]) -> st
             return ""
         if any(isinstance(fact, Raised) and fact.text.startswith(REFUSED) for _, fact in got.facts):
             return ""
-        text = want.same_facts(got)
-        for (name, a), (_, b) in zip(want.values, got.values, strict=False):
-            text = text or values_differ(program, call, name, a, b)
-        if text and not undefined(lambda: run(program, eager, call)):  # noqa: B023
-            return f"call {call}: {text}"
+        if text := call_differs(program, call, want, got):
+            return text
+    return ""
+
+
+def call_differs(program: Program, call: int, want: Outcome, got: Outcome) -> str:
+    text = want.same_facts(got)
+    for (name, a), (_, b) in zip(want.values, got.values, strict=False):
+        text = text or values_differ(program, call, name, a, b)
+    if text and not undefined(lambda: run(program, function_of(program.source()), call)):
+        return f"call {call}: {text}"
+    return ""
+
+
+def eager_outcomes(program: Program) -> list[Outcome]:
+    """Of each call."""
+    function = function_of(program.source())
+    return [run(program, function, call) for call in range(2 * len(program.sizes))]
+
+
+def together(programs: Sequence[Program]) -> str:
+    """The text of `f` that takes the inputs of each program as a list and gives the outputs of each."""
+    texts = [program.source().replace("def f(", f"def f{n}(", 1) for n, program in enumerate(programs)]
+    calls = "".join(f"f{n}(*x{n}), " for n in range(len(programs)))
+    return "\n".join([*texts, f"def f({', '.join(f'x{n}' for n in range(len(programs)))}):", f"    return {calls}"])
+
+
+def batch_difference(
+    programs: Sequence[Program], wanted: Sequence[Sequence[Outcome]], compiler: Callable[[Function], Function]
+) -> str:
+    """What differs from eager in a function of them all. wanted: of each program, what eager does in each call."""
+    compiled = compiler(function_of(together(programs)))
+    for call in range(2 * len(programs[0].sizes)):
+        outcomes = run_together(programs, compiled, call)
+        for program, want, got in zip(programs, wanted, outcomes, strict=True):
+            if text := call_differs(program, call, want[call], got):
+                return f"seed {program.seed}, {text}"
     return ""
 
 
