@@ -27,8 +27,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from dynamo.base.config import config
 from tests.processes import USUAL
 
@@ -49,7 +47,8 @@ def each_alone(programs: Sequence[T], options: Options) -> Iterable[Sequence[T]]
 
 @dataclass(frozen=True)
 class Fuzzer(Generic[T]):
-    """generate: the program of a seed, None where it is not to be run. check: how it differs, "" where it does not.
+    """generate: the program of a seed, None where it is not to be run. check: how it differs with a backend, "" where
+    it does not; an error is a difference, too.
 
     kind: what of such a text stays the same while a program shrinks. groups, check_group: the programs that are
     checked together, and how a group differs, None where it has to be checked in two halves.
@@ -58,7 +57,7 @@ class Fuzzer(Generic[T]):
     about: str | None
     backend: str
     generate: Callable[[int, Options], T | None]
-    check: Callable[[T, Options], str]
+    check: Callable[[T, str], str]
     smaller: Callable[[T], Iterable[T]]
     text: Callable[[T], str] = str
     kind: Callable[[str], object] = bool
@@ -81,22 +80,22 @@ class Fuzzer(Generic[T]):
         self.add(parser)
         return parser
 
-    def checked(self, program: T, options: Options) -> str:
-        return told(lambda: self.check(program, options))
+    def checked(self, program: T, backend: str) -> str:
+        return told(lambda: self.check(program, backend)) or ""
 
     def report(self, seed: int, program: T, options: Options, end: float = float("inf")) -> str:
         """A difference, shrunk until that time; "" where the program, alone, has none."""
-        text = self.checked(program, options)
+        text = self.checked(program, options.backend)
         if not text:
             return ""
         end, small = min(end, time.monotonic() + options.shrink), program
         while time.monotonic() < end:
-            same = (p for p in self.smaller(small) if self.kind(self.checked(p, options)) == self.kind(text))
+            same = (p for p in self.smaller(small) if self.kind(self.checked(p, options.backend)) == self.kind(text))
             found = next(same, None)
             if found is None:
                 break
             small = found
-        return f"=== seed {seed}: {text}\n{self.text(small)}\n{self.checked(small, options)}\n"
+        return f"=== seed {seed}: {text}\n{self.text(small)}\n{self.checked(small, options.backend)}\n"
 
     def main(self) -> int:
         options = self.parser().parse_args()
@@ -112,17 +111,14 @@ class Fuzzer(Generic[T]):
         return Run(self, options).finish()
 
 
-def told(difference: Callable[[], T]) -> T | str:
+def told(difference: Callable[[], str | None]) -> str | None:
     """What a comparison of eager and compiled tells; an error of it is a difference, too."""
-    signal.alarm(LONG)
     with config.patch(suppress_errors=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return difference()
         except Exception:
             return "internal error\n" + traceback.format_exc(limit=-4)
-        finally:
-            signal.alarm(0)
 
 
 @dataclass
@@ -156,6 +152,7 @@ class Child(Generic[T]):
             gc.freeze()
         seeds = list(group)
         self.tell(Found("begun", seeds))
+        signal.alarm(LONG + int(self.options.shrink) * len(seeds))
         if len(group) == 1 or self.fuzzer.check_group is None:
             reports = [self.fuzzer.report(seed, program, self.options, self.end) for seed, program in group.items()]
             for seed, text in zip(seeds, reports, strict=True):

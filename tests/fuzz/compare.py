@@ -145,17 +145,17 @@ def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[
     return Outcome(views)
 
 
-def differs(program: Program, compile_function: Callable[[Any], Any], graph_break: Callable[[], None], calls: int = 4) -> str | None:
-    """None where eager and compiled agree; otherwise a text with the first difference."""
+def differs(program: Program, compile_function: Callable[[Any], Any], graph_break: Callable[[], None], calls: int = 4) -> str:
+    """"" where eager and compiled agree; otherwise a text with the first difference."""
     source = program.source()
     try:
         compile(source, "<fuzz>", "exec")
     except SyntaxError:
-        return None
+        return ""
     want = observe(program, lambda f: f, lambda: None, calls)
     got = observe(program, compile_function, graph_break, calls)
     if want == got:
-        return None
+        return ""
     for call, (a, b) in enumerate(zip(want.view, got.view)):
         if a != b:
             return f"call {call}:\n  eager    {first_difference(a, b)[0]}\n  compiled {first_difference(a, b)[1]}"
@@ -173,15 +173,3 @@ def first_difference(a: Any, b: Any) -> tuple[Any, Any]:
             if a[key] != b[key]:
                 return first_difference(a[key], b[key])
     return a, b
-
-
-def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """Drops statements as long as the program still fails."""
-    again = True
-    while again:
-        again = False
-        for smaller in program.smaller():
-            if fails(smaller):
-                program, again = smaller, True
-                break
-    return program

@@ -9,14 +9,16 @@ from __future__ import annotations
 import sys
 
 import dynamo
-from tests.common import fuzz_for_seconds, told_of_check
 from tests.fuzz_arguments.history import History, difference, generate, smaller
+from tests.fuzzing import Fuzzer
 
 
-def check(history: History, backend: str) -> str:
-    return told_of_check(lambda: difference(
-        history, lambda f: dynamo.compile(f, backend=backend, dynamic=history.dynamic)))
+def differs(history: History, backend: str) -> str:
+    return difference(history, lambda f: dynamo.compile(f, backend=backend, dynamic=history.dynamic))
 
+
+FUZZER = Fuzzer(__doc__, "inductor", lambda seed, options: generate(seed), differs, smaller)
+check = FUZZER.checked
 
 if __name__ == "__main__":
-    sys.exit(fuzz_for_seconds(__doc__, "inductor", lambda seed, backend: generate(seed), check, smaller))
+    sys.exit(FUZZER.main())

@@ -9,15 +9,21 @@ from __future__ import annotations
 import sys
 
 import dynamo
-from tests.common import fuzz_for_seconds, told_of_check
 from tests.fuzz_identity.compare import difference, generate
 from tests.fuzz_identity.program import Program, smaller
+from tests.fuzzing import Fuzzer, Options
 
 
-def check(program: Program, backend: str) -> str:
-    exact = backend == "eager"
-    return told_of_check(lambda: difference(program, lambda f: dynamo.compile(f, backend=backend), exact=exact))
+def differs(program: Program, backend: str) -> str:
+    return difference(program, lambda f: dynamo.compile(f, backend=backend), exact=backend == "eager")
 
+
+def generated(seed: int, options: Options) -> Program:
+    return generate(seed, options.backend == "eager")
+
+
+FUZZER = Fuzzer(__doc__, "eager", generated, differs, smaller)
+check = FUZZER.checked
 
 if __name__ == "__main__":
-    sys.exit(fuzz_for_seconds(__doc__, "eager", lambda seed, backend: generate(seed, backend == "eager"), check, smaller))
+    sys.exit(FUZZER.main())

@@ -114,19 +114,19 @@ def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[
     return views
 
 
-def differs(program: Program, backend: str, calls: int = 5) -> str | None:
-    """None where both agree; otherwise a text with the first difference."""
+def differs(program: Program, backend: str, calls: int = 5) -> str:
+    """"" where both agree; otherwise a text with the first difference."""
     try:
         compile(program.source(), "<program>", "exec")
     except SyntaxError:
-        return None
+        return ""
     dynamo.reset()
     want = observe(program, lambda f: f, lambda: None, calls)
     got = observe(program, lambda f: dynamo.compile(f, backend=backend), dynamo.graph_break, calls)
     if want == got or want != observe(program, lambda f: f, lambda: None, calls):
-        return None  # equal, or plain Python does not agree with itself
+        return ""  # equal, or plain Python does not agree with itself
     for call, (a, b) in enumerate(zip(want, got)):
         if a != b:
             left, right = first_difference(a, b)
             return f"call {call}:\n  plain    {str(left)[:600]}\n  compiled {str(right)[:600]}"
-    return None
+    return ""

@@ -11,7 +11,6 @@ import argparse
 import functools
 import re
 import sys
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from unittest import mock
@@ -20,7 +19,6 @@ import torch
 
 import dynamo
 from dynamo.base import counters
-from dynamo.base.config import config
 from inductor.runtime import toolchain
 from tests.fuzz_tensors.compare import Outcome, Raised, batch_difference, difference, eager_outcomes
 from tests.fuzz_tensors.generate import TABLES, generate
@@ -54,11 +52,9 @@ def raises(outcome: Outcome) -> bool:
     return any(isinstance(fact, Raised) for _, fact in outcome.facts)
 
 
-def check(program: Program, backend: str = "inductor") -> str:
+def differs(program: Program, backend: str) -> str:
     dynamo.reset()
-    with config.patch(suppress_errors=False), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return difference(program, lambda f: dynamo.compile(f, backend=backend, dynamic=program.dynamic))
+    return difference(program, lambda f: dynamo.compile(f, backend=backend, dynamic=program.dynamic))
 
 
 def drawn(seed: int, options: Options) -> Program | None:
@@ -128,9 +124,10 @@ class Tensors(Fuzzer[Program]):
 
 
 FUZZER = Tensors(
-    __doc__, "inductor", drawn, lambda program, options: check(program, options.backend), smaller, kind=kind, add=add,
+    __doc__, "inductor", drawn, differs, smaller, kind=kind, add=add,
     groups=groups, check_group=check_together,
 )  # fmt: skip
+check = FUZZER.checked
 
 if __name__ == "__main__":
     sys.exit(FUZZER.main())
