@@ -20,6 +20,7 @@ import torch
 from dynamo.aot.api import compile_forward, compile_inference, compile_training
 from dynamo.aot.boxed import run_as_it_is
 from dynamo.aot.budget import within
+from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
 from dynamo.aot.program import is_of_program
 from dynamo.aot.records import BackwardFails, NeedsGradients, Unsupported
 from dynamo.backends.registry import at_reset
@@ -91,6 +92,9 @@ def compile_fx(
     """
     settings = settings_now(mode, options)
     example_inputs = real_examples(example_inputs)
+    if has_wrapped_ends(gm, example_inputs):
+        return compile_flat(
+            gm, example_inputs, functools.partial(compile_fx, mode=mode, options=options))
     gm = served(gm, example_inputs, settings)
     ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,11 +25,12 @@ from torch import fx
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
+from dynamo.aot.functional_tensors import FunctionalMode, inner_of, wrap
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AtenGraph, Mutation, SymbolTable, Unsupported
+from dynamo.aot.records import AtenGraph, Mutation, SymbolTable, Unsupported, WrapperMet
 from dynamo.aot.reference import (
     Reference,
     ReferenceWorld,
@@ -109,7 +110,7 @@ def refusals(symbolic: bool = False) -> Iterator[None]:
     """Signals of the stages below become Unsupported; all errors where sizes are symbolic."""
     try:
         yield
-    except Unsupported:
+    except (Unsupported, WrapperMet):
         raise
     except Signal as signal:
         raise Unsupported(f"{type(signal).__name__}: {signal}") from signal
@@ -123,8 +124,8 @@ class _NonLeaf(torch.autograd.Function):
     """Gives the functional tensor of an input a history: only then may a program write into it."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor, inside: Fake) -> Any:
-        return torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
+    def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> Any:
+        return make()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -149,19 +150,24 @@ class Session:
         self.leaves: dict[int, torch.Tensor] = {}
         self.histories: dict[int, Any] = {}
         self._leaves: dict[int, torch.Tensor] = {}
+        self._above = world.meets_wrappers  # which need functional tensors of a class in Python
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """What runs inside is functionalized and recorded."""
         autocast_cached = torch.is_autocast_cache_enabled()
-        with self.recorder, cheap_checks(), launches_recorded():
-            torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+        functional = FunctionalMode() if self._above else _functionalized()
+        with self.recorder, cheap_checks(), launches_recorded(), functional:
             try:
                 yield
             finally:
-                torch._disable_functionalization()  # type: ignore[attr-defined]
                 if autocast_cached:
                     torch.clear_autocast_cache()
+
+    def wrap(self, inside: Fake) -> torch.Tensor:
+        """A tensor of the recorded program whose value is a fake."""
+        functional: torch.Tensor = torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
+        return wrap(functional) if self._above else functional
 
     def run(self) -> list[Any]:
         """Records the program; its flat outputs (functional tensors and plain values)."""
@@ -190,22 +196,27 @@ class Session:
         inside = self.world.make(facts_of(value))
         self.recorder.placeholder(name, inside)
         self.insides[index] = inside
-        wrapper = torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
+        wrapper = self.wrap(inside)
+        self.recorder.watch(inner_of(wrapper), inside)
         if self.reference.grads[index]:
             self.leaves[index] = wrapper.requires_grad_()
             if not value.is_leaf:
                 with torch.enable_grad():
-                    wrapper = _NonLeaf.apply(wrapper, inside)
+                    wrapper = _NonLeaf.apply(wrapper, lambda: self._non_leaf(inside))
                 self.histories[index] = wrapper.grad_fn
-        self.recorder.watch(wrapper, inside)
         return wrapper
+
+    def _non_leaf(self, inside: Fake) -> torch.Tensor:
+        made = self.wrap(inside)
+        self.recorder.watch(inner_of(made), inside)
+        return made
 
     def _wrap_leaf(self, tensor: torch.Tensor) -> torch.Tensor:
         known = self._leaves.get(id(tensor))
         if known is None:
             inside = self.world.make(self.world.cache.facts_of(tensor, tensor.device))
             self.recorder.alias(inside, self.recorder.constant(tensor))
-            known = torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
+            known = self.wrap(inside)
             if tensor.requires_grad:
                 known.requires_grad_()
             self._leaves[id(tensor)] = known
@@ -213,8 +224,9 @@ class Session:
 
     def value(self, wrapper: torch.Tensor) -> Fake:
         """The present value of a functional tensor."""
-        torch._sync(wrapper)  # type: ignore[attr-defined]
-        inside: Any = torch._from_functional_tensor(wrapper)  # type: ignore[attr-defined]
+        functional = inner_of(wrapper)
+        torch._sync(functional)  # type: ignore[attr-defined]
+        inside: Any = torch._from_functional_tensor(functional)  # type: ignore[attr-defined]
         return inside  # type: ignore[no-any-return]
 
     def gets_history(self, index: int) -> bool:
@@ -233,6 +245,16 @@ class Session:
                         raise Unsupported("a mutated input shares a storage with another input")
                     found.append((index, value))
         return found
+
+
+@contextlib.contextmanager
+def _functionalized() -> Iterator[None]:
+    """C++ functionalization, for factories too."""
+    torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()  # type: ignore[attr-defined]
 
 
 class _Checker(Observer):

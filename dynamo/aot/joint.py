@@ -30,6 +30,7 @@ from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.graphs import acts_late, make_module, remove_dead_code
 from dynamo.aot.records import LATE, BackwardFails, Mutation, Unsupported
 from dynamo.aot.reference import Reference, ReferenceWorld
+from dynamo.base.subclasses import is_wrapper
 from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
@@ -147,7 +148,7 @@ def _differentiate(
         tangent = Tangent(index, facts.dtype, order, form)
         recorder.placeholder(tangent_name(index), fake)
         tangents.append(tangent)
-        grads.append(torch._to_functional_tensor(fake))  # type: ignore[attr-defined]
+        grads.append(session.wrap(fake))
     wanted = list(session.leaves)
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
@@ -199,6 +200,8 @@ def dense_stride(size: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ..
 
 def _gradient(session: Session, grad: torch.Tensor, seen: set[fx.Node]) -> fx.Node:
     """A gradient's node; a copy where its storage is an input's or another gradient's."""
+    if is_wrapper(grad):
+        raise Unsupported(f"a plain input gets a gradient of class {type(grad).__qualname__}")
     recorder = session.recorder
     node = recorder.node_of(session.value(grad))
     root = node

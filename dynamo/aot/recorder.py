@@ -18,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
-from dynamo.aot.records import AGAIN, FAILS, Unsupported
+from dynamo.aot.records import AGAIN, FAILS, Unsupported, WrapperMet
+from dynamo.base import traced_collectives
 from dynamo.base.again import is_again
+from dynamo.base.subclasses import is_elsewhere, is_foreign
 from dynamo.shapes.fake import Fake
 from dynamo.shapes.noticed import may_fail
 
@@ -59,9 +61,21 @@ class Recorder(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    def __enter__(self) -> Any:
+        traced_collectives.enter()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        traced_collectives.leave()
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if is_foreign(types):
+            raise WrapperMet
+        if self.world.meets_wrappers and is_elsewhere():
+            return func(*args, **(kwargs or {}))
         with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE):
             special = RECORD_RULES.get(func)
             if special is not None:

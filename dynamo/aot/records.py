@@ -66,6 +66,10 @@ class Unsupported(Signal):
         self.reason = reason
 
 
+class WrapperMet(Signal):
+    """A wrapper subclass is used where none was expected: to be recorded again, for such."""
+
+
 class BackwardFails(Unsupported):
     """The backward of an operation can't be recorded: its own, in Python, may look at values."""
 

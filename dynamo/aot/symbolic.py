@@ -35,6 +35,7 @@ from dynamo.aot.records import Place, SymbolTable, Unsupported
 from dynamo.aot.reference import BERNOULLI, check_write, note_view
 from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
+from dynamo.base.subclasses import is_foreign
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.symbolic import SymbolicWorld, quiet
 
@@ -88,6 +89,9 @@ class _Watcher(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if is_foreign(types):
+            self.world.meets_wrappers = True
+            return NotImplemented
         self.world.watch(func, args, kwargs or {})
         result = self.world.dispatch(func, args, kwargs or {})
         with _outside_recording():
@@ -108,6 +112,7 @@ class SymbolicReferenceWorld:
     """
 
     is_symbolic = True
+    meets_wrappers = False
 
     def __init__(
         self, gm: fx.GraphModule, examples: Sequence[Any], python_calls: frozenset[Any]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from torch import fx
 
 from dynamo.aot.capture import refusals
+from dynamo.aot.records import WrapperMet
 from dynamo.aot.reference import ReferenceWorld
 
 T = TypeVar("T")
@@ -27,7 +28,19 @@ def capture_in_world(
     views; the capture is repeated with Python's versions of those that fail.
     Errors: Unsupported.
     """
+    try:
+        return _capture_in_world(capture, gm, examples, symbolic, False)
+    except WrapperMet:
+        return _capture_in_world(capture, gm, examples, symbolic, True)
+
+
+def _capture_in_world(
+    capture: Callable[[Any], T], gm: fx.GraphModule, examples: list[Any], symbolic: bool,
+    wrappers: bool,
+) -> tuple[T, Any]:
+    """wrappers: the program uses wrapper subclasses, if only in its backward."""
     world: Any = ReferenceWorld()
+    world.meets_wrappers = wrappers
     if not symbolic:
         return capture(world), world
     module = importlib.import_module("dynamo.aot.symbolic")
@@ -36,6 +49,7 @@ def capture_in_world(
         try:
             with refusals(symbolic):
                 world = module.SymbolicReferenceWorld(gm, examples, python_calls)
+                world.meets_wrappers = wrappers
             return capture(world), world
         except module.NeedsPython as call:
             python_calls |= {call.target}

@@ -45,6 +45,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
     s.StateSource: ("STATE", lambda x: state_of, lambda x: 0),
     s.ThreadDictSource: ("STATE", lambda x: thread_dict, lambda x: 0),
+    s.EqualSource: ("STATE", lambda x: x.said, lambda x: 0),
     s.TableSource: ("STATE", lambda x: s.table_values, lambda x: 0),
     s.CallSource: ("CALL", lambda x: None, lambda x: 0),
     s.UpcomingSource: ("STATE", lambda x: partial(upcoming, index=x.index), lambda x: 0),

@@ -473,6 +473,61 @@ class TableSource(Source):
         return table_values(self.base.fetch(scope))
 
 
+class SameAs:
+    """Whether a value equals one that was seen, class and all; asked of others."""
+
+    def __init__(self, seen: Any) -> None:
+        self.seen = seen
+
+    def __call__(self, value: Any) -> bool:
+        return equal_values(value, self.seen)
+
+
+class Flattened(SameAs):
+    """Whether a wrapper tensor's `__tensor_flatten__` says what it has said of one."""
+
+    def __call__(self, value: Any) -> bool:
+        return equal_values(flattened(value), self.seen)
+
+
+def flattened(value: Any) -> tuple[tuple[str, ...], Any, list[Any]]:
+    """Names of the inner tensors, the context, and what stands among them and is no tensor."""
+    names, context = value.__tensor_flatten__()
+    inner = [getattr(value, name) for name in names]
+    others = [part for part in inner if not isinstance(part, torch.Tensor)]
+    return tuple(names), context, others
+
+
+def equal_values(mine: Any, theirs: Any) -> bool:
+    """Equal and of one class, item by item in what holds others."""
+    if mine is theirs:
+        return True
+    if type(mine) is not type(theirs):
+        return False
+    if type(mine) in (list, tuple):
+        return len(mine) == len(theirs) and all(map(equal_values, mine, theirs))
+    if type(mine) is dict:
+        return mine.keys() == theirs.keys() and all(
+            equal_values(value, theirs[key]) for key, value in mine.items())
+    return bool(mine == theirs)
+
+
+@hashed_once
+@dataclass(frozen=True, slots=True)
+class EqualSource(Source):
+    """Whether `base` is what it was, by a function of Python's."""
+
+    base: Source
+    said: SameAs
+
+    def text(self) -> str:
+        asked = ".__tensor_flatten__()" if isinstance(self.said, Flattened) else ""
+        return f"<{self.base.text()}{asked} as before>"
+
+    def fetch(self, scope: Scope) -> Any:
+        return self.said(self.base.fetch(scope))
+
+
 LARGEST_TABLE = 64  # numbers
 WIDEST_TABLE = 4  # numbers in a row
 

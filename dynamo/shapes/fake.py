@@ -30,7 +30,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.base import traced_collectives
 from dynamo.base.errors import Signal
+from dynamo.base.subclasses import is_elsewhere, is_foreign
 from dynamo.base.written_operators import gives_nothing
 from dynamo.shapes import by_device, meta_kernels, reference_kernels
 from dynamo.shapes.constants import Constants
@@ -106,9 +108,22 @@ class _WorldMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    def __enter__(self) -> Any:
+        traced_collectives.enter()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        traced_collectives.leave()
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if is_foreign(types):
+            self.world.meets_wrappers = True
+            return NotImplemented
+        if self.world.meets_wrappers and is_elsewhere():
+            return func(*args, **(kwargs or {}))
         return self.world.dispatch(func, args, kwargs or {})
 
 
@@ -148,6 +163,7 @@ class FakeWorld:
     """
 
     is_symbolic = False
+    meets_wrappers = False  # an operation on a wrapper subclass has run
 
     def __init__(self, cache: OpCache | None = None) -> None:
         self.cache = cache if cache is not None else OpCache()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Signal
+from dynamo.base.subclasses import PLAIN, is_foreign
 from dynamo.shapes.facts import Facts
 
 
@@ -93,6 +94,8 @@ class Fake(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if is_foreign(types):
+            return NotImplemented
         for arg in (*args, *(kwargs or {}).values()):
             for item in arg if isinstance(arg, (list, tuple)) else (arg,):
                 if type(item) is Fake:
@@ -126,6 +129,7 @@ class Fake(torch.Tensor):
         return id(self.token)
 
 
+PLAIN.add(Fake)
 Fake.__name__ = "Tensor"  # errors that operations raise name their arguments' classes
 
 

@@ -63,6 +63,8 @@ class Var:
     methods_by_name = False
     # True for `TensorVar`, which this package does not know.
     is_tensor = False
+    # True for a constant that a graph can't write down: a mesh of devices, say.
+    is_value = False
     # True where only the run knows which object it is: asked first by `a is b`.
     hides_identity = False
 

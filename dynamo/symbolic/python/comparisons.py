@@ -165,6 +165,8 @@ def comparison(name: str) -> Callable[..., Var]:
     def handle(tx: Frame, a: Var, b: Var) -> Var:
         a.python_type()
         given = (a, b)
+        if a.is_value or b.is_value:
+            return of_values(tx, real, a, b)
         check_scalars(a, b, SYMBOLS[name])
         if name in ("eq", "ne") and (is_scalar(a) or is_scalar(b)) and (
             a.is_tensor or b.is_tensor
@@ -197,6 +199,13 @@ def comparison(name: str) -> Callable[..., Var]:
         raise unknown_comparison(name, a, b)
 
     return handle
+
+
+def of_values(tx: Frame, real: Callable[[Any, Any], Any], a: Var, b: Var) -> Var:
+    """A comparison with a constant that no graph can hold; what is no constant is not equal."""
+    given = [var.value if var.is_value else var.as_constant() if var.is_constant() else var  # type: ignore[attr-defined]
+             for var in (a, b)]
+    return ConstVar(bool(tx.trace.run_real(lambda: real(*given))))
 
 
 def unknown_comparison(name: str, a: Var, b: Var) -> Break:

@@ -53,7 +53,11 @@ CONTENT_TYPES: dict[type, Callable[[], Var]] = {
 
 
 class Construction:
-    """`cls(...)` over Vars, for one trace."""
+    """`cls(...)` over Vars, for one trace. make_tensor: of `tensors.wrappers`;
+    make_constant: of `tensors.meshes`."""
+
+    make_tensor: typing.ClassVar[Callable[..., Var | None]]
+    make_constant: typing.ClassVar[Callable[..., Var | None]]
 
     def __init__(self, trace: Evaluation) -> None:
         self.trace = trace
@@ -90,7 +94,13 @@ class Construction:
         if cls is torch.Tensor:
             raise Break("call_of_unknown_function", "torch.Tensor")
         if issubclass(cls, torch.Tensor):
-            raise Break("tensor_subclass", f"{cls.__qualname__}()")
+            tensor = self.make_tensor(tx, cls, args, kwargs)
+            if tensor is None:
+                raise Break("tensor_subclass", f"{cls.__qualname__}()")
+            return tensor
+        constant = self.make_constant(tx, cls, args, kwargs)
+        if constant is not None:
+            return constant
         if issubclass(cls, torch.jit.ScriptModule | LazyModuleMixin):
             raise Break("module_structure_change", f"{cls.__qualname__}()")
         new = self.trace.attributes.find_special(cls, "__new__")

@@ -7,9 +7,9 @@ from dynamo.base.loading import load_all
 
 # In the order in which their rows are asked; a `first_rule` is asked before all rows before it.
 load_all(__name__, """
-    modes contexts tensor modules torch_functions repeating compiled handles transforms
+    modes contexts tensor wrappers modules torch_functions repeating compiled handles transforms
     autograd_functions checkpointing hooks gradients inference picking averaging breaking
-    comptime conditional copying devices distributions flex foreach loops methods number_tensors
+    collectives meshes comptime conditional copying devices distributions flex foreach loops methods number_tensors
     optimizer_steps fused_steps optimizers overriding parameters placing process_groups
     random_state attributes trees triton_kernels typed_tensors unknown_numbers conversions operators
 """)

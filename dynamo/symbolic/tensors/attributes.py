@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.subclasses import is_wrapper_class
 from dynamo.guards.sources import AttrSource
 from dynamo.symbolic.core import table
 from dynamo.symbolic.core.constant import ConstVar
@@ -52,6 +53,10 @@ METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
     """`tensor.name`."""
     trace = tx.trace
+    if is_wrapper_class(var.cls):
+        own = var.wrapper_attribute(tx, var, name)
+        if own is not None:
+            return own  # type: ignore[no-any-return]
     if name in HISTORY:
         tensor_state(trace).guard_history(var)
         if name == "grad_fn" and var.fake.grad_fn is not None:

@@ -32,6 +32,7 @@ from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.lists import NamedTupleVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.tensors import own_functions, torch_functions, transforms
+from dynamo.symbolic.tensors.constant_objects import without_objects
 from dynamo.symbolic.tensors.own_functions import Look
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -112,12 +113,12 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
 
 def put_in_graph(tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool) -> Var:
     """The call as one node, which runs the code of the program."""
-    target = apply_in_graph(cls)
+    target, rest, _ = without_objects(tx, apply_in_graph(cls), list(args), {})
     try:
         if transformed:
-            return transforms.on_tensors(tx, target, args, {})
+            return transforms.on_tensors(tx, target, tuple(rest), {})
         with launches_recorded():
-            return torch_functions.call_in_graph(tx, target, list(args), {})
+            return torch_functions.call_in_graph(tx, target, rest, {})
     except ObservedException as error:
         raise Break("call_of_unknown_function", f"apply of {cls.__name__} raises") from error
 

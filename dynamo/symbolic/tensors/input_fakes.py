@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break, RestartTrace
+from dynamo.base.subclasses import is_wrapper
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import TableSource, table_values
@@ -31,6 +32,8 @@ def make_fake(trace: Evaluation, var: TensorVar) -> Any:
         raise Break("tensor_not_modelled", str(error)) from error
     if grad is not None and (grad.dtype, grad.shape) != (real.dtype, real.shape):
         raise Break("tensor_not_modelled", f"the gradient of {var!r} is of another kind")
+    if is_wrapper(real):
+        return var.wrapper_fake(trace, var)
     dims = dynamic_dims(symbols, real, source)
     if dims and not trace.world.is_symbolic:
         symbols.context.symbolic = True

@@ -13,6 +13,7 @@ from torch import fx
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from dynamo.base.errors import Break
+from dynamo.base.subclasses import is_wrapper_class
 from dynamo.guards.sources import Source
 from dynamo.shapes.fake import NoFakeKernel
 from dynamo.symbolic.core.constant import ConstVar
@@ -39,11 +40,15 @@ class TensorVar(Var):
     """A tensor of the program.
 
     real: the existing tensor while it is unread; then node and fake are made on demand.
-    cls: torch.Tensor or torch.nn.Parameter. grad: what the program has stored as its gradient.
+    cls: torch.Tensor, torch.nn.Parameter or a wrapper subclass. grad: what the program has stored
+    as its gradient. parts: inner tensors of a wrapper, those that the program has read.
     """
 
     is_tensor = True
     rules: ClassVar[TensorRules]  # those of `attributes`, which needs this class
+    wrapper_attribute: ClassVar[Any]  # these are of `wrappers`
+    wrapper_fake: ClassVar[Any]
+    wrapper_node: ClassVar[Any]
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class TensorVar(Var):
         self._trace = trace
         self.cls = cls
         self.grad: Var | None = None
+        self.parts: dict[str, TensorVar] = {}
 
     # -- facts ------------------------------------------------------------------------------
 
@@ -82,10 +88,13 @@ class TensorVar(Var):
     @property
     def node(self) -> fx.Node:
         """The graph node; the first use of a tensor from outside makes a graph input."""
-        if self._node is None:
+        if self._node is None or self._node._erased:
             if self._trace is None or self.source is None:
                 raise Break("not_a_graph_argument", f"{self!r} of a transform")
-            self._node = self._trace.graph.placeholder(self.source, self.fake)
+            if is_wrapper_class(self.cls):
+                self._node = self.wrapper_node(self._trace, self)
+            else:
+                self._node = self._trace.graph.placeholder(self.source, self.fake)
             tensor_state(self._trace).add_input(self)
         return self._node
 
@@ -196,7 +205,7 @@ def wrap_tensor(trace: Evaluation, value: Any, source: Source | None) -> Var:
 
 @wraps_if(10, lambda value: issubclass(type(value), torch.Tensor))
 def wrap_tensor_subclass(trace: Evaluation, value: Any, source: Source | None) -> Var:
-    """Subclasses of Tensor are not modelled."""
+    """Subclasses of Tensor are not modelled but for traceable wrappers (`wrappers.py`)."""
     raise Break("tensor_subclass", type(value).__qualname__)
 
 

@@ -19,6 +19,7 @@ from torch.utils._device import _device_constructors
 from dynamo.base.cuts import ASSERTIONS
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
+from dynamo.base.subclasses import is_wrapper
 from dynamo.shapes.facts import contiguous_stride
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
 from dynamo.shapes.trials import Trial
@@ -486,8 +487,7 @@ def wrap_result(
             if var.fake is value:
                 return var
         tx.trace.symbols.unknowns.bind_sizes(node, value)
-        cls = torch.nn.Parameter if getattr(value, "_is_param", False) else torch.Tensor
-        return TensorVar(node, value, cls=cls)
+        return TensorVar(node, value, cls=class_of(value))
     if value is None or type(value) in PLAIN_RESULTS:
         return tx.trace.constant(value)
     if type(value) is dict and all(type(key) is str for key in value):
@@ -499,6 +499,13 @@ def wrap_result(
             items.append(_part_of(tx, node, index, item, tensors))
         return sequence_of(value, items)
     raise Break("graph_result_unknown", type(value).__qualname__)
+
+
+def class_of(fake: torch.Tensor) -> type[torch.Tensor]:
+    """The class that the program sees of a tensor of the graph."""
+    if is_wrapper(fake):
+        return type(fake)
+    return torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor
 
 
 def sequence_of(value: Any, items: list[Var]) -> Var:

@@ -1,0 +1,381 @@
+"""Programs whose inputs or outputs are wrapper subclasses, as programs of plain tensors.
+
+In: a captured module and its example inputs. Out: a module that takes the inner tensors of wrappers
+in their place and gives the inner tensors of wrappers that it returns, and the callable around it.
+The stages behind see plain tensors at both ends; inside, the wrappers' own dispatch runs.
+
+Gradients. An inner tensor is below autograd, the wrapper is what requires grad; and the gradient of
+a wrapper may be of any class. So a plain program has a *carrier* for each plain tensor that a
+gradient is made of: an input that nobody reads, whose gradient it is; an output that nobody reads,
+whose gradient comes in. The class of a wrapper's gradient is known when backward has run: the first
+guess is a gradient like the wrapper itself, and `OtherGradient` tells the right one.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from dynamo.aot.records import Unsupported
+from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
+
+Compiled = Callable[..., Any]
+VALUE = "example_value"
+TRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a gradient is made of. recipe: None for a plain one. facts: of its plain tensors (size,
+    stride, dtype, device)."""
+
+    recipe: Recipe | None
+    facts: tuple[tuple[Any, ...], ...]
+
+    @staticmethod
+    def of(value: Any) -> Form:
+        recipe = recipe_of(value) if is_wrapper(value) else None
+        return Form(recipe, tuple([
+            (tuple(part.shape), tuple(part.stride()), part.dtype, part.device)
+            for part in plain_tensors(value, recipe)
+        ]))  # fmt: skip
+
+    def make(self, plain: Sequence[Any]) -> Any:
+        return plain[0] if self.recipe is None else compose(self.recipe, plain)
+
+    def carriers(self) -> list[torch.Tensor]:
+        """Tensors of these sizes, in the memory of one element."""
+        return [
+            torch.empty((), dtype=dtype, device=device).expand(size).requires_grad_()
+            for size, _, dtype, device in self.facts
+        ]
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether autograd can carry such tensors."""
+        return all(dtype.is_floating_point or dtype.is_complex for _, _, dtype, _ in self.facts)
+
+
+class OtherGradient(Exception):
+    """The gradient of the index-th input is not of the form that was guessed."""
+
+    def __init__(self, index: int, form: Form) -> None:
+        super().__init__(f"the gradient of input {index} is of another class")
+        self.index = index
+        self.form = form
+
+
+def plain_tensors(value: Any, recipe: Recipe | None) -> list[Any]:
+    """A value's plain tensors, of whatever class it is."""
+    return [value] if recipe is None else inner_tensors(value, recipe)
+
+
+# -- inside of the program ---------------------------------------------------------------------
+
+
+class _Enter(torch.autograd.Function):
+    """Makes a wrapper of an input's inner tensors; its gradient goes to the carriers."""
+
+    @staticmethod
+    def forward(ctx: Any, index: int, recipe: Recipe, form: Form, *given: Any) -> Any:
+        ctx.index, ctx.form, ctx.inner = index, form, recipe.count
+        return compose(recipe, given[:recipe.count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
+        found = Form.of(grad)
+        if found != ctx.form:
+            raise OtherGradient(ctx.index, found)
+        return (None,) * (3 + ctx.inner) + tuple(plain_tensors(grad, found.recipe))
+
+
+class _Leave(torch.autograd.Function):
+    """The inner tensors of an output, then its carriers."""
+
+    @staticmethod
+    def forward(ctx: Any, recipe: Recipe, form: Form, value: Any) -> Any:
+        ctx.form = form
+        inner = inner_tensors(value, recipe)
+        ctx.mark_non_differentiable(*inner)
+        ctx.set_materialize_grads(False)
+        return (*inner, *[
+            torch.empty_strided(size, stride, dtype=dtype, device=device)
+            for size, stride, dtype, device in form.facts
+        ])  # fmt: skip
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        carried = grads[-len(ctx.form.facts):]
+        if all(grad is None for grad in carried):
+            return None, None, None
+        return None, None, ctx.form.make(carried)
+
+
+def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _entering(index: int, recipe: Recipe, form: Form | None) -> Callable[..., Any]:
+    if form is None:
+        return _named("make_wrapper", lambda *inner: compose(recipe, inner))
+    return _named("enter_wrapper", lambda *given: _Enter.apply(index, recipe, form, *given))
+
+
+def _leaving(recipe: Recipe, form: Form | None) -> Callable[..., Any]:
+    if form is None:
+        return _named("inner_tensors", lambda value: tuple(inner_tensors(value, recipe)))
+    return _named("leave_wrapper", lambda value: _Leave.apply(recipe, form, value))
+
+
+# -- around the program ------------------------------------------------------------------------
+
+
+class _CarryIn(torch.autograd.Function):
+    """The carriers of an input that requires grad."""
+
+    @staticmethod
+    def forward(ctx: Any, form: Form, wrapper: Any) -> Any:
+        ctx.form = form
+        ctx.set_materialize_grads(False)
+        return tuple(carrier.detach() for carrier in form.carriers())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if any(grad is None for grad in grads):
+            return None, None
+        return None, ctx.form.make(grads)
+
+
+class _CarryOut(torch.autograd.Function):
+    """The wrapper of an output's inner tensors, whose gradient goes to its carriers."""
+
+    @staticmethod
+    def forward(ctx: Any, recipe: Recipe, form: Form, *given: Any) -> Any:
+        ctx.form, ctx.inner = form, recipe.count
+        ctx.set_materialize_grads(False)
+        return compose(recipe, given[:recipe.count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
+        nothing = (None,) * (2 + ctx.inner)
+        if grad is None:
+            return nothing + (None,) * len(ctx.form.facts)
+        return nothing + tuple(plain_tensors(as_form(grad, ctx.form), ctx.form.recipe))
+
+
+def as_form(grad: Any, form: Form) -> Any:
+    """A gradient of the form that the graph was made for, by the protocol that classes have for it.
+
+    Errors: RuntimeError where it can't be made one.
+    """
+    assert form.recipe is not None
+    if type(grad) is form.recipe.cls:
+        found = Form.of(grad).recipe
+        assert found is not None
+        if (found.names, found.context) == (form.recipe.names, form.recipe.context):
+            return grad
+        coerce = getattr(grad, "__coerce_same_metadata_as_tangent__", None)
+        made = None if coerce is None else coerce(form.recipe.context)
+    else:
+        coerce = getattr(grad, "__coerce_same_metadata_as_tangent__", None)
+        made = None if coerce is None else coerce(form.recipe.context, form.recipe.cls)
+    if made is None:
+        raise RuntimeError(
+            f"dynamo: the gradient of an output of class {form.recipe.cls.__qualname__} came in as "
+            f"a {type(grad).__qualname__} of another kind; compiled backward was made for the first"
+        )
+    return made
+
+
+@dataclass(slots=True)
+class _Input:
+    """An input of the program. recipe: of a wrapper. form: of its gradient, if it gets one."""
+
+    recipe: Recipe | None
+    form: Form | None
+
+    def plain(self, value: Any) -> list[Any]:
+        if self.recipe is None:
+            return [value]
+        inner = inner_tensors(value, self.recipe)
+        if self.form is None:
+            return inner
+        carriers: Any = _CarryIn.apply(self.form, value)
+        return [*inner, *carriers]
+
+
+@dataclass(slots=True)
+class _Output:
+    """An output of the program: a plain value, a wrapper, or a wrapper among the inputs."""
+
+    recipe: Recipe | None
+    form: Form | None
+    input: int | None = None
+
+    def take(self, results: list[Any], inputs: Sequence[Any]) -> Any:
+        """The output, of the results that are left (reversed)."""
+        if self.input is not None:
+            return inputs[self.input]
+        if self.recipe is None:
+            return results.pop()
+        count = self.recipe.count + (0 if self.form is None else len(self.form.facts))
+        given = [results.pop() for _ in range(count)]
+        if self.form is None:
+            return compose(self.recipe, given)
+        return _CarryOut.apply(self.recipe, self.form, *given)
+
+
+def has_wrapped_ends(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
+    """True where an input or an output of the program is a wrapper subclass."""
+    if any(map(is_wrapper, examples)):
+        return True
+    leaving = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
+    return any(is_wrapper(node.meta.get(VALUE)) for node in leaving.all_input_nodes)
+
+
+def compile_flat(
+    gm: fx.GraphModule, examples: Sequence[Any],
+    compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled],
+) -> Compiled:
+    """Compiles the plain program of one with wrappers. Errors: those of `compile_plain`;
+    Unsupported where a gradient has no form."""
+    trains = torch.is_grad_enabled()
+    inputs = [_input_of(example, trains) for example in examples]
+    for _ in range(TRIES):
+        flat, outputs, spec = _flat_module(gm, inputs)
+        plain = [part for each, example in zip(inputs, examples, strict=True)
+                 for part in _examples(each, example)]
+        try:
+            compiled = compile_plain(flat, plain)
+        except OtherGradient as other:
+            if not other.form.has_gradients:
+                raise Unsupported(f"{other}, which autograd can't carry") from other
+            inputs[other.index].form = other.form
+            continue
+        return _around(compiled, inputs, outputs, spec)
+    raise Unsupported("the gradients of its inputs change their class")
+
+
+def _input_of(example: Any, trains: bool) -> _Input:
+    if not is_wrapper(example):
+        return _Input(None, None)
+    recipe = recipe_of(example)
+    if not (trains and example.requires_grad):
+        return _Input(recipe, None)
+    form = Form.of(example)
+    if not form.has_gradients:  # as an int8 weight: then a plain one
+        fact = (tuple(example.shape), tuple(example.stride()), example.dtype, example.device)
+        form = Form(None, (fact,))
+    return _Input(recipe, form)
+
+
+def _examples(given: _Input, example: Any) -> list[Any]:
+    if given.recipe is None:
+        return [example]
+    with torch.no_grad():
+        inner = inner_tensors(example, given.recipe)
+    return inner if given.form is None else [*inner, *given.form.carriers()]
+
+
+def _flat_module(
+    gm: fx.GraphModule, inputs: Sequence[_Input]
+) -> tuple[fx.GraphModule, list[_Output], Any]:
+    graph = fx.Graph()
+    known: dict[fx.Node, fx.Node] = {}
+    places: dict[fx.Node, int] = {}
+    olds = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    entering: list[tuple[int, fx.Node, _Input, list[fx.Node]]] = []
+    for index, (old, given) in enumerate(zip(olds, inputs, strict=True)):
+        places[old] = index
+        if given.recipe is None:
+            known[old] = graph.node_copy(old)
+            continue
+        fake = old.meta.get(VALUE)
+        shown = inner_tensors(fake, given.recipe) if is_wrapper(fake) else []
+        shown += [None] * (given.recipe.count - len(shown))
+        if given.form is not None:
+            shown += given.form.carriers()
+        parts = []
+        for at, value in enumerate(shown):
+            part = graph.placeholder(f"{old.name}_{at}")
+            part.meta[VALUE] = value
+            parts.append(part)
+        entering.append((index, old, given, parts))
+    for index, old, given, parts in entering:
+        assert given.recipe is not None
+        made = graph.call_function(_entering(index, given.recipe, given.form), tuple(parts))
+        made.meta[VALUE] = old.meta.get(VALUE)
+        known[old] = made
+    outputs: list[_Output] = []
+    spec = None
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            continue
+        if node.op != "output":
+            known[node] = graph.node_copy(node, known.__getitem__)
+            continue
+        flat, spec = pytree.tree_flatten(node.args[0])
+        leaving: list[Any] = []
+        for value in flat:
+            outputs.append(_leave(graph, known, places, value, leaving))
+        graph.output(tuple(leaving))
+    module = fx.GraphModule(gm, graph)
+    module.meta.update(gm.meta)
+    return module, outputs, spec
+
+
+def _leave(
+    graph: fx.Graph, known: dict[fx.Node, fx.Node], places: dict[fx.Node, int], value: Any,
+    leaving: list[Any],
+) -> _Output:
+    """Appends the plain values of an output."""
+    if not isinstance(value, fx.Node):
+        leaving.append(value)
+        return _Output(None, None)
+    fake = value.meta.get(VALUE)
+    if not is_wrapper(fake):
+        leaving.append(known[value])
+        return _Output(None, None)
+    if value in places:
+        return _Output(None, None, places[value])
+    recipe = recipe_of(fake)
+    form = Form.of(fake) if fake.requires_grad else None
+    if form is not None and not form.has_gradients:
+        raise Unsupported(
+            f"an output of class {recipe.cls.__qualname__} requires grad and is made of integers")
+    parts = graph.call_function(_leaving(recipe, form), (known[value],))
+    for at in range(recipe.count + (0 if form is None else len(form.facts))):
+        leaving.append(graph.call_function(operator.getitem, (parts, at)))
+    return _Output(recipe, form)
+
+
+def _around(
+    compiled: Compiled, inputs: list[_Input], outputs: list[_Output], spec: Any
+) -> Compiled:
+    plain_ends = all(out.recipe is None and out.input is None for out in outputs)
+
+    def call(*given: Any) -> Any:
+        plain: list[Any] = []
+        for each, value in zip(inputs, given, strict=True):
+            if each.recipe is None:
+                plain.append(value)
+            else:
+                plain += each.plain(value)
+        results = compiled(*plain)
+        if plain_ends:
+            return pytree.tree_unflatten(list(results), spec) if nested else results
+        left = [*results]
+        left.reverse()
+        return pytree.tree_unflatten([out.take(left, given) for out in outputs], spec)
+
+    nested = spec.type is not tuple or any(not child.is_leaf() for child in spec.children())
+    return call

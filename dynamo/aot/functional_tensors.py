@@ -1,0 +1,99 @@
+"""Functional tensors with a class in Python, for programs with wrapper subclasses.
+
+C++ functionalization wraps the results of what it runs; where an argument has a dispatch of its own
+(a wrapper subclass), the result would be hidden in such a wrapper. So programs with wrapper
+subclasses run on tensors of a class above it: an operation with a wrapper subclass among its
+arguments is left to that class, and what its dispatch calls is functionalized here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+from dynamo.aot.records import Unsupported
+from dynamo.base.subclasses import is_elsewhere, is_foreign
+
+_functional: Any = torch  # torch's stubs lack its private functions
+KEY = torch._C.DispatchKey.Functionalize
+aten = torch.ops.aten
+LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
+BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(
+    torch._C.DispatchKey.Negative)
+
+
+class FunctionalTensor(torch.Tensor):
+    """A tensor of a program that is recorded; inner: the C++ functional tensor below it."""
+
+    inner: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def of(inner: torch.Tensor) -> FunctionalTensor:
+        """The tensor over a C++ functional tensor."""
+        made: FunctionalTensor = torch.Tensor._make_wrapper_subclass(
+            FunctionalTensor, inner.shape, inner.stride(), inner.storage_offset(), None,
+            inner.dtype, torch.strided, inner.device, False, False,
+        )  # fmt: skip
+        made.inner = inner
+        if inner.dtype.is_complex and inner.is_conj():
+            torch._C._set_conj(made, True)
+        if inner.is_neg():
+            torch._C._set_neg(made, True)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if is_foreign(types):
+            return NotImplemented
+        raise Unsupported(f"{func} outside of the recording")
+
+
+class FunctionalMode(TorchDispatchMode):
+    """Sends what runs on such tensors through C++ functionalization."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if is_foreign(types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        if is_elsewhere():
+            return func(*args, **kwargs)
+        given, named = pytree.tree_map_only(
+            FunctionalTensor, lambda tensor: tensor.inner, (args, kwargs))
+        include = torch._C._dispatch_tls_local_include_set().add(KEY)
+        exclude = torch._C._dispatch_tls_local_exclude_set().remove(KEY) - BITS
+        with torch._C._ForceDispatchKeyGuard(include, exclude):
+            before = _functional._functionalize_enable_reapply_views(True)
+            try:
+                result = func._op_dk(KEY, *given, **named)
+            finally:
+                _functional._functionalize_enable_reapply_views(before)
+        wrapped = pytree.tree_map_only(torch.Tensor, wrap, result)
+        leaves = pytree.tree_leaves(wrapped)
+        if func in LIFTS or not any(isinstance(leaf, FunctionalTensor) for leaf in leaves):
+            return wrapped
+        if torch.Tag.inplace_view in func.tags and func is not aten.set_.source_Tensor:
+            with torch._C._DisableTorchDispatch():
+                func(*args, **kwargs)
+        return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def wrap(tensor: torch.Tensor) -> torch.Tensor:
+    """The Python tensor over a C++ functional one; others stay."""
+    return FunctionalTensor.of(tensor) if torch._is_functional_tensor(tensor) else tensor
+
+
+def inner_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The C++ functional tensor of a value of the program."""
+    return tensor.inner if type(tensor) is FunctionalTensor else tensor

@@ -1,0 +1,209 @@
+"""Traceable wrapper subclasses in a trace: see `dynamo.base.subclasses`.
+
+Such a tensor is a value of the graph like any other: operations on it are nodes, and their own
+dispatch runs over fakes while tracing, and again where a backend takes the graph apart. Known, and
+guarded, are its class, what `__tensor_flatten__` says, and the metadata of its inner tensors.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.base.errors import Break
+from dynamo.base.subclasses import (
+    Recipe,
+    compose,
+    compose_one,
+    is_wrapper,
+    is_wrapper_class,
+    recipe_of,
+)
+from dynamo.guards.kinds import TensorFacts
+from dynamo.guards.sources import (
+    AttrSource,
+    EqualSource,
+    Flattened,
+    ItemSource,
+    Source,
+    flattened,
+)
+from dynamo.shapes.fake import NoFakeKernel, give_history
+from dynamo.symbolic.core.frame import Evaluation, Frame
+from dynamo.symbolic.core.lookup import find_owner
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
+from dynamo.symbolic.python.construction import Construction
+from dynamo.symbolic.python.lists import ListVar
+from dynamo.symbolic.tensors.constant_objects import (
+    guard_value,
+    is_fixed,
+    is_of_distributed,
+    is_structural,
+    place_of,
+    without_objects,
+)
+from dynamo.symbolic.tensors.meshes import answer
+from dynamo.symbolic.tensors.tensor import TensorVar
+from dynamo.symbolic.tensors.torch_functions import class_of, put_in_graph
+
+# Contexts of torch's own classes that nobody changes in place.
+SPEC, CONTEXTS = "_spec", frozenset(("DTensorSpec",))
+OF_TORCH = frozenset(("_is_param", "_is_buffer"))
+
+
+@wraps_if(9, is_wrapper)
+def wrap_wrapper(trace: Evaluation, value: Any, source: Source | None) -> Var:
+    """One from outside, unread."""
+    return TensorVar(None, None, source, real=value, trace=trace, cls=type(value))
+
+
+def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
+    """The fake of one from outside, and its guards."""
+    real, source = var.real, var.source
+    assert real is not None and source is not None
+    if trace.world.is_symbolic and real.requires_grad:
+        raise Break("tensor_subclass", f"{type(real).__qualname__} with symbolic sizes")
+    trace.guard("TENSOR", source, TensorFacts.of(real))
+    names, context, _ = flattened(real)
+    guard_context(trace, real, source)
+    inner = {}
+    for name in names:
+        value = inner[name] = getattr(real, name)
+        if isinstance(value, torch.Tensor):
+            part = trace.wrap(value, place_of(real, source, name))
+            assert isinstance(part, TensorVar)
+            inner[name] = part.fake
+    size, stride = tuple(real.shape), tuple(real.stride())
+    try:
+        return give_history(real, lambda: trace.world.run(
+            compose_one, type(real), inner, context, size, stride))
+    except NoFakeKernel as error:
+        raise Break("tensor_subclass", f"{type(real).__qualname__}: {error}") from error
+
+
+def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
+    """The graph's value of one from outside. Where it needs no gradient, its inner tensors are the
+    inputs, which guards have fetched, and the graph makes the wrapper of them."""
+    assert var.real is not None and var.source is not None
+    inner = [] if var.real.requires_grad else inner_vars(trace, var)
+    if not inner:
+        return trace.graph.placeholder(var.source, var.fake)
+    recipe = recipe_of(var.real)
+    nodes = tuple([part.node for part in inner])
+    return trace.graph.read_input("call_function", maker(recipe), nodes, var.fake)
+
+
+def inner_vars(trace: Evaluation, var: TensorVar) -> list[TensorVar]:
+    """The plain tensors that one from outside is made of."""
+    found: list[TensorVar] = []
+    for name in flattened(var.real)[0]:
+        real, place = getattr(var.real, name), place_of(var.real, var.source, name)
+        if not isinstance(real, torch.Tensor):
+            continue
+        part = trace.wrap(real, place)
+        assert isinstance(part, TensorVar)
+        found += inner_vars(trace, part) if is_wrapper(real) else [part]
+    return found
+
+
+def maker(recipe: Recipe) -> Any:
+    """What makes a wrapper of plain tensors, as the target of a node."""
+
+    def make_wrapper(*plain: Any) -> torch.Tensor:
+        return compose(recipe, plain)
+
+    make_wrapper.__name__ = make_wrapper.__qualname__ = f"make_{recipe.cls.__name__}"
+    return make_wrapper
+
+
+def guard_context(trace: Evaluation, real: Any, source: Source) -> None:
+    """Guards what `__tensor_flatten__` says: by the values that the instance has, where guards can
+    tell them, else by asking again at each call."""
+    names, context, others = flattened(real)
+    spec = getattr(real, SPEC, None)
+    if is_held(source) and type(spec).__name__ in CONTEXTS:
+        trace.guard("ID", AttrSource(source, SPEC), spec)
+        return
+    rest = {
+        name: value for name, value in getattr(real, "__dict__", {}).items()
+        if name not in names and name not in OF_TORCH
+    }
+    if rest and not others and all(map(is_structural, rest.values())):
+        for name, value in rest.items():
+            guard_value(trace, value, place_of(real, source, name))
+    else:
+        said = Flattened((names, context, others))
+        trace.guard("CONST", EqualSource(source, said), True)
+
+
+def is_held(source: Source) -> bool:
+    """True for a parameter or buffer of a module, which is the same object at each call."""
+    return isinstance(source, ItemSource) and source.registry() in ("_parameters", "_buffers")
+
+
+# -- attributes --------------------------------------------------------------------------------
+
+
+def get_attr(tx: Frame, var: TensorVar, name: str) -> Var | None:
+    """`wrapper.name`; None where all tensors have it alike."""
+    fake: Any = var.fake
+    names, _ = fake.__tensor_flatten__()
+    if name in names and isinstance(getattr(fake, name), torch.Tensor):
+        return inner(tx, var, name)
+    found = find_owner(var.cls, name)
+    own = getattr(fake, "__dict__", {})
+    if name in own and (found is None or not hasattr(type(found[1]), "__set__")):
+        return own_value(tx, var, name, own[name])
+    if found is None or issubclass(torch.Tensor, found[0]):
+        return None
+    if isinstance(found[1], types.MemberDescriptorType):  # a slot
+        return own_value(tx, var, name, getattr(fake, name))
+    return tx.trace.attributes.bind(tx, var, var.cls, name)
+
+
+def inner(tx: Frame, var: TensorVar, name: str) -> Var:
+    """An inner tensor: a value of the graph, made of the wrapper's."""
+    known = var.parts.get(name)
+    if known is None or known.node._erased:
+        fake = getattr(var.fake, name)
+        node = tx.trace.graph.operation("call_function", getattr, (var.node, name), {}, fake)
+        known = var.parts[name] = TensorVar(node, fake, cls=class_of(fake))
+    return known
+
+
+def own_value(tx: Frame, var: TensorVar, name: str, value: Any) -> Var:
+    """What the instance has beside its inner tensors."""
+    if is_of_distributed(value):  # a part of the context, which is guarded
+        return answer(tx, value, name)
+    if var.real is not None and var.source is not None:
+        place = place_of(var.real, var.source, name)
+        return wrap_named(tx.trace, getattr(var.real, name), place)
+    if is_fixed(value) or isinstance(value, torch.dtype):
+        return tx.trace.constant(value)
+    if type(value) in (list, tuple) and all(map(is_fixed, value)):
+        items = [tx.trace.constant(item) for item in value]
+        return ListVar(items) if type(value) is list else tx.trace.make.tuple(items)
+    if isinstance(value, type | types.FunctionType):
+        return tx.trace.wrap(value, None)
+    raise Break("tensor_subclass", f"{name} of {var.cls.__qualname__}")
+
+
+# -- making them -------------------------------------------------------------------------------
+
+
+def make(tx: Frame, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+    """`cls(*args, **kwargs)` of a wrapper subclass: one node; the class's own `__new__` and
+    `__init__` run as they are. None for other classes."""
+    if not is_wrapper_class(cls):
+        return None
+    return put_in_graph(tx, *without_objects(tx, cls, args, kwargs))
+
+
+Construction.make_tensor = staticmethod(make)
+TensorVar.wrapper_attribute = staticmethod(get_attr)
+TensorVar.wrapper_fake = staticmethod(wrapper_fake)
+TensorVar.wrapper_node = staticmethod(wrapper_node)
