@@ -154,7 +154,12 @@ def without_objects(
 
 
 def is_argument(var: Var) -> bool:
-    """Whether a node can have it as an argument."""
+    """Whether a node can have it as an argument. (A tensor can, also one of a transform, which is
+    no value of the graph.)"""
+    if var.is_tensor:
+        return True
+    if isinstance(var, TupleVar | ListVar):
+        return all(map(is_argument, var.items))
     try:
         var.as_proxy()
     except Break as reason:
