@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import elements_of, is_fake
+from dynamo.aot.fakes import elements_of, facts_of, is_fake, is_static
 from dynamo.aot.graphs import must_run, remove_dead_code
 from dynamo.aot.joint import SAVED, viewed
 from dynamo.aot.records import AGAIN
@@ -89,6 +89,10 @@ def merge_equal(module: fx.GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op != "call_function" or node in shown or not _may_be_shared(node):
             continue
+        same = _same_view(node)
+        if same is not None:
+            node.replace_all_uses_with(same)
+            continue
         found = first.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
         if found is not node:
             if SAVED in node.meta:
@@ -96,6 +100,27 @@ def merge_equal(module: fx.GraphModule) -> None:
             node.replace_all_uses_with(found)
     remove_dead_code(module.graph)
     module.recompile()
+
+
+def _same_view(node: fx.Node) -> fx.Node | None:
+    """Of a view that is laid out as what it is a view of, directly or by way of others
+    (`x.t().t()`, a view in the size that x has), that value; what reads either reads the same."""
+    value = node.meta.get("val")
+    if not is_fake(value) or not is_static(facts_of(value)):
+        return None
+    layout = _layout(value)
+    source = viewed(node)
+    while source is not None:
+        other = source.meta["val"]
+        if is_fake(other) and _layout(other) == layout:
+            return source
+        source = viewed(source)
+    return None
+
+
+def _layout(fake: Any) -> tuple[Any, ...]:
+    facts = facts_of(fake)
+    return facts.size, facts.stride, facts.offset, facts.dtype, facts.bits
 
 
 def _results(graph: fx.Graph) -> set[fx.Node]:
