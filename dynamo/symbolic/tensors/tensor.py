@@ -88,7 +88,7 @@ class TensorVar(Var):
     @property
     def node(self) -> fx.Node:
         """The graph node; the first use of a tensor from outside makes a graph input."""
-        if self._node is None or self._node._erased:
+        if self._node is None or (self._node._erased and is_wrapper_class(self.cls)):
             if self._trace is None or self.source is None:
                 raise Break("not_a_graph_argument", f"{self!r} of a transform")
             if is_wrapper_class(self.cls):
