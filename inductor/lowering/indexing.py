@@ -13,6 +13,7 @@ from dynamo.aot.records import Unsupported
 from inductor.ir.body import IndexFault, Ops, Value
 from inductor.ir.extent import surely_less
 from inductor.ir.graph import ViewRef
+from inductor.ir.index import Index
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import converting
 from inductor.lowering.pointwise import broadcast, load_as, unsupported
@@ -68,6 +69,9 @@ def _part(
     start, end = span
     if start == 0 and rest is None:
         return inside()
+    if isinstance(index, Index) and index.is_constant and type(index.offset) is int:
+        is_inside = start <= index.offset < end
+        return inside() if is_inside or rest is None else rest
     position = ops.index_expr(index)
     mask = ops.ge(position, ops.index_expr(start)) if start else None
     if rest is not None:

@@ -39,6 +39,7 @@ from inductor.lowering import dropout as dropout
 from inductor.lowering import indexing as indexing
 from inductor.lowering import pointwise as pointwise
 from inductor.lowering import pooling as pooling
+from inductor.lowering import products as products
 from inductor.lowering import reductions as reductions
 from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views

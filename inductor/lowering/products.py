@@ -1,0 +1,175 @@
+"""Lowerings of matrix products of few rows on a GPU: sums over what a weight is made of.
+
+Such a product waits for its weight to come from memory. As a loop, it reads the weight as it is
+stored (in int8, say, with scales) and converts it in registers, and takes along what follows it.
+Others are a library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from inductor.ir.body import LoopBody, Ops, Value, trace_body
+from inductor.ir.graph import Layout
+from inductor.ir.index import FloorDiv, Index, Mod, constant
+from inductor.lowering.builder import contiguous
+from inductor.lowering.registry import Call, lowering
+from inductor.lowering.tensor import HALVES, Indices, Tensor
+
+aten = torch.ops.aten
+MOST_ROWS = 4
+MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
+FEWEST_TERMS = 256
+FEWEST_BYTES = 1 << 20  # of a weight; the launch is what a smaller one takes
+MOST_PACKED = 8  # values in an element of a packed weight
+BY_LIBRARY = "a library's is faster"
+
+
+@lowering(aten.mm.default, of_library=True)
+def mm(call: Call, left: Tensor, right: Tensor) -> Any:
+    """A product of few rows; others are the library's."""
+    return _product(call, left, right, None)
+
+
+@lowering(aten.addmm.default, of_library=True)
+def addmm(
+    call: Call, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Any:
+    """The same with a bias."""
+    if (beta, alpha) != (1, 1):
+        return call.refuse("a library scales it")
+    return _product(call, left, right, bias)
+
+
+def _product(call: Call, left: Tensor, right: Tensor, bias: Tensor | None) -> Any:
+    steps = _steps_of(call, left, right)
+    if not steps:
+        return NotImplemented
+    (rows, terms), columns = left.size, right.size[1]
+    turned = _turned(call, left, steps)
+    layout = contiguous((rows, columns, terms // steps), torch.float32, call.builder.device)
+
+    def element(ops: Ops, i: Indices) -> Value:
+        row, column, step = i
+        total = None
+        for at in range(steps):
+            term = ops.mul(
+                turned.load(ops, (row, constant(at), step)),
+                right.load(ops, (step * steps + at, column)),
+            )
+            total = term if total is None else ops.add(total, term)
+        assert total is not None
+        return total
+
+    terms_of_sum = call.builder.computed(layout, [turned, right], 2, element)
+    sums = contiguous((rows, columns), torch.float32, call.builder.device)
+    total = call.builder.reduce(sums, terms_of_sum, [2], "sum")
+
+    def finish(ops: Ops, i: Indices) -> Value:
+        value = total.load(ops, i)
+        if bias is None:
+            return value
+        tail = i[2 - len(bias.size) :]
+        where = tuple(
+            constant(0) if size == 1 else at for size, at in zip(bias.size, tail, strict=True)
+        )
+        return ops.add(value, bias.load(ops, where))
+
+    given = [total] if bias is None else [total, bias]
+    return call.builder.computed(call.layout, given, 1, finish)
+
+
+def _turned(call: Call, left: Tensor, steps: int) -> Tensor:
+    """The left operand as [rows, steps, terms // steps]: neighbours in memory are what is
+    multiplied with neighbouring elements of a packed weight."""
+    rows, terms = left.size
+    left.realize()
+    size = (rows, steps, terms // steps)
+    layout = contiguous(size, left.dtype, call.builder.device)
+    if steps == 1:
+        return left.as_view(
+            Layout(layout.device, left.dtype, size, (left.layout.stride[0], 0, left.layout.stride[1]),
+                   left.layout.offset),
+            lambda i: (i[0], i[2]))
+    found = call.builder.computed(
+        layout, [left], 0, lambda ops, i: left.load(ops, (i[0], i[2] * steps + i[1])))
+    found.realize()
+    return found
+
+
+def _steps_of(call: Call, left: Tensor, right: Tensor) -> int:
+    """How many terms lie in one element of the weight as it is stored; 0, and a reason, where the
+    product is the library's."""
+    numbers = (*left.size, *right.size)
+    if _is_left_to_libraries(call):
+        call.reason = "libraries have kernels"
+    elif any(type(number) is not int for number in numbers) or 0 in numbers:
+        call.reason = "sizes that are known at a call, or nothing"
+    elif left.dtype not in (*HALVES, torch.float32) or left.size[0] > MOST_ROWS:
+        call.reason = BY_LIBRARY
+    else:
+        return _steps_of_weight(call, left, right)
+    return 0
+
+
+def _is_left_to_libraries(call: Call) -> bool:
+    return call.builder.device.type == "cpu" or not call.builder.convolves
+
+
+def _steps_of_weight(call: Call, left: Tensor, right: Tensor) -> int:
+    terms, columns = right.size
+    call.reason = BY_LIBRARY
+    steps = 1
+    body = _body_of(right, columns, terms, steps)
+    while (packed := _packing(body)) > 1:
+        steps *= packed
+        if steps > MOST_PACKED or terms % steps:
+            return 0
+        body = _body_of(right, columns, terms, steps)
+    read: dict[str, float] = {}
+    for op in body.loads():
+        assert op.index is not None
+        along = op.index.step_of("r0")
+        if op.index.depends_on("i0") and along != 0:
+            if along != 1:
+                return 0
+            read[op.buffer] = op.dtype.itemsize / steps
+    width = sum(read.values())
+    few = MOST_ROWS if width < left.dtype.itemsize else MOST_ROWS_OF_HALVES
+    is_half = left.dtype in HALVES
+    if left.size[0] > few or not (is_half or width < left.dtype.itemsize):
+        return 0
+    if terms < FEWEST_TERMS or width * columns * terms < FEWEST_BYTES:
+        return 0
+    return steps
+
+
+def _body_of(right: Tensor, columns: int, terms: int, steps: int) -> LoopBody:
+    """How an element of the weight, and those in the same element of its storage, are made."""
+
+    def body(ops: Ops, i: Indices, r: Indices) -> None:
+        for at in range(steps):
+            value = right.load(ops, (r[0] * steps + at, i[0]))
+            ops.store("", constant(at), value)
+
+    return trace_body((columns,), (terms // steps,), body)
+
+
+def _packing(body: LoopBody) -> int:
+    """The least number of neighbouring terms that are read from one place, where it is small."""
+    found = {
+        atom.divisor for op in body.ops if op.index is not None for atom in _atoms(op.index)
+        if type(atom.divisor) is int and atom.base.depends_on("r0") and atom.divisor <= MOST_PACKED
+    }
+    return min(found, default=1)
+
+
+def _atoms(index: Index) -> Iterator[FloorDiv | Mod]:
+    """All quotients and remainders in an index."""
+    for atom, _ in index.terms:
+        if isinstance(atom, (FloorDiv, Mod)):
+            yield atom
+            yield from _atoms(atom.base)
