@@ -53,6 +53,8 @@ class IndirectVar:
 # The immediate of a conversion to half precision of a value that something is decided by.
 DECIDES = "decides"
 
+HALVES = (torch.float16, torch.bfloat16)
+NARROW = (torch.bool, torch.uint8, torch.int8)  # integers of which half precision loses none
 Immediate = bool | int | float | complex | str | IndirectVar | Draw | None
 
 
@@ -188,7 +190,12 @@ class Ops:
         return self._append("index_expr", (), dtype, index=index)
 
     def to_dtype(self, value: Value, dtype: torch.dtype) -> Value:
-        """Conversion as Tensor.to does it."""
+        """Conversion as Tensor.to does it. What half precision holds of a narrow integer is the
+        integer."""
+        if dtype is torch.float32 and value.dtype in HALVES:
+            op = self.recorded[value.position]
+            if op.name == "to_dtype" and self.recorded[op.args[0]].dtype in NARROW:
+                return self.to_dtype(Value(op.args[0], self.recorded[op.args[0]].dtype), dtype)
         return value if value.dtype is dtype else self._append("to_dtype", (value,), dtype)
 
     def rounded(self, value: Value, dtype: torch.dtype) -> Value:

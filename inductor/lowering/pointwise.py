@@ -248,6 +248,31 @@ def _enter_bitwise(name: str) -> None:
         return pointwise(call, [x, y], _row(name))
 
 
+SHIFTS = {
+    "shift_left": (
+        aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar,
+        aten.__lshift__.Tensor, aten.__lshift__.Scalar,
+    ),
+    "shift_right": (
+        aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar,
+        aten.__rshift__.Tensor, aten.__rshift__.Scalar,
+    ),
+}  # fmt: skip
+
+
+MOST_SHIFT = 64
+
+
+def _enter_shift(name: str) -> None:
+    @lowering(*SHIFTS[name])
+    def lower(call: Call, x: Any, y: Any) -> Any:
+        if dtype_kind(promoted([x, y])) != "i":
+            return call.refuse("a shift of other than integers")
+        if not isinstance(y, Tensor) and not 0 <= y < MOST_SHIFT:
+            return call.refuse("a shift by a number that no integer has as many bits as")
+        return pointwise(call, [x, y], _row(name))
+
+
 for _name, _entry in UNARY.items():
     _enter_unary(_name, *_entry)
 for _name, _entry in BINARY.items():
@@ -256,6 +281,8 @@ for _name in COMPARISONS:
     _enter_comparison(_name)
 for _name in BITWISE:
     _enter_bitwise(_name)
+for _name in SHIFTS:
+    _enter_shift(_name)
 
 
 @lowering(aten.add.Tensor, aten.add.Scalar)

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import LoopBody, Ops, Value, trace_body
+from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
 from inductor.ir.graph import Layout
-from inductor.ir.index import FloorDiv, Index, Mod, constant
+from inductor.ir.index import FloorDiv, Index, Var, constant
 from inductor.lowering.builder import contiguous
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import HALVES, Indices, Tensor
@@ -122,25 +122,21 @@ def _is_left_to_libraries(call: Call) -> bool:
 def _steps_of_weight(call: Call, left: Tensor, right: Tensor) -> int:
     terms, columns = right.size
     call.reason = BY_LIBRARY
-    steps = 1
-    body = _body_of(right, columns, terms, steps)
-    while (packed := _packing(body)) > 1:
-        steps *= packed
-        if steps > MOST_PACKED or terms % steps:
-            return 0
-        body = _body_of(right, columns, terms, steps)
+    steps = _packing(_body_of(right, columns, terms, 1))
+    if not steps or terms % steps:
+        return 0
     read: dict[str, float] = {}
-    for op in body.loads():
+    for op in _moving(_body_of(right, columns, terms, steps)):
         assert op.index is not None
-        along = op.index.step_of("r0")
-        if op.index.depends_on("i0") and along != 0:
-            if along != 1:
-                return 0
+        along = _along(op.index)
+        if along not in (0, 1):
+            return 0
+        if along:
             read[op.buffer] = op.dtype.itemsize / steps
     width = sum(read.values())
-    few = MOST_ROWS if width < left.dtype.itemsize else MOST_ROWS_OF_HALVES
-    is_half = left.dtype in HALVES
-    if left.size[0] > few or not (is_half or width < left.dtype.itemsize):
+    is_narrow = 0 < width < left.dtype.itemsize
+    few = MOST_ROWS if is_narrow else MOST_ROWS_OF_HALVES
+    if left.size[0] > few or not (is_narrow or read and left.dtype in HALVES):
         return 0
     if terms < FEWEST_TERMS or width * columns * terms < FEWEST_BYTES:
         return 0
@@ -159,17 +155,30 @@ def _body_of(right: Tensor, columns: int, terms: int, steps: int) -> LoopBody:
 
 
 def _packing(body: LoopBody) -> int:
-    """The least number of neighbouring terms that are read from one place, where it is small."""
-    found = {
-        atom.divisor for op in body.ops if op.index is not None for atom in _atoms(op.index)
-        if type(atom.divisor) is int and atom.base.depends_on("r0") and atom.divisor <= MOST_PACKED
-    }
-    return min(found, default=1)
+    """How many neighbouring terms are read from one place of what is stored for the weight; 0 where
+    no few."""
+    found = {MOST_PACKED + 1}
+    for op in _moving(body):
+        assert op.index is not None
+        if _along(op.index):
+            return 1
+        found |= {
+            atom.divisor for atom, factor in op.index.terms
+            if isinstance(atom, FloorDiv) and factor == 1 and type(atom.divisor) is int
+        }
+    least = min(found)
+    return 0 if least > MOST_PACKED else least
 
 
-def _atoms(index: Index) -> Iterator[FloorDiv | Mod]:
-    """All quotients and remainders in an index."""
-    for atom, _ in index.terms:
-        if isinstance(atom, (FloorDiv, Mod)):
-            yield atom
-            yield from _atoms(atom.base)
+def _moving(body: LoopBody) -> Iterator[Op]:
+    """Loads that differ from term to term and from column to column."""
+    for op in body.loads():
+        if op.index is not None and op.index.depends_on("i0") and op.index.depends_on("r0"):
+            yield op
+
+
+def _along(index: Index) -> int:
+    """How far one step along the terms moves, but for what is the same for several of them."""
+    return sum(
+        factor for atom, factor in index.terms if isinstance(atom, Var) and atom.name == "r0"
+    )

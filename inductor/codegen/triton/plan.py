@@ -15,6 +15,7 @@ from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positio
 from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.online import join_maxima
 from inductor.codegen.triton.recompute import hand_on_row_values, nothing, recompute_locals
+from inductor.codegen.triton.shared_rows import share_rows
 from inductor.codegen.triton.split import ROWS_OF_A_PROGRAM, reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows, choose_window
 from inductor.codegen.triton.unroll import rows_side_by_side, unrolled
@@ -34,6 +35,7 @@ MANY_IN_WINDOWS = 1 << 20  # elements, of which a thread computes several
 
 def plan_kernel(kernel: Kernel) -> Plan:
     """Decide the functions of a kernel."""
+    kernel = share_rows(kernel)
     parts, scratch = _split_stages(kernel)
     launches: list[Launch] = []
     for part in parts:

@@ -1,0 +1,103 @@
+"""Products of few rows with stored weights of low precision, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from interpreted_programs import interpreted, texts
+from interpreter_repairs import repair
+
+import dynamo
+from inductor.codegen.triton import shared_rows, split
+from inductor.lowering import products
+
+N, K, GROUP = 48, 64, 16
+BF16 = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch) -> None:
+    repair(monkeypatch)
+    dynamo.reset()
+    texts.clear()
+    monkeypatch.setattr(products, "_is_left_to_libraries", lambda call: False)
+    monkeypatch.setattr(products, "FEWEST_TERMS", 1)
+    monkeypatch.setattr(products, "FEWEST_BYTES", 1)
+    monkeypatch.setattr(shared_rows, "FEWEST_LEFT", 1)
+    monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 1)
+
+
+def numbers(dtype, *size):
+    if dtype.is_floating_point:
+        return torch.randn(size).to(dtype)
+    low, high = (0, 256) if dtype is torch.uint8 else (-100, 100)
+    return torch.randint(low, high, size, dtype=dtype)
+
+
+def scaled(x, w, s):
+    return F.linear(x, w.to(x.dtype)) * s
+
+
+def scaled_before(x, w, s):
+    return F.linear(x, w.to(x.dtype) * s[:, None])
+
+
+def with_bias(x, w, s):
+    return F.relu(F.linear(x, w.to(x.dtype), s))
+
+
+def gated(x, w, s):
+    return F.silu(F.linear(x, w.to(x.dtype)) * s) * (F.linear(x, w.to(x.dtype) + 1) * s)
+
+
+def residual(x, w, s):
+    y = F.rms_norm(x, (K,))
+    return x.sum(-1, keepdim=True) + F.linear(y, w.to(x.dtype)) * s
+
+
+def grouped(x, w, s, z):
+    w = (w.to(x.dtype).view(N, -1, GROUP) - z[..., None]) * s[..., None]
+    return F.linear(x, w.view(N, K))
+
+
+def packed(x, w, s, z):
+    return grouped(x, torch.stack([w & 15, w >> 4], -1).reshape(N, K), s, z)
+
+
+def packed_in_words(x, w, s, z):
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    return grouped(x, ((w[..., None] >> shifts) & 15).reshape(N, K), s, z)
+
+
+GROUPS = (BF16, N, K // GROUP)
+CASES = [
+    (scaled, (torch.int8, N, K), (BF16, N)), (scaled_before, (torch.int8, N, K), (BF16, N)),
+    (with_bias, (torch.uint8, N, K), (BF16, N)), (gated, (torch.int8, N, K), (BF16, N)),
+    (residual, (torch.int8, N, K), (BF16, N)), (scaled, (BF16, N, K), (BF16, N)),
+    (grouped, (torch.int8, N, K), GROUPS, GROUPS), (packed, (torch.uint8, N, K // 2), GROUPS, GROUPS),
+    (packed_in_words, (torch.int32, N, K // 8), GROUPS, GROUPS),
+]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+@pytest.mark.parametrize(("program", "given"), [(c[0], c[1:]) for c in CASES], ids=lambda c: getattr(c, "__name__", ""))
+def test_weights_are_converted_as_they_are_read(program, given, dtype, rows) -> None:
+    torch.manual_seed(0)
+    w, *scales = (numbers(*each) for each in given)
+    scales = [s.to(dtype) for s in scales]
+    x = numbers(dtype, rows, K)
+    found = dynamo.compile(program, backend=interpreted)(x, w, *scales)
+    eager, exact = program(x, w, *scales), program(x.double(), w, *(s.double() for s in scales))
+    far = (eager.double() - exact).abs().max()
+    assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
+    narrow = w.dtype.itemsize < dtype.itemsize or w.dtype is torch.int32
+    assert ("mm', ''" in texts[-1]) != (narrow or rows == 1)
+
+
+def test_what_stays_with_the_library() -> None:
+    many = dynamo.compile(scaled, backend=interpreted)
+    x, w, s = numbers(BF16, 40, K), numbers(torch.int8, N, K), numbers(BF16, N)
+    torch.testing.assert_close(many(x, w, s), scaled(x, w, s), rtol=2e-2, atol=2e-2)
+    assert "aten::mm'" in texts[-1]
