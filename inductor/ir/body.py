@@ -55,6 +55,13 @@ DECIDES = "decides"
 
 HALVES = (torch.float16, torch.bfloat16)
 NARROW = (torch.bool, torch.uint8, torch.int8)  # integers of which half precision loses none
+
+
+def is_small(dtype: torch.dtype) -> bool:
+    """Whether it is one of the floats of 8 bits."""
+    return dtype.itemsize == 1 and dtype.is_floating_point
+
+
 Immediate = bool | int | float | complex | str | IndirectVar | Draw | None
 
 
@@ -191,12 +198,22 @@ class Ops:
 
     def to_dtype(self, value: Value, dtype: torch.dtype) -> Value:
         """Conversion as Tensor.to does it. What half precision holds of a narrow integer is the
-        integer."""
-        if dtype is torch.float32 and value.dtype in HALVES:
-            op = self.recorded[value.position]
-            if op.name == "to_dtype" and self.recorded[op.args[0]].dtype in NARROW:
-                return self.to_dtype(Value(op.args[0], self.recorded[op.args[0]].dtype), dtype)
+        integer, and what float32 holds of a small float is that."""
+        op = self.recorded[value.position]
+        if op.name == "to_dtype" and op.imm is None:
+            given = Value(op.args[0], self.recorded[op.args[0]].dtype)
+            if dtype is torch.float32 and value.dtype in HALVES and self._is_narrow(given):
+                return self.to_dtype(given, dtype)
+            if dtype is given.dtype and is_small(dtype) and value.dtype is torch.float32:
+                return given
         return value if value.dtype is dtype else self._append("to_dtype", (value,), dtype)
+
+    def _is_narrow(self, value: Value) -> bool:
+        """Whether half precision has each value that it may be."""
+        op = self.recorded[value.position]
+        if op.name == "to_dtype" and value.dtype is torch.float32:
+            return self._is_narrow(Value(op.args[0], self.recorded[op.args[0]].dtype))
+        return value.dtype in NARROW or is_small(value.dtype)
 
     def rounded(self, value: Value, dtype: torch.dtype) -> Value:
         """The value of float32 that half precision holds of it, because something is decided by

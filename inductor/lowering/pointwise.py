@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import Ops, Value
+from inductor.ir.body import Ops, Value, is_small
 from inductor.ir.extent import Real, hint_of
 from inductor.ir.index import constant
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.registry import Call, lowering
-from inductor.lowering.tensor import HALVES, Indices, Tensor, compute_dtype, fits
+from inductor.lowering.tensor import HALVES, QUARTERS, Indices, Tensor, compute_dtype, fits
 
 aten = torch.ops.aten
 Scalar = bool | int | float
@@ -98,7 +98,7 @@ def unsupported(operands: Sequence[Any]) -> str:
         if isinstance(operand, Tensor):
             if dtype_kind(operand.dtype) == "c":
                 return "complex numbers are left to ATen"
-            if operand.dtype.itemsize == 1 and operand.dtype.is_floating_point:
+            if is_small(operand.dtype) and is_odd(operand.dtype, operand.layout.device):
                 return "8-bit floats are left to ATen"
             if operand.dtype in (torch.uint16, torch.uint32, torch.uint64):
                 return "wide unsigned integers are left to ATen"
@@ -115,8 +115,9 @@ def pointwise(
 ) -> Any:
     """`function(ops, *values)` of operands that were converted to `dtype` (default: promoted).
     rounds: numbers among half precision are rounded to it first, as eager's kernels take them."""
-    why = unsupported([*operands, *([call.result] if is_odd(call.result.dtype) else [])])
-    if why or is_odd(call.result.dtype):
+    device = call.builder.device
+    why = unsupported(operands)
+    if why or is_odd(call.result.dtype, device):
         return call.refuse(why or f"{call.result.dtype} is left to ATen")
     held = promoted(operands) if dtype is None else dtype
     goal = compute_dtype(call.result.dtype)
@@ -144,10 +145,17 @@ def _is_half_tensor(operand: Any) -> bool:
     return _has_axes(operand) and operand.dtype in HALVES
 
 
-def is_odd(dtype: torch.dtype) -> bool:
-    """Complex numbers, 8-bit floats, wide unsigned integers: left to ATen."""
-    small = dtype.itemsize == 1 and dtype.is_floating_point
-    return dtype.is_complex or small or dtype in (torch.uint16, torch.uint32, torch.uint64)
+def is_odd(dtype: torch.dtype, device: torch.device | None = None) -> bool:
+    """Complex numbers, wide unsigned integers, 8-bit floats where the device has no instructions
+    for them: left to ATen."""
+    if is_small(dtype):
+        return dtype not in QUARTERS or device is None or not converts_small_floats(device)
+    return dtype.is_complex or dtype in (torch.uint16, torch.uint32, torch.uint64)
+
+
+def converts_small_floats(device: torch.device) -> bool:
+    """Whether kernels on a device can load and store 8-bit floats."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def _row(name: str) -> Function:

@@ -80,6 +80,10 @@ TAKES_REALS = frozenset((
 ))  # fmt: skip
 
 
+CONVERSIONS = frozenset((
+    aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.clone.default,
+    aten.contiguous.default,
+))  # fmt: skip
 MOST_AGAIN = 64  # operations, for an element that several kernels of a GPU compute
 
 
@@ -253,7 +257,7 @@ class _Run:
         return value
 
     def _copy_of(self, tensor: Tensor, node: torch.fx.Node) -> ViewRef:
-        if pointwise.is_odd(tensor.dtype):
+        if pointwise.is_odd(tensor.dtype, self.builder.device):
             clone = aten.clone.default
             return self.builder.extern(clone, (tensor,), {}, self._described(node)).realize()
         copy = Tensor(tensor.layout, self.builder, compute=tensor.load, reads=tensor.reads)
@@ -267,9 +271,11 @@ class _Run:
         return any(isinstance(fake, torch.Tensor) and fake.device != device for fake in fakes)
 
     def _odd(self, node: torch.fx.Node) -> bool:
-        """Whether a tensor has a dtype that bodies do not know."""
+        """Whether a tensor has a dtype that bodies do not know. 8-bit floats are only converted."""
         fakes = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta["val"]]
         tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+        if node.target in CONVERSIONS:
+            return any(pointwise.is_odd(x.dtype, self.builder.device) for x in tensors)
         return any(pointwise.is_odd(tensor.dtype) for tensor in tensors)
 
     def _fall_back(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> Any:

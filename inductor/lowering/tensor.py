@@ -7,8 +7,8 @@ It is in one of three states, and only ever moves down this list:
     stored     in a buffer, at the strides that eager has
 
 `realize` moves it to the last one. Bodies are traced when a buffer is made, so that whatever is
-stored by then is loaded and everything else is computed where it is used. float16 and bfloat16 are
-loaded as float32 and converted back when they are stored.
+stored by then is loaded and everything else is computed where it is used. float16, bfloat16 and
+floats of 8 bits are loaded as float32 and converted back when they are stored.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from inductor.ir.index import Index, flatten
 Indices = tuple[Index, ...]
 Compute = Callable[[Ops, Indices], Value]
 HALVES = (torch.float16, torch.bfloat16)
+QUARTERS = (torch.float8_e4m3fn, torch.float8_e5m2)
 NOTHING: frozenset[str] = frozenset()
 NOWHERE = Origins()
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which values of `dtype` are held inside of a body."""
-    return torch.float32 if dtype in HALVES else dtype
+    return torch.float32 if dtype in HALVES or dtype in QUARTERS else dtype
 
 
 def fits(number: object, dtype: torch.dtype, size: tuple[int, ...] = (2,)) -> bool:

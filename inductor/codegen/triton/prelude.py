@@ -270,6 +270,12 @@ def k_shift_right(a, b):
 
 
 @triton.jit
+def k_to_e4m3(a):
+    """float32 as 8 bits; what is too large is no number, where the device takes the greatest."""
+    return tl.where(tl.abs(a) <= 464.0, a, float("nan")).to(tl.float8e4nv)
+
+
+@triton.jit
 def k_numbers(seed, offset, counter, subsequence, SKIP: tl.constexpr):
     """Philox's four numbers of a counter, which is counted from the offset on."""
     at = (offset >> 2) + SKIP + counter.to(tl.int64)

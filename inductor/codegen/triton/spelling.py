@@ -9,7 +9,7 @@ import torch
 
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.numbers import Numbers, reaches
-from inductor.ir.body import Immediate
+from inductor.ir.body import Immediate, is_small
 from inductor.ir.extent import Extent, Real, hint_of, surely_less
 from inductor.ir.index import FloorDiv, Index, Var
 
@@ -114,6 +114,10 @@ def needs_int64(index: Index) -> bool:
 
 def print_conversion(text: str, source: torch.dtype, goal: torch.dtype) -> str:
     """`Tensor.to`: floats go to narrow integers through int32, and to halves through float32."""
+    if goal is torch.float8_e4m3fn and source is not goal:
+        return f"k_to_e4m3({text}.to(tl.float32))"
+    if is_small(source) and goal is not torch.float32:
+        text, source = f"{text}.to(tl.float32)", torch.float32
     if source.is_floating_point and goal in NARROW:
         return f"{text}.to(tl.int32).to({print_dtype(goal)})"
     if goal in HALVES and source is not torch.float32:
