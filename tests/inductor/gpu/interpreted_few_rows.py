@@ -10,7 +10,7 @@ from interpreter_repairs import repair
 
 import dynamo
 from inductor.codegen.triton import shared_rows, split
-from inductor.lowering import products
+from inductor.lowering import pointwise, products
 
 N, K, GROUP = 48, 64, 16
 BF16 = torch.bfloat16
@@ -22,6 +22,7 @@ def as_on_a_gpu(monkeypatch) -> None:
     dynamo.reset()
     texts.clear()
     monkeypatch.setattr(products, "_is_left_to_libraries", lambda call: False)
+    monkeypatch.setattr(pointwise, "converts_small_floats", lambda device: True)
     monkeypatch.setattr(products, "FEWEST_TERMS", 1)
     monkeypatch.setattr(products, "FEWEST_BYTES", 1)
     monkeypatch.setattr(shared_rows, "FEWEST_LEFT", 1)
@@ -75,6 +76,7 @@ CASES = [
     (scaled, (torch.int8, N, K), (BF16, N)), (scaled_before, (torch.int8, N, K), (BF16, N)),
     (with_bias, (torch.uint8, N, K), (BF16, N)), (gated, (torch.int8, N, K), (BF16, N)),
     (residual, (torch.int8, N, K), (BF16, N)), (scaled, (BF16, N, K), (BF16, N)),
+    (scaled, (torch.float8_e4m3fn, N, K), (BF16, N)), (scaled_before, (torch.float8_e5m2, N, K), (BF16, N)),
     (grouped, (torch.int8, N, K), GROUPS, GROUPS), (packed, (torch.uint8, N, K // 2), GROUPS, GROUPS),
     (packed_in_words, (torch.int32, N, K // 8), GROUPS, GROUPS),
 ]
@@ -94,6 +96,21 @@ def test_weights_are_converted_as_they_are_read(program, given, dtype, rows) -> 
     assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
     narrow = w.dtype.itemsize < dtype.itemsize or w.dtype is torch.int32
     assert ("mm', ''" in texts[-1]) != (narrow or rows == 1)
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_eight_bit_floats(dtype) -> None:
+    def quantized(x):
+        y = F.rms_norm(x, (K,))
+        scale = y.abs().amax(-1, keepdim=True).float() / 448
+        return (y.float() / scale).to(torch.float8_e4m3fn), (x * 1024).to(torch.float8_e4m3fn), scale
+
+    x = numbers(dtype, 6, K)
+    found, expected = dynamo.compile(quantized, backend=interpreted)(x), quantized(x)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype is other.dtype
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.13, atol=0, equal_nan=True)
+    assert expected[1].isnan().any() and texts[-1].count("@triton.jit") == 1
 
 
 def test_what_stays_with_the_library() -> None:

@@ -16,12 +16,19 @@ def repair(monkeypatch) -> None:
     options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
     monkeypatch.setattr(builder, "options", options)
     atomic, trunc = builder.create_atomic_rmw, builder.create_fp_trunc
-    dot = builder.create_dot
+    dot, convert = builder.create_dot, builder.create_fp_to_fp
 
     def contiguous(op, pointer, value, mask, *rest):
         """It reads broadcast arrays as if they lay in memory."""
         tiles = [dataclasses.replace(t, data=np.ascontiguousarray(t.data)) for t in (pointer, value, mask)]
         return atomic(op, *tiles, *rest)
+
+    def narrowed(source, goal, mode):
+        """It cuts bits off of 8-bit floats, too."""
+        if goal.scalar is not tl.float8e4nv:
+            return convert(source, goal, mode)
+        data = torch.from_numpy(np.ascontiguousarray(source.data)).to(torch.float8_e4m3fn)
+        return interpreter.TensorHandle(data.view(torch.uint8).numpy(), goal.scalar)
 
     def rounded(source, goal):
         """It cuts bits off."""
@@ -40,3 +47,4 @@ def repair(monkeypatch) -> None:
     monkeypatch.setattr(builder, "create_dot", lambda a, b, *rest: dot(widened(a), widened(b), *rest))
     monkeypatch.setattr(builder, "create_atomic_rmw", contiguous)
     monkeypatch.setattr(builder, "create_fp_trunc", rounded)
+    monkeypatch.setattr(builder, "create_fp_to_fp", narrowed)
