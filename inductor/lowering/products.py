@@ -1,4 +1,4 @@
-"""Lowerings of matrix products of few rows on a GPU: sums over what a weight is made of.
+"""Lowerings of matrix products of few rows: sums over what a weight is made of.
 
 Such a product waits for its weight to come from memory. As a loop, it reads the weight as it is
 stored (in int8, say, with scales) and converts it in registers, and takes along what follows it.
@@ -21,6 +21,7 @@ from inductor.lowering.tensor import HALVES, Indices, Tensor
 
 aten = torch.ops.aten
 MOST_ROWS = 4
+MOST_ROWS_ON_CPU = 1
 MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
 FEWEST_TERMS = 256
 FEWEST_BYTES = 1 << 20  # of a weight; the launch is what a smaller one takes
@@ -104,19 +105,23 @@ def _steps_of(call: Call, left: Tensor, right: Tensor) -> int:
     """How many terms lie in one element of the weight as it is stored; 0, and a reason, where the
     product is the library's."""
     numbers = (*left.size, *right.size)
-    if _is_left_to_libraries(call):
+    if not call.builder.convolves:
         call.reason = "libraries have kernels"
     elif any(type(number) is not int for number in numbers) or 0 in numbers:
         call.reason = "sizes that are known at a call, or nothing"
-    elif left.dtype not in (*HALVES, torch.float32) or left.size[0] > MOST_ROWS:
+    elif left.dtype not in (*HALVES, torch.float32) or left.size[0] > _most_rows(call, True):
         call.reason = BY_LIBRARY
     else:
         return _steps_of_weight(call, left, right)
     return 0
 
 
-def _is_left_to_libraries(call: Call) -> bool:
-    return call.builder.device.type == "cpu" or not call.builder.convolves
+def _most_rows(call: Call, is_narrow: bool) -> int:
+    """Of products that are sums; is_narrow: the weight is stored in fewer bits than it has in the
+    product."""
+    if call.builder.device.type == "cpu":
+        return MOST_ROWS_ON_CPU if is_narrow else 0
+    return MOST_ROWS if is_narrow else MOST_ROWS_OF_HALVES
 
 
 def _steps_of_weight(call: Call, left: Tensor, right: Tensor) -> int:
@@ -135,7 +140,7 @@ def _steps_of_weight(call: Call, left: Tensor, right: Tensor) -> int:
             read[op.buffer] = op.dtype.itemsize / steps
     width = sum(read.values())
     is_narrow = 0 < width < left.dtype.itemsize
-    few = MOST_ROWS if is_narrow else MOST_ROWS_OF_HALVES
+    few = _most_rows(call, is_narrow)
     if left.size[0] > few or not (is_narrow or read and left.dtype in HALVES):
         return 0
     if terms < FEWEST_TERMS or width * columns * terms < FEWEST_BYTES:
