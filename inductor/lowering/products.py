@@ -7,7 +7,8 @@ Others are a library's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
 from inductor.ir.graph import Layout
 from inductor.ir.index import FloorDiv, Index, Var, constant
-from inductor.lowering.builder import contiguous
+from inductor.lowering.builder import contiguous, converting
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import HALVES, Indices, Tensor
 
@@ -32,7 +33,7 @@ BY_LIBRARY = "a library's is faster"
 @lowering(aten.mm.default, of_library=True)
 def mm(call: Call, left: Tensor, right: Tensor) -> Any:
     """A product of few rows; others are the library's."""
-    return _product(call, left, right, None)
+    return _product(call, left, right, lambda ops, total, i: total)
 
 
 @lowering(aten.addmm.default, of_library=True)
@@ -42,10 +43,61 @@ def addmm(
     """The same with a bias."""
     if (beta, alpha) != (1, 1):
         return call.refuse("a library scales it")
-    return _product(call, left, right, bias)
+    return _product(call, left, right, lambda ops, v, i: ops.add(v, _load(ops, bias, i)), bias)
 
 
-def _product(call: Call, left: Tensor, right: Tensor, bias: Tensor | None) -> Any:
+@lowering(aten._weight_int8pack_mm.default, of_library=True)
+def weight_int8pack_mm(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> Any:
+    """The same of a weight [columns, terms] in int8 with a scale for each column."""
+    if call.builder.device.type == "cpu":
+        return call.refuse(BY_LIBRARY)
+    wide = converting(weight, left.dtype)
+    terms, columns = reversed(weight.size)
+    layout = contiguous((terms, columns), left.dtype, call.builder.device)
+    right = wide.as_view(layout, lambda i: (i[1], i[0]))
+    return _product(
+        call, left, right, lambda ops, v, i: ops.mul(v, _load(ops, scales, i)), scales)
+
+
+@lowering(aten._scaled_mm.default, of_library=True)
+def scaled_mm(
+    call: Call, left: Tensor, right: Tensor, scale_a: Tensor, scale_b: Tensor,
+    bias: Tensor | None = None, scale_result: Tensor | None = None, out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """The same of 8-bit floats with a scale for all of an operand, or for each row or column."""
+    plain = all(
+        scale.dtype is torch.float32 and _broadcasts(scale, size) for scale, size in
+        ((scale_a, (left.size[0], 1)), (scale_b, (1, right.size[1])))
+    )
+    if scale_result is not None or not plain or call.result.dtype not in (*HALVES, torch.float32):
+        return call.refuse("a library's way to scale")
+
+    def finish(ops: Ops, value: Value, i: Indices) -> Value:
+        value = ops.mul(value, ops.mul(_load(ops, scale_a, i), _load(ops, scale_b, i)))
+        return value if bias is None else ops.add(value, _load(ops, bias, i))
+
+    more = [scale_a, scale_b] if bias is None else [scale_a, scale_b, bias]
+    return _product(call, left, right, finish, *more)
+
+
+def _broadcasts(scale: Tensor, size: Sequence[int]) -> bool:
+    """Whether a scale is one number, or one for each row or column as `size` has them."""
+    return math.prod(scale.size) == 1 or tuple(scale.size) == tuple(size)
+
+
+def _load(ops: Ops, x: Tensor, indices: Indices) -> Value:
+    """An element of what is broadcast to the result, as float32."""
+    tail = indices[max(0, len(indices) - len(x.size)) :]
+    where = tuple(constant(0) if n == 1 else at for n, at in zip(x.size, tail, strict=True))
+    return ops.to_dtype(x.load(ops, where), torch.float32)
+
+
+def _product(
+    call: Call, left: Tensor, right: Tensor, finish: Callable[[Ops, Value, Indices], Value],
+    *more: Tensor,
+) -> Any:
+    """finish: makes the result of a sum, and of `more`."""
     steps = _steps_of(call, left, right)
     if not steps:
         return NotImplemented
@@ -68,19 +120,8 @@ def _product(call: Call, left: Tensor, right: Tensor, bias: Tensor | None) -> An
     terms_of_sum = call.builder.computed(layout, [turned, right], 2, element)
     sums = contiguous((rows, columns), torch.float32, call.builder.device)
     total = call.builder.reduce(sums, terms_of_sum, [2], "sum")
-
-    def finish(ops: Ops, i: Indices) -> Value:
-        value = total.load(ops, i)
-        if bias is None:
-            return value
-        tail = i[2 - len(bias.size) :]
-        where = tuple(
-            constant(0) if size == 1 else at for size, at in zip(bias.size, tail, strict=True)
-        )
-        return ops.add(value, bias.load(ops, where))
-
-    given = [total] if bias is None else [total, bias]
-    return call.builder.computed(call.layout, given, 1, finish)
+    return call.builder.computed(
+        call.layout, [total, *more], 1, lambda ops, i: finish(ops, total.load(ops, i), i))
 
 
 def _turned(call: Call, left: Tensor, steps: int) -> Tensor:
@@ -91,10 +132,9 @@ def _turned(call: Call, left: Tensor, steps: int) -> Tensor:
     size = (rows, steps, terms // steps)
     layout = contiguous(size, left.dtype, call.builder.device)
     if steps == 1:
-        return left.as_view(
-            Layout(layout.device, left.dtype, size, (left.layout.stride[0], 0, left.layout.stride[1]),
-                   left.layout.offset),
-            lambda i: (i[0], i[2]))
+        down, along = left.layout.stride
+        same = Layout(layout.device, left.dtype, size, (down, 0, along), left.layout.offset)
+        return left.as_view(same, lambda i: (i[0], i[2]))
     found = call.builder.computed(
         layout, [left], 0, lambda ops, i: left.load(ops, (i[0], i[2] * steps + i[1])))
     found.realize()
@@ -109,7 +149,9 @@ def _steps_of(call: Call, left: Tensor, right: Tensor) -> int:
         call.reason = "libraries have kernels"
     elif any(type(number) is not int for number in numbers) or 0 in numbers:
         call.reason = "sizes that are known at a call, or nothing"
-    elif left.dtype not in (*HALVES, torch.float32) or left.size[0] > _most_rows(call, True):
+    elif call.result.dtype not in (*HALVES, torch.float32):
+        call.reason = "a library's dtype"
+    elif left.size[0] > _most_rows(call, True):
         call.reason = BY_LIBRARY
     else:
         return _steps_of_weight(call, left, right)
@@ -139,9 +181,9 @@ def _steps_of_weight(call: Call, left: Tensor, right: Tensor) -> int:
         if along:
             read[op.buffer] = op.dtype.itemsize / steps
     width = sum(read.values())
-    is_narrow = 0 < width < left.dtype.itemsize
+    is_narrow = 0 < width < call.result.dtype.itemsize
     few = _most_rows(call, is_narrow)
-    if left.size[0] > few or not (is_narrow or read and left.dtype in HALVES):
+    if left.size[0] > few or not (is_narrow or read and call.result.dtype in HALVES):
         return 0
     if terms < FEWEST_TERMS or width * columns * terms < FEWEST_BYTES:
         return 0

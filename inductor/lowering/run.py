@@ -68,6 +68,8 @@ LIBRARY = {
     "_scaled_dot_product_cudnn_attention", "convolution_backward", "mv", "dot", "addmv",
     "_scaled_dot_product_fused_attention_overrideable", "_efficient_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_embedding_bag",
+    "_scaled_mm", "_int_mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_grouped_mm",
+    "_scaled_grouped_mm",
     "attention", "attention_backward", "flex_attention", "flex_attention_backward", "philox_state",
 }  # fmt: skip
 
@@ -80,9 +82,10 @@ TAKES_REALS = frozenset((
 ))  # fmt: skip
 
 
-CONVERSIONS = frozenset((
+# What takes 8-bit floats where a device converts them.
+OF_SMALL_FLOATS = frozenset((
     aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.clone.default,
-    aten.contiguous.default,
+    aten.contiguous.default, aten._scaled_mm.default,
 ))  # fmt: skip
 MOST_AGAIN = 64  # operations, for an element that several kernels of a GPU compute
 
@@ -271,10 +274,11 @@ class _Run:
         return any(isinstance(fake, torch.Tensor) and fake.device != device for fake in fakes)
 
     def _odd(self, node: torch.fx.Node) -> bool:
-        """Whether a tensor has a dtype that bodies do not know. 8-bit floats are only converted."""
+        """Whether a tensor has a dtype that bodies do not know. Few
+        operators take 8-bit floats."""
         fakes = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta["val"]]
         tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
-        if node.target in CONVERSIONS:
+        if node.target in OF_SMALL_FLOATS:
             return any(pointwise.is_odd(x.dtype, self.builder.device) for x in tensors)
         return any(pointwise.is_odd(tensor.dtype) for tensor in tensors)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +13,12 @@ from interpreter_repairs import repair
 
 import dynamo
 from inductor.codegen.triton import shared_rows, split
+from inductor.ir.interpret import interpret_graph
 from inductor.lowering import pointwise, products
+from inductor.lowering.run import lower_graph
+
+sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
+from for_all_sizes import capture
 
 N, K, GROUP = 48, 64, 16
 BF16 = torch.bfloat16
@@ -96,6 +104,40 @@ def test_weights_are_converted_as_they_are_read(program, given, dtype, rows) -> 
     assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
     narrow = w.dtype.itemsize < dtype.itemsize or w.dtype is torch.int32
     assert ("mm', ''" in texts[-1]) != (narrow or rows == 1)
+
+
+def scaled_product(x, w, a, b):
+    return F.relu(torch._scaled_mm(x, w.t(), a, b, out_dtype=BF16))
+
+
+def exact_scaled_product(x, w, a, b):
+    return F.relu(x.double() @ w.double().t() * a * b)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_scaled_product(rows) -> None:
+    x, w = (numbers(torch.float8_e4m3fn, size, K) for size in (rows, N))
+    found = dynamo.compile(scaled_product, backend=interpreted)(x, w, a := torch.rand(()), b := torch.rand(1, 1))
+    torch.testing.assert_close(found.double(), exact_scaled_product(x, w, a, b), rtol=4e-3, atol=1e-5)
+    assert "_scaled_mm'" not in texts[-1]
+
+
+def test_scales_of_rows_and_columns() -> None:
+    """ATen has no such product on a CPU."""
+    x, w = (numbers(torch.float8_e4m3fn, size, K) for size in (3, N))
+    given = x, w, torch.rand(3, 1), torch.rand(1, N)
+    graph = lower_graph(capture(scaled_product, given, mode="fake")).graph
+    (found,) = interpret_graph(graph, given)
+    torch.testing.assert_close(found.double(), exact_scaled_product(*given), rtol=4e-3, atol=1e-5)
+
+
+def test_packed_by_the_library() -> None:
+    def program(x, w, s):
+        return torch._weight_int8pack_mm(x, w, s)
+
+    x, w, s = numbers(BF16, 1, K), numbers(torch.int8, N, K), numbers(BF16, N)
+    found = dynamo.compile(program, backend=interpreted)(x, w, s)
+    torch.testing.assert_close(found.double(), x.double() @ w.double().t() * s, rtol=4e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
