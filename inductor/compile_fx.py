@@ -22,7 +22,7 @@ from dynamo.aot.boxed import run_as_it_is
 from dynamo.aot.budget import within
 from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
 from dynamo.aot.program import is_of_program
-from dynamo.aot.records import BackwardFails, NeedsGradients, Unsupported
+from dynamo.aot.records import BackwardFails, NeedsGradients, Retrace, Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.background.graphs import deferring
 from dynamo.background.jobs import is_background
@@ -251,7 +251,7 @@ def _compile(
                 gm, example_inputs, settings, backward, {"keeping": keeper.backward}))
     except Unsupported as refusal:
         return refused(refusal) if refused else as_captured(settings, gm, refusal)
-    except NoCompiler:
+    except (NoCompiler, Retrace):
         raise
     except Exception as defect:
         if is_of_signal(defect):

@@ -30,7 +30,7 @@ from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AtenGraph, Mutation, SymbolTable, Unsupported, WrapperMet
+from dynamo.aot.records import AtenGraph, Mutation, Retrace, SymbolTable, Unsupported
 from dynamo.aot.reference import (
     Reference,
     ReferenceWorld,
@@ -110,7 +110,7 @@ def refusals(symbolic: bool = False) -> Iterator[None]:
     """Signals of the stages below become Unsupported; all errors where sizes are symbolic."""
     try:
         yield
-    except (Unsupported, WrapperMet):
+    except (Unsupported, Retrace):
         raise
     except Signal as signal:
         raise Unsupported(f"{type(signal).__name__}: {signal}") from signal

@@ -22,7 +22,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import Retrace, Unsupported
 from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
 
 Compiled = Callable[..., Any]
@@ -62,7 +62,7 @@ class Form:
         return all(dtype.is_floating_point or dtype.is_complex for _, _, dtype, _ in self.facts)
 
 
-class OtherGradient(Exception):
+class OtherGradient(Retrace):
     """The gradient of the index-th input is not of the form that was guessed."""
 
     def __init__(self, index: int, form: Form) -> None:

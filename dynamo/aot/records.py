@@ -66,8 +66,12 @@ class Unsupported(Signal):
         self.reason = reason
 
 
-class WrapperMet(Signal):
-    """A wrapper subclass is used where none was expected: to be recorded again, for such."""
+class Retrace(Signal):
+    """What was assumed of the program does not hold: it is to be recorded again, otherwise."""
+
+
+class WrapperMet(Retrace):
+    """A wrapper subclass is used where none was expected."""
 
 
 class BackwardFails(Unsupported):
