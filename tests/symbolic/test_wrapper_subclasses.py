@@ -1,0 +1,240 @@
+"""Traceable wrapper subclasses in compiled functions: one graph, eager's values and classes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+import dynamo
+from dynamo.testing import CompileCounter
+from tests.wrapper_tensors import Scaled, assert_same
+
+F = nn.functional
+BACKENDS = ["eager", "inductor"]
+torch.manual_seed(0)
+WEIGHT, MATRIX = Scaled.quantize(torch.randn(8, 8)), torch.randn(8, 3)
+
+
+def plain() -> torch.Tensor:
+    return torch.randn(4, 8)
+
+
+def two() -> TwoTensor:
+    return TwoTensor(plain(), plain())
+
+
+def scaled() -> Scaled:
+    return Scaled.quantize(plain())
+
+
+class Quantize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Scaled:
+        return Scaled.quantize(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 3
+
+
+def write_inside(t: Any, x: torch.Tensor) -> Any:
+    t.a.add_(x)
+    return t + 1
+
+
+def write_through_view(t: Any) -> Any:
+    view = t.view(-1)
+    view.mul_(2)
+    return t + view.sum()
+
+
+def make_and_take_apart(x: torch.Tensor) -> Any:
+    made = Scaled.quantize(x)
+    return made.plain() + 1, made, made.twice
+
+
+def ask_class(t: Any) -> Any:
+    made = t + 1
+    known = isinstance(made, TwoTensor) and type(t) is TwoTensor and not isinstance(t, Scaled)
+    return made if known and hasattr(t, "a") and not hasattr(t, "c") else t
+
+
+def flatten(t: Any) -> Any:
+    names, context = t.__tensor_flatten__()
+    inner = {name: getattr(t, name) + 1 for name in names}
+    return TwoTensor.__tensor_unflatten__(inner, context, t.shape, t.stride())
+
+
+def fill(t: Any) -> Any:
+    made = t.clone()
+    made[0] = 0
+    made.a.zero_()
+    return t, made
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]] = {
+    "a weight": (lambda x, w: F.relu(F.linear(x, w)), (plain, lambda: Scaled.quantize(MATRIX.t()))),
+    "of a closure": (lambda x: x @ WEIGHT, (plain,)),
+    "made inside": (make_and_take_apart, (plain,)),
+    "given back": (lambda s: (s, s.scale * 1, s.numbers), (scaled,)),
+    "context": (lambda s: s.plain() if s.kind == "row" else s.plain() * 3, (scaled,)),
+    "views": (lambda t: (t.view(8, 4).t(), t[0], t.reshape(-1)), (two,)),
+    "written": (lambda t: t.add_(1) * 2, (two,)),
+    "written through a view": (write_through_view, (two,)),
+    "copied into": (lambda s, x: s.copy_(x).plain(), (scaled, plain)),
+    "inner tensor written": (write_inside, (two, plain)),
+    "nested": (lambda t: (t * 2, t.a.b + 1), (lambda: TwoTensor(two(), two()),)),
+    "its class": (ask_class, (two,)),
+    "arithmetic": (lambda a, b: (a + b, (a * b).sum(), torch.cat([a, b])), (two, two)),
+    "an own operation": (lambda s: -s, (scaled,)),
+    "filled": (fill, (two,)),
+    "taken apart": (flatten, (two,)),
+    "detached": (lambda t: (t.detach() + 1, t.shape, t.dtype), (two,)),
+    "unread": (lambda t: (MATRIX + 1, t), (two,)),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph(name: str, backend: str) -> None:
+    f, makers = PROGRAMS[name]
+    given = [make() for make in makers]
+    mine = copy.deepcopy(given)
+    compiled = dynamo.compile(f, backend=backend, fullgraph=True)
+    for _ in range(2):
+        assert_same(compiled(*mine), f(*given))
+        assert_same(mine, given)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients(backend: str) -> None:
+    """Of a wrapper, whose gradient is one, and of a plain tensor behind a wrapper made inside."""
+
+    def f(w: Any, x: torch.Tensor) -> torch.Tensor:
+        return (TwoTensor(x, x * 2) @ w.t()).sum() * 2
+
+    def gradient(call: Callable[..., Any]) -> Any:
+        leaf = copy.deepcopy(w).requires_grad_()
+        call(leaf, x).backward()
+        return leaf.grad
+
+    w, x = two(), plain()
+    assert_same(gradient(dynamo.compile(f, backend=backend, fullgraph=True)), gradient(f))
+    y = x.clone().requires_grad_()
+    quantized = dynamo.compile(lambda x: Quantize.apply(x) @ MATRIX, backend=backend)
+    (mine,) = torch.autograd.grad(quantized(y).sum(), y)
+    assert_same(mine, MATRIX.sum(1).expand(4, 8).contiguous() * 3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameters_and_outputs_with_gradients(backend: str) -> None:
+    model = nn.Linear(8, 8)
+    for name in ("weight", "bias"):
+        value = getattr(model, name).detach()
+        setattr(model, name, nn.Parameter(TwoTensor(value.clone(), value.clone())))
+    other = copy.deepcopy(model)
+    compiled = dynamo.compile(other, backend=backend, fullgraph=True)
+    x = two()
+    for each in (model, compiled):
+        for _ in range(2):
+            result = each(x)
+            (result * result).sum().backward()
+    assert_same([p.grad for p in other.parameters()], [p.grad for p in model.parameters()])
+    assert type(result) is TwoTensor and result.requires_grad
+
+
+class PlainGradient(Scaled):
+    """Its gradient is a plain tensor."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Scaled:
+        return PlainGradient(inner["numbers"], inner["scale"], *context)
+
+
+def test_gradient_of_another_class() -> None:
+    """What the gradient is made of is known when backward was recorded."""
+
+    def gradient(call: Callable[..., Any]) -> Any:
+        leaf = PlainGradient(plain_numbers.clone(), scale.clone()).requires_grad_()
+        call(leaf).sum().backward()
+        return leaf.grad
+
+    plain_numbers, scale = torch.randn(4, 8), torch.tensor(0.5)
+    f = lambda w: (w * 2).sin()  # noqa: E731
+    found, wanted = gradient(dynamo.compile(f, fullgraph=True)), gradient(f)
+    assert type(found) is type(wanted)
+    torch.testing.assert_close(found, wanted)
+
+
+def change_kind(s: Any) -> None:
+    s.kind = "column"
+
+
+def change_inner(s: Any) -> None:
+    s.numbers = s.numbers.to(torch.int16)
+
+
+@pytest.mark.parametrize("change", [change_kind, change_inner])
+def test_changes_are_seen(change: Callable[[Any], None]) -> None:
+    counter = CompileCounter()
+    model = nn.Linear(8, 8, bias=False)
+    model.weight = nn.Parameter(Scaled.quantize(model.weight.detach()), requires_grad=False)
+    f = lambda x: (model(x), model.weight.kind)  # noqa: E731
+    compiled = dynamo.compile(f, backend=counter, fullgraph=True)
+    x = plain()
+    for _ in range(2):
+        assert_same(compiled(x), f(x))
+    assert counter.frame_count == 1
+    change(model.weight)
+    assert_same(compiled(x), f(x))
+    assert counter.frame_count == 2
+
+
+def test_another_class_is_another_graph() -> None:
+    counter = CompileCounter()
+    compiled = dynamo.compile(lambda t: t * 2, backend=counter, fullgraph=True)
+    for value in (two(), plain(), scaled(), two()):
+        assert_same(compiled(value), value * 2)
+    assert counter.frame_count == 3
+
+
+def test_weights_that_need_no_gradient_enter_as_plain_tensors() -> None:
+    seen: list[Any] = []
+
+    def backend(gm: Any, inputs: list[Any]) -> Any:
+        seen.extend(inputs)
+        return gm.forward
+
+    model = nn.Linear(8, 8, bias=False)
+    model.weight = nn.Parameter(Scaled.quantize(model.weight.detach()), requires_grad=False)
+    x = plain()
+    assert_same(dynamo.compile(model, backend=backend)(x), model(x))
+    assert {type(value) for value in seen} == {torch.Tensor}
+
+
+class Watching(Scaled):
+    """Looks at values in its dispatch, which a graph can't."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Scaled:
+        return Watching(inner["numbers"], inner["scale"], *context)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return args[0].plain() + (1 if args[0].scale.item() > 0 else 2)
+
+
+def test_dispatch_that_looks_at_values() -> None:
+    f = lambda w: w.sin() * 2  # noqa: E731
+    w = Watching(torch.ones(3), torch.tensor(2.0))
+    assert_same(dynamo.compile(f)(w), f(w))
+    with pytest.raises(dynamo.exc.Unsupported, match="sin"):
+        dynamo.compile(f, fullgraph=True)(w)
