@@ -27,7 +27,6 @@ from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, r
 
 Compiled = Callable[..., Any]
 VALUE = "example_value"
-TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,11 @@ class Form:
         ]
 
     @property
+    def carried(self) -> list[Any]:
+        """What its carriers must have in common with it."""
+        return [(tuple(size), dtype, device) for size, _, dtype, device in self.facts]
+
+    @property
     def has_gradients(self) -> bool:
         """Whether autograd can carry such tensors."""
         return all(dtype.is_floating_point or dtype.is_complex for _, _, dtype, _ in self.facts)
@@ -83,17 +87,19 @@ class _Enter(torch.autograd.Function):
     """Makes a wrapper of an input's inner tensors; its gradient goes to the carriers."""
 
     @staticmethod
-    def forward(ctx: Any, index: int, recipe: Recipe, form: Form, *given: Any) -> Any:
-        ctx.index, ctx.form, ctx.inner = index, form, recipe.count
-        return compose(recipe, given[:recipe.count])
+    def forward(ctx: Any, index: int, given: _Input, *tensors: Any) -> Any:
+        assert given.recipe is not None
+        ctx.index, ctx.given = index, given
+        return compose(given.recipe, tensors[:given.recipe.count])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
-        found = Form.of(grad)
-        if found != ctx.form:
+        given, found = ctx.given, Form.of(grad)
+        if found.carried != given.form.carried:
             raise OtherGradient(ctx.index, found)
-        return (None,) * (3 + ctx.inner) + tuple(plain_tensors(grad, found.recipe))
+        given.form = found
+        return (None,) * (2 + given.recipe.count) + tuple(plain_tensors(grad, found.recipe))
 
 
 class _Leave(torch.autograd.Function):
@@ -123,10 +129,12 @@ def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _entering(index: int, recipe: Recipe, form: Form | None) -> Callable[..., Any]:
-    if form is None:
+def _entering(index: int, given: _Input) -> Callable[..., Any]:
+    recipe = given.recipe
+    assert recipe is not None
+    if given.form is None:
         return _named("make_wrapper", lambda *inner: compose(recipe, inner))
-    return _named("enter_wrapper", lambda *given: _Enter.apply(index, recipe, form, *given))
+    return _named("enter_wrapper", lambda *tensors: _Enter.apply(index, given, *tensors))
 
 
 def _leaving(recipe: Recipe, form: Form | None) -> Callable[..., Any]:
@@ -142,10 +150,11 @@ class _CarryIn(torch.autograd.Function):
     """The carriers of an input that requires grad."""
 
     @staticmethod
-    def forward(ctx: Any, form: Form, wrapper: Any) -> Any:
-        ctx.form = form
+    def forward(ctx: Any, given: _Input, wrapper: Any) -> Any:
+        assert given.form is not None
+        ctx.form = given.form
         ctx.set_materialize_grads(False)
-        return tuple(carrier.detach() for carrier in form.carriers())
+        return tuple(carrier.detach() for carrier in given.form.carriers())
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -198,7 +207,8 @@ def as_form(grad: Any, form: Form) -> Any:
 
 @dataclass(slots=True)
 class _Input:
-    """An input of the program. recipe: of a wrapper. form: of its gradient, if it gets one."""
+    """An input of the program. recipe: of a wrapper. form: of its gradient, if it gets one; learnt
+    where backward is recorded."""
 
     recipe: Recipe | None
     form: Form | None
@@ -209,7 +219,7 @@ class _Input:
         inner = inner_tensors(value, self.recipe)
         if self.form is None:
             return inner
-        carriers: Any = _CarryIn.apply(self.form, value)
+        carriers: Any = _CarryIn.apply(self, value)
         return [*inner, *carriers]
 
 
@@ -250,7 +260,7 @@ def compile_flat(
     Unsupported where a gradient has no form."""
     trains = torch.is_grad_enabled()
     inputs = [_input_of(example, trains) for example in examples]
-    for _ in range(TRIES):
+    for _ in range(len(inputs) + 1):
         flat, outputs, spec = _flat_module(gm, inputs)
         plain = [part for each, example in zip(inputs, examples, strict=True)
                  for part in _examples(each, example)]
@@ -312,7 +322,7 @@ def _flat_module(
         entering.append((index, old, given, parts))
     for index, old, given, parts in entering:
         assert given.recipe is not None
-        made = graph.call_function(_entering(index, given.recipe, given.form), tuple(parts))
+        made = graph.call_function(_entering(index, given), tuple(parts))
         made.meta[VALUE] = old.meta.get(VALUE)
         known[old] = made
     outputs: list[_Output] = []

@@ -1,0 +1,114 @@
+"""Collectives and DTensor in compiled functions: one graph, eager's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+import dynamo
+from dynamo.testing import CompileCounter
+
+BACKENDS = ["eager", "inductor"]
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
+    dist.destroy_process_group()
+
+
+def in_place(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    dist.broadcast(y, 0)
+    gathered, part = torch.empty_like(y), torch.empty_like(y)
+    dist.all_gather_into_tensor(gathered, y)
+    dist.reduce_scatter_tensor(part, gathered, op=dist.ReduceOp.MAX)
+    exchanged = torch.empty_like(part)
+    dist.all_to_all_single(exchanged, part)
+    return exchanged + 1
+
+
+def round_trip(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    sharded = DTensor.from_local(x.sin(), mesh, [Shard(0)], run_check=False)
+    return sharded.redistribute(mesh, [Replicate()]).to_local() * mesh.size()
+
+
+def ask(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """What meshes and placements say is constant."""
+    sharded = DTensor.from_local(x, mesh, [Shard(1)], run_check=False)
+    is_first = sharded.placements == (Shard(1),) and mesh["tp"].get_local_rank() == 0
+    named = sharded.device_mesh.mesh_dim_names == ("tp",)
+    return sharded.to_local() + (1 if is_first and named and sharded.placements[0].is_shard() else 2)
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor, DeviceMesh], Any]] = {
+    "all_reduce": lambda x, mesh: functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1,
+    "all_gather": lambda x, mesh: functional.all_gather_tensor(x.sin(), 0, (mesh, 0)).cos(),
+    "in place": in_place,
+    "round trip": round_trip,
+    "constants": ask,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph(mesh: DeviceMesh, name: str, backend: str) -> None:
+    f, x = PROGRAMS[name], torch.randn(4, 3)
+    compiled = dynamo.compile(f, backend=backend, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, mesh), f(x, mesh))
+
+
+def test_placements_are_guarded(mesh: DeviceMesh) -> None:
+    counter = CompileCounter()
+    f = lambda x: (x * 2).sum(0)  # noqa: E731
+    compiled = dynamo.compile(f, backend=counter, fullgraph=True)
+    x = torch.randn(4, 3)
+    for number, placement in enumerate([Shard(0), Shard(0), Replicate(), Partial()]):
+        given = distribute_tensor(x, mesh, [Replicate()]).redistribute(mesh, [placement]) if (
+            placement != Partial()) else DTensor.from_local(x, mesh, [placement])
+        found, wanted = compiled(given), f(given)
+        assert found.placements == wanted.placements
+        torch.testing.assert_close(found.full_tensor(), wanted.full_tensor())
+        assert counter.frame_count == max(number, 1)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.silu(self.up(self.norm(x))))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensor_parallel_training(mesh: DeviceMesh, backend: str) -> None:
+    plain, model = nn.Sequential(Block(), Block()), nn.Sequential(Block(), Block())
+    model.load_state_dict(plain.state_dict())
+    for block in model:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    compiled = dynamo.compile(model, backend=backend, fullgraph=True)
+    x = torch.randn(2, 8)
+    for each in (plain, compiled):
+        each(x).square().sum().backward()
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        grad = mine.grad
+        assert grad is not None and type(grad) is (DTensor if isinstance(mine, DTensor) else type(grad))
+        value = grad.full_tensor() if isinstance(grad, DTensor) else grad
+        torch.testing.assert_close(value, other.grad)
