@@ -351,7 +351,7 @@ def _leave(
     if not isinstance(value, fx.Node):
         leaving.append(value)
         return _Output(None, None)
-    fake = value.meta.get(VALUE)
+    fake: Any = value.meta.get(VALUE)
     if not is_wrapper(fake):
         leaving.append(known[value])
         return _Output(None, None)

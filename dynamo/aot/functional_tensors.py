@@ -26,9 +26,9 @@ BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(
 
 
 class FunctionalTensor(torch.Tensor):
-    """A tensor of a program that is recorded; inner: the C++ functional tensor below it."""
+    """A tensor of a program that is recorded; functional: the C++ one below it."""
 
-    inner: torch.Tensor
+    functional: torch.Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
@@ -38,7 +38,7 @@ class FunctionalTensor(torch.Tensor):
             FunctionalTensor, inner.shape, inner.stride(), inner.storage_offset(), None,
             inner.dtype, torch.strided, inner.device, False, False,
         )  # fmt: skip
-        made.inner = inner
+        made.functional = inner
         if inner.dtype.is_complex and inner.is_conj():
             torch._C._set_conj(made, True)
         if inner.is_neg():
@@ -70,7 +70,7 @@ class FunctionalMode(TorchDispatchMode):
         if is_elsewhere():
             return func(*args, **kwargs)
         given, named = pytree.tree_map_only(
-            FunctionalTensor, lambda tensor: tensor.inner, (args, kwargs))
+            FunctionalTensor, lambda tensor: tensor.functional, (args, kwargs))
         include = torch._C._dispatch_tls_local_include_set().add(KEY)
         exclude = torch._C._dispatch_tls_local_exclude_set().remove(KEY) - BITS
         with torch._C._ForceDispatchKeyGuard(include, exclude):
@@ -96,4 +96,4 @@ def wrap(tensor: torch.Tensor) -> torch.Tensor:
 
 def inner_of(tensor: torch.Tensor) -> torch.Tensor:
     """The C++ functional tensor of a value of the program."""
-    return tensor.inner if type(tensor) is FunctionalTensor else tensor
+    return tensor.functional if type(tensor) is FunctionalTensor else tensor

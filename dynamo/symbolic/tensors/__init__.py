@@ -9,7 +9,8 @@ from dynamo.base.loading import load_all
 load_all(__name__, """
     modes contexts tensor wrappers modules torch_functions repeating compiled handles transforms
     autograd_functions checkpointing hooks gradients inference picking averaging breaking
-    collectives meshes comptime conditional copying devices distributions flex foreach loops methods number_tensors
+    collectives meshes comptime conditional copying devices distributions flex foreach loops
+    methods number_tensors
     optimizer_steps fused_steps optimizers overriding parameters placing process_groups
     random_state attributes trees triton_kernels typed_tensors unknown_numbers conversions operators
 """)

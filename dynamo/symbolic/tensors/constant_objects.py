@@ -35,8 +35,8 @@ FIXED = (bool, int, float, complex, str, bytes, type(None))
 # One object for each value.
 UNIQUE = (torch.dtype, torch.layout, torch.memory_format, enum.Enum, type, types.FunctionType,
           types.BuiltinFunctionType)
-DISTRIBUTED = frozenset(("DTensorSpec", "TensorMeta", "DeviceMesh", "Shard", "_StridedShard", "Replicate",
-                         "Partial"))
+DISTRIBUTED = frozenset(("DTensorSpec", "TensorMeta", "DeviceMesh", "Shard", "_StridedShard",
+                         "Replicate", "Partial"))
 GROUPS = (torch.distributed.ProcessGroup,) if torch.distributed.is_available() else ()
 DEPTH = 6
 
@@ -49,7 +49,7 @@ def is_fixed(value: Any) -> bool:
 
 
 def by_equality(value: Any) -> bool:
-    """True where `==` says all of it: its class says so, or it is of torch's distributed tensors."""
+    """True where `==` says all: its class says so, or it is of torch's distributed tensors."""
     return is_constant_class(type(value)) or is_of_distributed(value)
 
 
@@ -121,8 +121,8 @@ def held(trace: Evaluation, var: Var) -> Any:
     known = getattr(var, "value", None) if not isinstance(var, ObjectVar) else None
     if is_of_distributed(known) or isinstance(known, GROUPS):  # see `meshes`
         return known
-    real = var.real if isinstance(var, ObjectVar) else None
-    if real is None or var.source is None or var.written or not is_structural(real):
+    if not isinstance(var, ObjectVar) or var.written or var.source is None or (
+            not is_structural(real := var.real)):
         raise Break("not_a_graph_argument", repr(var))
     guard_value(trace, real, var.source)
     return real
@@ -133,7 +133,8 @@ def without_objects(
 ) -> tuple[Any, list[Var], dict[str, Var]]:
     """A function that holds the objects among the arguments, and the other arguments."""
     objects: dict[int | str, Any] = {}
-    for key, var in [*enumerate(args), *kwargs.items()]:
+    given: list[tuple[int | str, Var]] = [*enumerate(args), *kwargs.items()]
+    for key, var in given:
         if not is_argument(var):
             objects[key] = held(tx.trace, var)
     if not objects:

@@ -100,6 +100,7 @@ def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
 def inner_vars(trace: Evaluation, var: TensorVar) -> list[TensorVar]:
     """The plain tensors that one from outside is made of."""
     found: list[TensorVar] = []
+    assert var.source is not None
     for name in flattened(var.real)[0]:
         real, place = getattr(var.real, name), place_of(var.real, var.source, name)
         if not isinstance(real, torch.Tensor):

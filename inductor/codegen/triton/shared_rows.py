@@ -75,7 +75,9 @@ def _written_out(kernel: Kernel, axis: int) -> Kernel:
     stages = tuple(
         replace(stage, ops=_for_all(stage.ops, values, own)) for stage in kernel.stages
     )
-    copies = [Local(_own(local.name, row), local.dtype, 1) for local in kernel.locals for row in rows]
+    copies = [
+        Local(_own(local.name, row), local.dtype, 1) for local in kernel.locals for row in rows
+    ]
     return replace(kernel, outer=outer, stages=stages, locals=tuple(copies))
 
 
