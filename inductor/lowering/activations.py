@@ -114,7 +114,9 @@ def mish(call: Call, x: Tensor) -> Any:
 
 @lowering(aten.hardtanh.default)
 def hardtanh(call: Call, x: Tensor, low: Scalar = -1, high: Scalar = 1) -> Any:
-    return _apply(call, [x], lambda v: v.clamp(low, high), 2)
+    if dtype_kind(x.dtype) != "f":
+        return call.refuse(f"hardtanh of {x.dtype}")
+    return _clamp(call, x, low, high)
 
 
 @lowering(aten.relu6.default)
@@ -241,7 +243,7 @@ def _clamp(call: Call, x: Tensor, low: Any, high: Any) -> Any:
             v = ops.maximum(v, rest.pop(0))
         return ops.minimum(v, rest.pop(0)) if high is not None else v
 
-    return pointwise(call, [x, *bounds], function, dtype, 2)
+    return pointwise(call, [x, *bounds], function, dtype, 2, rounds=True)
 
 
 @lowering(aten._to_copy.default)

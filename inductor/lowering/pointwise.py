@@ -62,15 +62,19 @@ class Kind(Enum):
 
 def promoted(operands: Sequence[Any], kind: Kind = Kind.DEFAULT) -> torch.dtype:
     """The dtype that eager computes in, as it is held inside of a body."""
+    dtype = _promotion(operands)
+    if kind is Kind.INT_TO_FLOAT and dtype_kind(dtype) in "bi":
+        dtype = torch.get_default_dtype()
+    return compute_dtype(dtype)
+
+
+def _promotion(operands: Sequence[Any]) -> torch.dtype:
     facts = [_fact(operand) for operand in operands]
     found = facts[0]
     for other in facts[1:]:
         dtype = torch.result_type(found, other)
         found = _stand_in(dtype, _has_dimension(found) or _has_dimension(other))
-    dtype = found.dtype if isinstance(found, torch.Tensor) else torch.result_type(found, False)
-    if kind is Kind.INT_TO_FLOAT and dtype_kind(dtype) in "bi":
-        dtype = torch.get_default_dtype()
-    return compute_dtype(dtype)
+    return found.dtype if isinstance(found, torch.Tensor) else torch.result_type(found, False)
 
 
 def _fact(operand: Any) -> Any:
@@ -121,11 +125,11 @@ def pointwise(
         return call.refuse(why or f"{call.result.dtype} is left to ATen")
     held = promoted(operands) if dtype is None else dtype
     goal = compute_dtype(call.result.dtype)
-    narrow = next((x.dtype for x in operands if rounds and _is_half_tensor(x)), None)
+    narrow = _promotion(operands) if rounds and held is torch.float32 else held
 
     def load(ops: Ops, operand: Any, indices: Indices) -> Value:
         value = load_as(ops, operand, indices, held)
-        if narrow is None or held is not torch.float32 or _has_axes(operand):
+        if narrow not in HALVES or _has_axes(operand):
             return value
         return ops.to_dtype(ops.to_dtype(value, narrow), held)
 
@@ -139,10 +143,6 @@ def pointwise(
 
 def _has_axes(operand: Any) -> bool:
     return isinstance(operand, Tensor) and len(operand.size) > 0
-
-
-def _is_half_tensor(operand: Any) -> bool:
-    return _has_axes(operand) and operand.dtype in HALVES
 
 
 def is_odd(dtype: torch.dtype, device: torch.device | None = None) -> bool:

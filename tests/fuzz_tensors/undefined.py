@@ -1,4 +1,5 @@
-"""Results that C++ does not define, so that eager's are an accident: floats that no integer holds, as integers.
+"""Results of eager's that are an accident: floats that no integer holds, as integers, which C++ does not define;
+gelu of infinity, which is NaN in a vector of eager's and infinite beside it.
 
 In: a call in eager. Out: whether it made one.
 """
@@ -27,6 +28,7 @@ class _Watch(TorchDispatchMode):
         given = [torch.tensor(x) if isinstance(x, float) else x for x in torch.utils._pytree.tree_leaves((args, kwargs))]
         before = [x.detach().clone() for x in given if _is_float(x)]
         result = func(*args, **(kwargs or {}))
+        self.seen |= func.__name__.startswith("gelu") and any(bool(x.isinf().any()) for x in before)
         if not any(part in func.__name__ for part in COUNTS):
             for out in torch.utils._pytree.tree_leaves(result):
                 if isinstance(out, torch.Tensor) and not (out.is_floating_point() or out.is_complex()):
@@ -46,7 +48,7 @@ def _beyond(x: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def undefined(call: Callable[[], Any]) -> bool:
-    """True where the call turns a float into an integer type that does not hold it."""
+    """True where the call has such a result."""
     with _Watch() as watch:
         call()
     return watch.seen

@@ -87,6 +87,24 @@ def test_borders_lie_where_eager_rounds(dtype: torch.dtype, borders: Sequence[Ca
         torch.testing.assert_close(da, db, msg=str(at), atol=8 * near, rtol=8 * near)
 
 
+# Eager rounds a number to the dtype that it meets, that of a tensor without axes, too.
+MEETINGS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda v: v % 0.9, lambda v: torch.fmod(v, 0.9), lambda v: v == 0.9, lambda v: v > 0.9, lambda v: v // 0.9, lambda v: v - 0.9,
+    lambda v: v.clamp(max=0.9) - v, lambda v: F.hardtanh(v, -0.9, 0.9) - v, lambda v: v.clamp(min=torch.tensor(0.9)) - v,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(), (40,)])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_numbers_are_rounded_as_eager_rounds_them(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    def f(x: Tensor) -> list[Tensor]:
+        return [meeting(x * 1.0) for meeting in MEETINGS]
+
+    x = torch.full(shape, 0.9, dtype=dtype)
+    for want, got in zip(f(x), dynamo.compile(f)(x), strict=True):
+        assert torch.equal(want, got)
+
+
 @pytest.mark.parametrize("function", [
     lambda x: x.cos().t().argmax(), lambda x: x.softmax(1).argmax(1),
     *(pytest.param(f, marks=pytest.mark.long) for f in (
