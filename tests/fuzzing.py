@@ -15,6 +15,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -41,6 +42,10 @@ def added_nothing(parser: argparse.ArgumentParser) -> None:
     """A fuzzer without options of its own."""
 
 
+def no_preparation(options: Options) -> None:
+    """Of a fuzzer whose processes need none."""
+
+
 def each_alone(programs: Sequence[T], options: Options) -> Iterable[Sequence[T]]:
     return [[program] for program in programs]
 
@@ -51,7 +56,8 @@ class Fuzzer(Generic[T]):
     it does not; an error is a difference, too.
 
     kind: what of such a text stays the same while a program shrinks. groups, check_group: the programs that are
-    checked together, and how a group differs, None where it has to be checked in two halves.
+    checked together, and how a group differs, None where it has to be checked in two halves. prepare: what each
+    process does first.
     """
 
     about: str | None
@@ -65,6 +71,7 @@ class Fuzzer(Generic[T]):
     groups: Callable[[Sequence[T], Options], Iterable[Sequence[T]]] = each_alone
     check_group: Callable[[Sequence[T], Options], str | None] | None = None
     modules: tuple[str, ...] = USUAL
+    prepare: Callable[[Options], None] = no_preparation
 
     def parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(description=self.about)
@@ -100,11 +107,12 @@ class Fuzzer(Generic[T]):
     def main(self) -> int:
         options = self.parser().parse_args()
         if options.one:
+            self.prepare(options)
             program = self.generate(options.seed, options)
             text = "" if program is None else self.report(options.seed, program, options)
             print(text or f"{program}\n=== seed {options.seed}: no difference")
             return 1 if text else 0
-        for name in self.modules:
+        for name in self.modules if on_cpu(options) else ():
             importlib.import_module(name)
         gc.collect()
         gc.freeze()
@@ -119,6 +127,25 @@ def told(difference: Callable[[], str | None]) -> str | None:
             return difference()
         except Exception:
             return "internal error\n" + traceback.format_exc(limit=-4)
+
+
+def on_cpu(options: Options) -> bool:
+    return bool(getattr(options, "device", "cpu") == "cpu")
+
+
+def work(fuzzer: Fuzzer[T] | str, options: Options, seeds: list[int], alone: bool, pipe: Connection, end: float) -> None:
+    """In a child. fuzzer: also the module that has it. Threads of the compiler do not hold its end up."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    code = 1
+    try:
+        found = importlib.import_module(fuzzer).FUZZER if isinstance(fuzzer, str) else fuzzer
+        found.prepare(options)
+        Child(found, options, pipe.send, end).run(seeds, alone)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 @dataclass
@@ -145,6 +172,13 @@ class Child(Generic[T]):
         for group in (each_alone if alone else self.fuzzer.groups)(programs, self.options):
             self.check({seed_of[id(program)]: program for program in group})
 
+    def usable(self, text: str | None) -> str | None:
+        """The text. After an error of a GPU nothing more runs in this process."""
+        if text and re.search(r"CUDA error|AcceleratorError", text):
+            print(text, file=sys.stderr, flush=True)
+            os._exit(3)
+        return text
+
     def check(self, group: dict[int, T]) -> None:
         if time.monotonic() > self.end:
             return
@@ -156,10 +190,11 @@ class Child(Generic[T]):
         if len(group) == 1 or self.fuzzer.check_group is None:
             reports = [self.fuzzer.report(seed, program, self.options, self.end) for seed, program in group.items()]
             for seed, text in zip(seeds, reports, strict=True):
+                self.usable(text)
                 self.tell(Found("differs" if text else "done", [seed], text))
             return
         check, programs = self.fuzzer.check_group, list(group.values())
-        text = told(lambda: check(programs, self.options))
+        text = self.usable(told(lambda: check(programs, self.options)))
         if text is None:
             for half in (seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :]):
                 self.check({seed: group[seed] for seed in half})
@@ -212,7 +247,8 @@ class Run(Generic[T]):
         options = self.options
         count = 200 if options.count is None and options.seconds is None else options.count
         seeds = itertools.count(options.seed) if count is None else range(options.seed, options.seed + count)
-        size = CHUNK if count is None else max(1, min(CHUNK, count // options.processes))
+        most = CHUNK if on_cpu(options) else 10 * CHUNK
+        size = most if count is None else max(1, min(most, -(-count // options.processes)))
         left = (seed for seed in seeds if seed not in self.past)
         while chunk := list(itertools.islice(left, size)):
             yield chunk
@@ -242,25 +278,15 @@ class Run(Generic[T]):
         return None if chunk is None else (chunk, False)
 
     def begin(self, seeds: list[int], alone: bool) -> Process:
-        context = multiprocessing.get_context("fork")
+        # A forked process can't use a GPU that its parent has looked for, as imports do.
+        context: Any = multiprocessing.get_context("fork" if on_cpu(self.options) else "spawn")
         receiving, sending = context.Pipe(duplex=False)
         sys.stdout.flush()
-        process = context.Process(target=self.work, args=(seeds, alone, sending))
+        fuzzer = self.fuzzer if on_cpu(self.options) else sys.modules["__main__"].__spec__.name
+        process = context.Process(target=work, args=(fuzzer, self.options, seeds, alone, sending, self.end))
         process.start()
         sending.close()
         return Process(process, receiving, seeds)
-
-    def work(self, seeds: list[int], alone: bool, pipe: Connection) -> None:
-        """In a child. Threads of the compiler do not hold its end up."""
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        code = 1
-        try:
-            Child(self.fuzzer, self.options, pipe.send, self.end).run(seeds, alone)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
 
     def note(self, one: Process, found: Found) -> None:
         if found.mark == "begun":

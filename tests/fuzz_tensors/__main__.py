@@ -115,17 +115,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=12, help="at most so many programs in one compiled function")
 
 
-class Tensors(Fuzzer[Program]):
-    def main(self) -> int:
-        options = self.parser().parse_args()
-        torch.set_default_device(options.device)
-        torch.backends.cudnn.allow_tf32 = False
-        return super().main()
+def prepare(options: Options) -> None:
+    torch.set_default_device(options.device)
+    torch.backends.cudnn.allow_tf32 = False
 
 
-FUZZER = Tensors(
+FUZZER = Fuzzer(
     __doc__, "inductor", drawn, differs, smaller, kind=kind, add=add,
-    groups=groups, check_group=check_together,
+    groups=groups, check_group=check_together, prepare=prepare,
 )  # fmt: skip
 check = FUZZER.checked
 
