@@ -34,6 +34,7 @@ from tests.processes import USUAL
 T = TypeVar("T")
 Options = argparse.Namespace
 LONG = 300  # seconds that a check may take
+GRACE = 5  # seconds that checks go on when the time is over
 CHUNK = 120  # seeds that a process gets at once
 FROZEN_EACH = 20  # checks, after which what is there stays: the collections that programs ask for need not look at it
 
@@ -260,7 +261,11 @@ class Run(Generic[T]):
                 running.append(self.begin(*chunk))
             if not running:
                 break
-            for pipe in wait([one.pipe for one in running]):
+            if time.monotonic() > self.end + GRACE:
+                for one in running:
+                    one.process.kill()
+                break
+            for pipe in wait([one.pipe for one in running], timeout=GRACE):
                 one = next(one for one in running if one.pipe is pipe)
                 try:
                     self.note(one, one.pipe.recv())
