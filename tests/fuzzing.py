@@ -265,7 +265,7 @@ class Run(Generic[T]):
                 for one in running:
                     one.process.kill()
                 break
-            for pipe in wait([one.pipe for one in running], timeout=GRACE):
+            for pipe in wait([one.pipe for one in running], timeout=1):
                 one = next(one for one in running if one.pipe is pipe)
                 try:
                     self.note(one, one.pipe.recv())
