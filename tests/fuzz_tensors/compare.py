@@ -27,7 +27,8 @@ from tests.fuzz_tensors.program import Program
 from tests.fuzz_tensors.undefined import undefined
 
 Function = Callable[..., Any]
-REFUSED = "this compiled backward can't be differentiated again"  # loud, and said in the documents
+# Loud, and said in the documents; loud, where eager's result lies in more memory than it has elements.
+REFUSED = ("this compiled backward can't be differentiated again", "setStorage: sizes")
 NEAR = {
     torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.complex64: 1e-5,
     torch.complex128: 1e-12, torch.complex32: 2e-3,
@@ -38,6 +39,7 @@ EXACT_NAMES = (
 )  # fmt: skip
 
 
+SUMS = re.compile(r"sum|mean|var|std|norm|prod|softmax|logsumexp|mm|dot|mv|linear|conv|loss|dist|cdist|renorm")
 # Errors of eager's own, where a compiled program does better.
 OWN = (
     "Found dtype", "expected scalar type", "one of the variables needed for gradient", "output with shape",
@@ -293,7 +295,7 @@ def unstable(program: Program, call: int, name: str, want: torch.Tensor, got: to
     away = _away(want, got)
     for seed in range(4):
         function = function_of(program.source(after="shake"), shake=Shaker(seed))
-        with ShakenBackward(seed):
+        with Shaken(seed):
             noisy = dict(run(program, function, call, noise=2.0).values).get(name)
         if noisy is not None and noisy.shape == want.shape and away <= 8 * _away(want, noisy):
             return True
@@ -318,8 +320,8 @@ class Shaker:
         x.data.mul_(1 + 2 * torch.finfo(x.dtype).eps * noise)
 
 
-class ShakenBackward(TorchDispatchMode):
-    """So changes what each operation of a backward makes. What the forward decides stays."""
+class Shaken(TorchDispatchMode):
+    """So changes what sums and products make, whose order is free, and what each operation of a backward makes."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -327,7 +329,9 @@ class ShakenBackward(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if torch._C._current_graph_task_id() != -1 and not any(is_alias(x) for x in func._schema.returns):
+        is_sum = SUMS.search(func._schema.name) is not None
+        is_backward = torch._C._current_graph_task_id() != -1
+        if (is_sum or is_backward) and not any(is_alias(x) for x in func._schema.returns):
             self.shaker(*tree_leaves(result))
         return result
 

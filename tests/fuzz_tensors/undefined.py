@@ -1,5 +1,6 @@
 """Results of eager's that are an accident: floats that no integer holds, as integers, which C++ does not define;
-gelu of infinity, which is NaN in a vector of eager's and infinite beside it.
+the sign of NaN, which no standard knows; gelu of infinity, which is NaN in a vector of eager's and infinite beside it,
+and of a number for which 1 + erf is the rounding of nothing.
 
 In: a call in eager. Out: whether it made one.
 """
@@ -17,6 +18,12 @@ COUNTS = (
     "arg", "sort", "topk", "max", "min", "median", "mode", "kthvalue", "count", "search", "bucketize", "nonzero",
     "unique", "frexp", "multinomial", "dim",
 )  # fmt: skip
+# What inputs make a result of an operator such an accident.
+ODD: dict[str, Callable[[torch.Tensor], bool]] = {
+    "gelu": lambda x: bool((x.isinf() | (x < -5)).any()),
+    "signbit": lambda x: bool(x.isnan().any()),
+    "copysign": lambda x: bool(x.isnan().any()),
+}
 
 
 class _Watch(TorchDispatchMode):
@@ -28,7 +35,8 @@ class _Watch(TorchDispatchMode):
         given = [torch.tensor(x) if isinstance(x, float) else x for x in torch.utils._pytree.tree_leaves((args, kwargs))]
         before = [x.detach().clone() for x in given if _is_float(x)]
         result = func(*args, **(kwargs or {}))
-        self.seen |= func.__name__.startswith("gelu") and any(bool(x.isinf().any()) for x in before)
+        odd = next((odd for name, odd in ODD.items() if func.__name__.startswith(name)), None)
+        self.seen |= odd is not None and any(map(odd, before))
         if not any(part in func.__name__ for part in COUNTS):
             for out in torch.utils._pytree.tree_leaves(result):
                 if isinstance(out, torch.Tensor) and not (out.is_floating_point() or out.is_complex()):

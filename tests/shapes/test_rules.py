@@ -49,6 +49,10 @@ def spread(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.ones((), dtype=dtype).expand(size)
 
 
+def repeated(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.ones((1, *size[1:]), dtype=dtype).expand(size) if size else plain(size, dtype)
+
+
 LAYOUTS = (plain, transposed, channels_last, sliced, shuffled, spread)
 SIZES4 = ((2, 4, 5, 6), (1, 4, 5, 6), (2, 1, 5, 6), (2, 4, 1, 6), (2, 4, 5, 1), (2, 4, 1, 1), (3, 2, 4, 4))
 
@@ -343,6 +347,25 @@ def check(cases: list[Case]) -> list[Any]:
 @pytest.mark.parametrize("op,arguments", check(ELEMENTWISE))
 def test_elementwise(op: Any, arguments: Any) -> None:
     for _ in range(4):
+        sweep(op, arguments)
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize("op", [
+    aten.add.Tensor, aten.div.Tensor, aten.eq.Tensor, aten.logical_and.default, aten.pow.Tensor_Tensor, aten.addcmul.default,
+    aten.where.self, aten.clamp.Tensor,
+])  # fmt: skip
+def test_operands_of_several_dtypes(op: Any) -> None:
+    """A CPU kernel computes on copies in the common dtype, which have a layout of their own."""
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.int32)
+    tensors = sum(isinstance(each.type, torch.TensorType) for each in op._schema.arguments)
+
+    def arguments(make: Make) -> tuple[Any, ...]:
+        size = random.choice(((4, 5), (2, 3, 4), (17, 16, 1), (2, 3, 4, 5)))
+        found = [random.choice((repeated, make))(size, random.choice(dtypes)) for _ in range(max(tensors, 2))]
+        return (found[0] > 0, *found[1:]) if op is aten.where.self else tuple(found)
+
+    for _ in range(20):
         sweep(op, arguments)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -58,11 +59,28 @@ def _pointwise(
     operands = facts if order is None else [facts[at] for at in order]
     if _takes_number(func, args):
         operands = [*operands, cache.facts((), (), 0, torch.float32, device)]
-    stride = elementwise_stride(operands, size)
+    stride = elementwise_stride(_cast(func, operands, result), size)
     if isinstance(result, torch.Tensor):
         return Fresh(cache.facts(size, stride, 0, result.dtype, device))
     items = tuple(Fresh(cache.facts(size, stride, 0, each.dtype, device)) for each in result)
     return Several(tuple, items)
+
+
+def _cast(func: Any, operands: list[Facts], result: Any) -> list[Facts]:
+    """On a CPU the iterator's operands are copies in the dtype that it computes in, whose gaps and
+    repetitions are gone."""
+    if operands[0].device.type != "cpu" or not isinstance(result, torch.Tensor):
+        return operands
+    dtype = result.dtype
+    if dtype is torch.bool:
+        dtypes = [each.dtype for each in operands if each.size]
+        dtype = functools.reduce(torch.promote_types, dtypes, dtype)
+    skipped = func is aten.where.self  # a mask is no operand of the computation
+    return [
+        each if each.dtype == dtype or at < skipped or is_dense(each.size, each.stride)
+        else Facts(each.size, elementwise_stride([each], each.size), 0, dtype, each.device, 0)
+        for at, each in enumerate(operands)
+    ]
 
 
 # The iterator of these gets the tensors in another order than the operation.
@@ -94,7 +112,7 @@ _NOT_ELEMENTWISE: frozenset[str] = frozenset(
     {
         "masked_fill", "clone", "copy_", "_to_copy", "fill", "native_dropout_backward",
         "frexp", "rrelu_with_noise", "rrelu_with_noise_functional", "polar", "complex",
-        "special_polygamma", "polygamma",
+        "special_polygamma", "polygamma", "ldexp",
     }
 )  # fmt: skip
 
