@@ -39,14 +39,6 @@ CHUNK = 120  # seeds that a process gets at once
 FROZEN_EACH = 20  # checks, after which what is there stays: the collections that programs ask for need not look at it
 
 
-def added_nothing(parser: argparse.ArgumentParser) -> None:
-    """A fuzzer without options of its own."""
-
-
-def no_preparation(options: Options) -> None:
-    """Of a fuzzer whose processes need none."""
-
-
 def each_alone(programs: Sequence[T], options: Options) -> Iterable[Sequence[T]]:
     return [[program] for program in programs]
 
@@ -68,11 +60,11 @@ class Fuzzer(Generic[T]):
     smaller: Callable[[T], Iterable[T]]
     text: Callable[[T], str] = str
     kind: Callable[[str], object] = bool
-    add: Callable[[argparse.ArgumentParser], None] = added_nothing
+    add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     groups: Callable[[Sequence[T], Options], Iterable[Sequence[T]]] = each_alone
     check_group: Callable[[Sequence[T], Options], str | None] | None = None
     modules: tuple[str, ...] = USUAL
-    prepare: Callable[[Options], None] = no_preparation
+    prepare: Callable[[Options], None] = lambda options: None
 
     def parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(description=self.about)
@@ -310,7 +302,7 @@ class Run(Generic[T]):
         """A process that has crashed: of several programs each runs again alone."""
         one.process.join()
         code = one.process.exitcode
-        if not code:
+        if not code or not one.left:
             return
         begun = [seed for seed in one.begun if seed in one.left]
         if len(begun) == 1 or not begun:
