@@ -21,7 +21,7 @@ PARALLEL := -n auto --dist worksteal
 # test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: missing setup test test-long test-processors test-install test-gpu demo lint bench libraries cpython third-party
+.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -57,6 +57,11 @@ test-processors: setup
 # A wheel of this folder, in a new environment.
 test-install: setup
 	$(PY) -m pytest -q -m long tests/install
+
+# All ways of `pip install`, in environments in which nothing is installed yet; a few minutes for each of PYTHONS.
+PYTHONS ?= $(PYTHON)
+test-environments:
+	for python in $(PYTHONS); do $(PYTHON) -m tests.install.environments $$python || exit 1; done
 
 # On a machine with a GPU, at most eight minutes; kernels and models run for real.
 test-gpu: setup

@@ -2,19 +2,22 @@
 
 `dynamo._C` is the frame hook and the guard program (needs c10, and torch for ranges of profilers);
 `inductor.runtime._launch` calls compiled graphs and `dynamo.lazy._C` follows recorded traces (both need
-libtorch_python). Then it builds the libraries of the compiler's own kernels for this processor,
+libtorch_python). Torch's headers take a compiler ten times as long as our code: the files of an
+extension that include them are compiled as one. Then it builds the libraries of the compiler's own kernels for this processor,
 unless DYNAMO_BUILD_KERNELS is 0, as for wheels that other machines get.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from dynamo_build import Torch, find_torch, required  # noqa: E402
 CXX_ONLY = "-std=c++20"
 # Python's own flags ask for debug information, a third of the build's time.
 FLAGS = ["-O2", "-g0", CXX_ONLY, "-fvisibility=hidden", "-w"]
+OF_TORCH = re.compile(r"#include <(ATen|c10|torch)/")
+OWN = re.compile(r'#include "(.+)"')
 
 
 def fail(sentence: str) -> None:
@@ -41,14 +46,17 @@ def torch_here() -> Torch:
     return found
 
 
+def compiler() -> str:
+    return (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()[0]
+
+
 def take_compiler() -> None:
     """clang where Python's own compilers are not there."""
     for variable, clang in (("CC", "clang"), ("CXX", "clang++")):
         usual = (os.environ.get(variable) or sysconfig.get_config_var(variable) or "").split()
         if not (usual and shutil.which(usual[0])) and shutil.which(clang):
             os.environ[variable] = clang
-    chosen = (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()[0]
-    if not shutil.which(chosen):
+    if not shutil.which(compiler()):
         fail("no C++ compiler found; install one (Debian: apt-get install g++, or clang) and try "
              "again.")
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
@@ -61,22 +69,29 @@ def extension(name: str, folder: str, libraries: list[str]) -> Extension:
                      extra_compile_args=FLAGS)
 
 
+def includes_torch(source: Path) -> bool:
+    text = source.read_text()
+    headers = (source.parent / name for name in OWN.findall(text))
+    return any(OF_TORCH.search(each) for each in (text, *(one.read_text() for one in headers)))
+
+
 class SideBySide(build_ext):
-    """Compiles the files of an extension at the same time, one on each core."""
+    """Compiles extensions, and the files of each, at the same time."""
 
     def run(self) -> None:
         take_compiler()
         self.torch = torch_here()
-        self._build_all_for_another_torch()
+        self._build_all_for_others()
         super().run()
         self.build_libraries()
 
-    def _build_all_for_another_torch(self) -> None:
-        stamp = Path(self.build_temp) / "torch"
-        if not stamp.exists() or stamp.read_text() != self.torch.version:
+    def _build_all_for_others(self) -> None:
+        """Where the last build here was for another torch, or by another compiler."""
+        stamp, now = Path(self.build_temp) / "torch", f"{self.torch.version} {compiler()}"
+        if not stamp.exists() or stamp.read_text() != now:
             self.force = True
         stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(self.torch.version)
+        stamp.write_text(now)
 
     def build_extensions(self) -> None:
         folder, version = self.torch
@@ -97,14 +112,28 @@ class SideBySide(build_ext):
             return compile_in_turn([source], extra_postargs=flags, **how)
 
         def compile_all(sources: list[str], **how: Any) -> list[str]:
-            for source in sources:  # two threads would make one folder
+            units = self._join(sources)
+            for source in units:  # two threads would make one folder
                 os.makedirs(os.path.join(self.build_temp, os.path.dirname(source)), exist_ok=True)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                made = pool.map(lambda source: compile_one(source, **how), sources)
+                made = pool.map(lambda source: compile_one(source, **how), units)
                 return [file for files in made for file in files]
 
         self.compiler.compile = compile_all
+        self.parallel = len(self.extensions)
         super().build_extensions()
+
+    def _join(self, sources: list[str]) -> list[str]:
+        """One file in the place of those that include torch's headers; it comes first, for it takes
+        longest."""
+        joined = [Path(source).resolve() for source in sources if includes_torch(Path(source))]
+        unit = Path(self.build_temp, os.path.dirname(sources[0]), "with_torch.cpp")
+        unit.parent.mkdir(parents=True, exist_ok=True)
+        # Before the first of them includes Python.h.
+        lines = "#define PY_SSIZE_T_CLEAN\n", *(f'#include "{source}"\n' for source in joined)
+        unit.write_text("".join(lines))
+        rest = [source for source in sources if Path(source).resolve() not in joined]
+        return [str(unit), *rest]
 
     def build_libraries(self) -> None:
         """What fails here is built at its first use."""
@@ -114,7 +143,8 @@ class SideBySide(build_ext):
             shutil.rmtree(folder, ignore_errors=True)
             return
         given = filter(None, [os.environ.get("PYTHONPATH")])
-        path = os.pathsep.join([root, *given, str(self.torch.folder.parent)])
+        beside = [] if find_spec("torch") else [str(self.torch.folder.parent)]
+        path = os.pathsep.join([root, *given, *beside])
         done = subprocess.run([sys.executable, "-m", "inductor.shipped_libraries", folder],
                               cwd=root, env={**os.environ, "PYTHONPATH": path})
         if done.returncode:

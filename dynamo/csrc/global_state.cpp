@@ -334,7 +334,7 @@ PyObject *global_state(PyObject *, PyObject *) {
     return tuple;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef state_functions[] = {
     {"global_state", global_state, METH_NOARGS, "Torch's global state as numbers (STATE_NAMES)."},
     {nullptr}};
 
@@ -392,6 +392,6 @@ int global_state_add_names(PyObject *module) {
     if (names == nullptr || PyModule_AddObject(module, "STATE_NAMES", names) < 0) {
         return -1;
     }
-    return PyModule_AddFunctions(module, functions);
+    return PyModule_AddFunctions(module, state_functions);
 }
 }

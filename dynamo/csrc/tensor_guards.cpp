@@ -121,7 +121,7 @@ PyObject *tensor_facts(PyObject *, PyObject *value) {
                          (int)impl->device().index(), (int)impl->requires_grad());
 }
 
-PyMethodDef functions[] = {
+PyMethodDef guard_functions[] = {
     {"tensor_facts", tensor_facts, METH_O,
      "(dispatch keys, dtype number, device type, device index, requires_grad) of a tensor."},
     {nullptr}};
@@ -265,6 +265,6 @@ int tensor_add_functions(PyObject *module) {
     if (global_state_add_names(module) < 0 || memory_add_functions(module) < 0) {
         return -1;
     }
-    return PyModule_AddFunctions(module, functions);
+    return PyModule_AddFunctions(module, guard_functions);
 }
 }

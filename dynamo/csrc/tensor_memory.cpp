@@ -75,7 +75,7 @@ PyObject *count_writes(PyObject *, PyObject *targets) {
     Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef memory_functions[] = {
     {"share_memory", (PyCFunction)(void (*)(void))share_memory, METH_FASTCALL,
      "share_memory(mutated, others): whether one of the first overlaps with another tensor."},
     {"count_writes", count_writes, METH_O,
@@ -85,5 +85,5 @@ PyMethodDef functions[] = {
 }  // namespace
 
 extern "C" int memory_add_functions(PyObject *module) {
-    return PyModule_AddFunctions(module, functions);
+    return PyModule_AddFunctions(module, memory_functions);
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,21 +13,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = {"dynamo", "inductor"}
+from tests.install.environments import PACKAGES, PROGRAM, ROOT, only, run
+
 SOURCES = (*PACKAGES, "build_backend", "pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in", "README.md", "LICENSE", "Makefile")
 DATA = ("dynamo/reporting/page.html", "dynamo/reporting/style.css", "inductor/package/cpp/model.h",
         "inductor/package/cpp/runtime.cpp")
 HEADERS = ("dynamo/csrc/hook.h", "inductor/runtime/csrc/launcher.h", "build_backend/dynamo_build.py")
-PROGRAM = """
-import sys, torch, dynamo
-assert dynamo.__file__.startswith(sys.prefix), dynamo.__file__
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
-x = torch.randn(3, 8)
-torch.testing.assert_close(dynamo.compile(model)(x), model(x))
-assert not dynamo.counters["not_compiled"], dynamo.counters
-"""
-
 pytestmark = pytest.mark.long
 
 
@@ -46,19 +36,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*command: str | Path, folder: Path, **variables: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DYNAMO_CACHE_DIR")}
-    done = subprocess.run(command, cwd=folder, env={**kept, **variables}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built with what is installed here: no index is asked."""
+def sources(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", folder, folder=source)
+    [made] = folder.glob("dynamo_jit-*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module", params=["g++", "clang++"])
+def wheel(request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the source distribution, by pip's isolation: the torch that lies here is found through it."""
+    if shutil.which(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source,
-        folder=folder, DYNAMO_BUILD_KERNELS="0")  # fmt: skip
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, sources,
+        folder=folder, DYNAMO_BUILD_KERNELS="0", CXX=request.param)  # fmt: skip
     [made] = folder.glob("dynamo_jit-*.whl")
     return made
 
@@ -70,6 +63,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, symlinks=True, with_pip=False)
     [packages] = folder.glob("lib/python*/site-packages")
     run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", packages, wheel, folder=folder)
+    assert {path.name for path in packages.iterdir() if path.suffix != ".dist-info"} == PACKAGES
     (packages / "needed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     return folder / "bin" / "python"
 
@@ -94,11 +88,8 @@ def test_a_model_is_compiled_from_an_empty_folder(python: Path, tmp_path: Path) 
 
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
 def test_clang_is_enough(python: Path, tmp_path: Path) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("clang++", "ld"):
-        (tools / name).symlink_to(str(shutil.which(name)))
-    run(python, "-c", PROGRAM, folder=tmp_path, DYNAMO_CACHE_DIR=str(tmp_path / "cache"), PATH=str(tools))
+    tools = only(tmp_path / "tools", "clang++", "ld")
+    run(python, "-c", PROGRAM, folder=tmp_path, DYNAMO_CACHE_DIR=str(tmp_path / "cache"), PATH=tools)
 
 
 def test_the_doctor(python: Path, tmp_path: Path) -> None:
@@ -114,10 +105,8 @@ def test_another_torch_is_one_sentence(python: Path, tmp_path: Path) -> None:
     assert "pip install --force-reinstall" in last
 
 
-def test_what_is_in_the_source_distribution(source: Path, tmp_path: Path) -> None:
-    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path, folder=source)
-    [made] = tmp_path.glob("dynamo_jit-*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(made).getnames()}
+def test_what_is_in_the_source_distribution(sources: Path) -> None:
+    names = {name.partition("/")[2] for name in tarfile.open(sources).getnames()}
     assert {*DATA, *HEADERS, "LICENSE", "setup.py"} <= names
     for folder in ("dynamo/csrc", "inductor/runtime/csrc", "dynamo/lazy/csrc"):
         assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir() if path.is_file()} <= names

@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kMostParameters = 240;
 constexpr size_t kNumberBytes = 8;
-constexpr uintptr_t kAlignment = 15;
+constexpr uintptr_t kUnaligned = 15;
 constexpr int kNotInitialised = 3;   // this thread has not talked to the driver yet, or has
 constexpr int kInvalidContext = 201; // no context: Triton's way makes one
 
@@ -79,7 +79,7 @@ PyObject* call_kernel(PyObject* object, PyObject* const* args, size_t flags, PyO
   for (uint64_t& number : *self->numbers) *next++ = &number;
   for (int i = 0; i < 2; ++i) *next++ = &nothing;
   for (size_t position : *self->unsure) {
-    if (reinterpret_cast<uintptr_t>(addresses[position]) & kAlignment) {
+    if (reinterpret_cast<uintptr_t>(addresses[position]) & kUnaligned) {
       return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
     }
   }
@@ -236,7 +236,7 @@ PyMemberDef allocation_members[] = {
 
 PyTypeObject allocation_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-bool prepare_types() {
+bool prepare_kernel_types() {
   kernel_type.tp_name = "inductor.runtime._launch.KernelCall";
   kernel_type.tp_doc = "KernelCall(slow, tensors, unsure, numbers=b''): call it with a stream and tensors.";
   kernel_type.tp_basicsize = sizeof(KernelCallObject);
@@ -264,7 +264,7 @@ bool prepare_types() {
 }  // namespace
 
 bool add_gpu_types(PyObject* module) {
-  return prepare_types() &&
+  return prepare_kernel_types() &&
          PyModule_AddObjectRef(module, "KernelCall", reinterpret_cast<PyObject*>(&kernel_type)) == 0 &&
          PyModule_AddObjectRef(module, "Allocation",
                                reinterpret_cast<PyObject*>(&allocation_type)) == 0;

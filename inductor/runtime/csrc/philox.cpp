@@ -66,7 +66,7 @@ PyObject* draw_state(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef methods[] = {
+PyMethodDef draw_methods[] = {
     {"draw_state", draw_state, METH_VARARGS,
      "draw_state(function, generator, increment, device): a tensor of seed and offset, and the offset\n"
      "of the generator is moved on. function: see philox.cpp."},
@@ -74,6 +74,6 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-bool add_draws(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
+bool add_draws(PyObject* module) { return PyModule_AddFunctions(module, draw_methods) == 0; }
 
 }  // namespace inductor

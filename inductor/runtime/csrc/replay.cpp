@@ -466,7 +466,7 @@ PyMethodDef slots_methods[] = {
 
 PyTypeObject slots_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-bool prepare_types() {
+bool prepare_replay_types() {
   replay_type.tp_name = "inductor.runtime._launch.Replay";
   replay_type.tp_doc =
       "Replay(slots, run, inputs, copied, given, outputs, constants, values, keeps): a recording; "
@@ -494,7 +494,7 @@ bool prepare_types() {
 }  // namespace
 
 bool add_replay_types(PyObject* module) {
-  return prepare_types() &&
+  return prepare_replay_types() &&
          PyModule_AddObjectRef(module, "Replay", reinterpret_cast<PyObject*>(&replay_type)) == 0 &&
          PyModule_AddObjectRef(module, "Slots", reinterpret_cast<PyObject*>(&slots_type)) == 0;
 }
