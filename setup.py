@@ -1,10 +1,11 @@
 """Builds the three C++ extensions against torch's headers; all else is in pyproject.toml.
 
 `dynamo._C` is the frame hook and the guard program (needs c10, and torch for ranges of profilers);
-`inductor.runtime._launch` calls compiled graphs and `dynamo.lazy._C` follows recorded traces (both need
-libtorch_python). Torch's headers take a compiler ten times as long as our code: the files of an
-extension that include them are compiled as one. Then it builds the libraries of the compiler's own kernels for this processor,
-unless DYNAMO_BUILD_KERNELS is 0, as for wheels that other machines get.
+`inductor.runtime._launch` calls compiled graphs and `dynamo.lazy._C` follows recorded traces (both
+need libtorch_python). Torch's headers take a compiler ten times as long as our code: the files of
+an extension that include them are compiled as one. Then it builds the libraries of the compiler's
+own kernels for this processor, unless DYNAMO_BUILD_KERNELS is 0, as for wheels that other machines
+get.
 """
 
 from __future__ import annotations
