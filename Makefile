@@ -21,7 +21,7 @@ PARALLEL := -n auto --dist worksteal
 # test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo lint bench libraries cpython third-party
+.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo docs lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -89,6 +89,12 @@ demo: setup
 
 bench: setup
 	$(PY) benchmarks/compare.py
+
+# The pages and an API reference, in the folder `site`.
+docs:
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install -q mkdocs 'mkdocstrings[python]'
+	.venv-docs/bin/mkdocs build --strict
 
 lint: setup $(VENV)/.lint
 	$(VENV)/bin/ruff check dynamo inductor tests examples benchmarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 import dynamo
 import inductor.config
 from benchmarks import front_page
+from benchmarks.meaning.table import Row, markdown
 from dynamo.base.logs import ARTIFACTS
 from tests.processes import run_python
 
@@ -49,6 +51,12 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     assert front_page.PICTURE.read_text() == front_page.picture()
     lines = text.splitlines()
     assert len(lines) < 150 and max(map(len, lines)) <= 120
+
+
+def test_the_table_of_meaning_is_that_of_its_rows() -> None:
+    record = json.loads((ROOT / "docs/results/meaning.json").read_text())
+    rows = [Row(**row) for row in record["rows"]]
+    assert (ROOT / "docs/results/meaning.md").read_text() == markdown(rows, record["backend"], record["machine"])
 
 
 def test_commands_of_the_docs_exist() -> None:
