@@ -64,7 +64,8 @@ def table() -> str:
                  for engine in ENGINES]
         lines.append(f"| {speed.title} ({speed.models} models) | " + " | ".join(cells) + " |")
     start = json.loads((RESULTS / "start.json").read_text())
-    lines += ["", "| waiting, beyond eager's own first call | torch.compile | dynamo.compile |", "| --- | --- | --- |"]
+    lines += ["", "| waiting, beyond eager's own first call | torch.compile | dynamo.compile |",
+              "| --- | --- | --- |"]
     for row in start["rows"]:
         lines.append(f"| {row['what']} | {row['torch']:.3g} {row['unit']} | "
                      f"{row['ours']:.3g} {row['unit']} |")

@@ -74,7 +74,8 @@ def markdown(rows: Sequence[Row], backend: str, machine: Mapping[str, str]) -> s
              "two compilers with their", f"default settings (backend `{backend}`). Right: values, "
              "gradients, effects and errors are eager's. Made by", "`python -m benchmarks.meaning "
              f"--publish` with torch {machine['torch']}, Python {machine['python']}, on a CPU.",
-             "torch.compile draws eager's random numbers here (`fallback_random`), by default others.",
+             "torch.compile draws eager's random numbers here (`fallback_random`), by default "
+             "others.",
              "", *(f"- {line}" for line in summary(rows).splitlines()), "",
              f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]  # fmt: skip
     for row in rows:
