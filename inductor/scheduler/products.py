@@ -169,6 +169,12 @@ def place_of_left(one: Product) -> Index:
     return variable("x", one.m) * one.k + variable("r", one.k)
 
 
+def place_of_right(one: Product) -> Index:
+    """The same of the dense right operand, with a row x and a column r of it."""
+    down, along = one.right.stride[-2:]
+    return variable("x", one.k) * down + variable("r", one.n) * along
+
+
 def epilogue_ops(kernel: Kernel, flat: Index) -> tuple[Op, ...]:
     """The operations of a kernel of one stage, whose iterations are counted by `flat`."""
     (stage,) = kernel.stages
@@ -268,39 +274,65 @@ class _Finder:
         if len(template.products()) != 1:
             return None
         (one,), (part,) = template.products(), template.parts
-        makers = self.writers.get(one.left.buffer, [])
+        if tuple(one.left.stride[-2:]) != (one.k, 1):
+            return None
+        made = self._maker(one, one.left, place_of_left(one), candidate)
+        if made is None:
+            return None
+        found = replace(template, parts=(replace(part, prologue=made[1]),))
+        return Candidate(found, (made[0], *candidate.positions), candidate.at)
+
+    def with_weights(self, candidate: Candidate) -> Candidate | None:
+        """The same with the kernels that make the right operands; None where some have none."""
+        template, found = candidate.template, list[tuple[int, Kernel]]()
+        if len(template.parts) != 1:
+            return None
+        for one in template.products():
+            if tuple(one.right.stride[-2:]) not in ((1, one.k), (one.n, 1)):
+                return None
+            made = self._maker(one, one.right, place_of_right(one), candidate)
+            if made is None:
+                return None
+            found.append(made)
+        (part,) = template.parts
+        parts = (replace(part, weights=tuple(kernel for _, kernel in found)),)
+        positions = (*(start for start, _ in found), *candidate.positions)
+        return Candidate(replace(template, parts=parts), positions, candidate.at)
+
+    def _maker(
+        self, one: Product, view: ViewRef, place: Index, candidate: Candidate
+    ) -> tuple[int, Kernel] | None:
+        """The plain kernel that stores an operand of a product, all of it and nothing else, for
+        nobody else, and where it stands, if it can move down to the candidate."""
+        makers = self.writers.get(view.buffer, [])
         kernel = self.steps[makers[0]] if len(makers) == 1 else None
         if not isinstance(kernel, Kernel) or not is_plain(kernel):
             return None
-        if not self._makes_left(kernel, one) or set(kernel.reads()) & set(template.writes()):
+        if not self._makes(kernel, one, view, place):
+            return None
+        if set(kernel.reads()) & set(candidate.template.writes()):
             return None
         start = makers[0]
         if any(start < at < candidate.at for name in kernel.reads()
                for at in self.writers.get(name, ())):
             return None
-        found = replace(template, parts=(replace(part, prologue=kernel),))
-        return Candidate(found, (start, *candidate.positions), candidate.at)
+        return start, kernel
 
-    def _makes_left(self, kernel: Kernel, one: Product) -> bool:
-        """Whether a plain kernel stores the left operand of a product, all of it and nothing else,
-        for nobody else."""
-        left = one.left
+    def _makes(self, kernel: Kernel, one: Product, view: ViewRef, place: Index) -> bool:
+        """Whether a plain kernel stores an operand, whose elements lie at `place`, and no more."""
         start, _ = self.products[one.name]
-        if one.window is not None:
+        if one.window is not None or one.batch != 1 or view.offset != 0:
             return False
-        if kernel.writes() != (left.buffer,) or self.readers[left.buffer] != [start]:
+        if kernel.writes() != (view.buffer,) or self.readers[view.buffer] != [start]:
             return False
-        if left.buffer in self.outside or one.call.reads().count(left.buffer) != 1:
-            return False
-        known = one.batch == 1 and tuple(left.size[-2:]) == (one.m, one.k)
-        if not known or tuple(left.stride[-2:]) != (one.k, 1) or left.offset != 0:
+        if view.buffer in self.outside or one.call.reads().count(view.buffer) != 1:
             return False
         (stage,) = kernel.stages
-        if total((*kernel.outer, *stage.ranges)) != one.m * one.k or stage.ops[-1].name != "store":
+        count = total((*kernel.outer, *stage.ranges))
+        if count != total(view.size[-2:]) or stage.ops[-1].name != "store":
             return False
-        flat = place_of_left(one)
-        stores = [op for op in epilogue_ops(kernel, flat) if op.name == "store"]
-        return len(stores) == 1 and stores[0].index == flat
+        stores = [op for op in epilogue_ops(kernel, place) if op.name == "store"]
+        return len(stores) == 1 and stores[0].index == place
 
     def side_by_side(self) -> Iterator[Candidate]:
         """Products with the same left operand, all where the first one stands."""
@@ -327,11 +359,11 @@ def find_candidates(
     graph: LoopGraph, schedule: Schedule, prologues: bool = False
 ) -> list[Candidate]:
     """What could become templates, those of more steps first; they may overlap. prologues: also
-    with kernels that make left operands."""
+    with kernels that make operands."""
     finder = _Finder(graph, schedule)
     found = [*finder.with_epilogue(), *finder.side_by_side(), *finder.alone()]
     if prologues:
-        more = [finder.with_prologue(each) for each in found]
+        more = [make(each) for each in found for make in (finder.with_prologue, finder.with_weights)]
         found += [each for each in more if each is not None]
     return sorted(found, key=lambda each: -len(each.positions))
 

@@ -199,6 +199,7 @@ class Part:
     """Products and what becomes of them; see the top of the file.
 
     prologue: a kernel that computes the left operand element by element, which is stored nowhere.
+    weights: the same of the right operands, one for each product, or none at all.
     target: where a product on a CPU stores its result for the epilogue, if that is not kept: a
     buffer that the epilogue stores at the same places.
     """
@@ -208,6 +209,7 @@ class Part:
     kept: tuple[str, ...] = ()
     prologue: Kernel | None = None
     target: str = ""
+    weights: tuple[Kernel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,12 @@ class TemplateKernel:
         return tuple(part.epilogue for part in self.parts if part.epilogue is not None)
 
     def prologues(self) -> tuple[Kernel, ...]:
-        return tuple(part.prologue for part in self.parts if part.prologue is not None)
+        """Those of left operands, then those of weights."""
+        left = [part.prologue for part in self.parts if part.prologue is not None]
+        return (*left, *self.weights())
+
+    def weights(self) -> tuple[Kernel, ...]:
+        return tuple(kernel for part in self.parts for kernel in part.weights)
 
     def reads(self) -> tuple[str, ...]:
         """Buffers that must have been written before."""
@@ -258,8 +265,9 @@ class TemplateKernel:
     def __str__(self) -> str:
         lines = [f"{self.name}: a template for {', '.join(self.nodes)} ({self.blocks})"]
         for part in self.parts:
-            if part.prologue is not None:
-                lines += ["  " + line for line in str(part.prologue).splitlines()]
+            for kernel in (part.prologue, *part.weights):
+                if kernel is not None:
+                    lines += ["  " + line for line in str(kernel).splitlines()]
             for each in part.products:
                 sizes = f"{each.batch}x{each.m}x{each.n}x{each.k}"
                 bias = f" + {each.bias}" if each.bias is not None else ""

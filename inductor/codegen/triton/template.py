@@ -48,10 +48,10 @@ from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, constant, floordiv, mod, variable
-from inductor.scheduler.products import epilogue_ops, place, place_of_left
+from inductor.scheduler.products import epilogue_ops, place, place_of_left, place_of_right
 from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
 
-TEMPLATE_VERSION = "4"  # part of the keys under which choices are kept
+TEMPLATE_VERSION = "5"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
 MOST_BATCHES = 1 << 16  # of the second axis of a grid
@@ -158,7 +158,14 @@ class _Printer:
             reads, writes = (first.left.buffer, first.right.buffer), (partial,)
         else:
             self.stages = [_stage_of(part) for part in template.parts]
-        self.before = [_stage_before(kernel, first) for kernel in template.prologues()]
+        self.before = [
+            _stage_before(part.prologue, place_of_left(first), first.k)
+            for part in template.parts if part.prologue is not None
+        ]
+        self.weights = [
+            _stage_before(kernel, place_of_right(one), one.n)
+            for kernel, one in zip(template.weights(), template.products(), strict=False)
+        ]
         self.written = frozenset(writes)
         names = dict.fromkeys((*reads, *writes))
         self.parameters = {
@@ -174,24 +181,30 @@ class _Printer:
         """Whether positions need int64."""
         if any(reaches(count, MOST_INT32) for count in counts):
             return True
-        stages = (*self.before, *self.stages)
+        stages = (*self.before, *self.weights, *self.stages)
         return any(op.index is not None and needs_int64(op.index) for s in stages for op in s.ops)
 
     def print(self) -> TemplateSource:
         first, spell = self.first, self.numbers.spell
         windows = self._windows()
         chosen: list[str] = []
+        weights: list[str] = []
         if windows:
             rights = [each.right for each in windows]
             prologue, left = "", windows[0].left
         else:
-            chosen, rights = self._rights()
+            if self.weights:
+                made = [self._weight(number) for number in range(len(self.weights))]
+                weights, rights = [each[0] for each in made], [each[1] for each in made]
+            else:
+                chosen, rights = self._rights()
             prologue, left = self._prologue() if self.before else ("", self._left())
         return self._finished({
             "m": spell(first.m), "bounds": self._bounds(), "batched": first.batch != 1,
             "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
             "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
+            "weights": weights, "right_mask": self._right_mask(),
             "window": windows[0] if windows else None,
             "inside": windows[0].inside if windows else "",
             **_print_sums(bool(windows) and windows[0].turned),
@@ -254,6 +267,36 @@ class _Printer:
         if masked:  # what lies behind the end may be anything
             left = f"tl.where(k_mask, {left}, 0.0)"
         return "\n".join(writer.lines).replace("XBLOCK", "BLOCK_M"), f"{left}.to({dtype})"
+
+    def _right_mask(self) -> str:
+        """Which rows of a tile of a right operand that is computed are there; "" for all."""
+        if not self.weights or divides(self.blocks.depth, self.first.k):
+            return ""
+        return f"right_row < {self.numbers.spell(self.first.k)}"
+
+    def _weight(self, number: int) -> tuple[str, str]:
+        """As `_prologue`, of the right operand of a product: `x` is its row, `r` its column."""
+        (stage,) = relax_stages(self.weights[number : number + 1], ())
+        *ops, store = stage.ops
+        one = self.template.products()[number]
+        launch = Launch(self.template.name, 1, (replace(stage, ops=tuple(ops)),), tiled=True)
+        mask = "right_mask" if self._right_mask() else ""
+        frame = Frame(
+            launch, self.wide, False, mask, self.written, self.parameters, self.numbers
+        )
+        masked = not divides(self.blocks.columns, one.n)
+        columns = Columns("n0", "n_mask" if masked else "", "BLOCK_N", stage.columns)
+        writer = Writer()
+        writer.depth, writer.count = 2, PROLOGUE_NAMES * (number + 2)
+        printer = StagePrinter(launch.stages[0], columns, frame, writer, Memory())
+        printer.names["x"] = "right_row"
+        printer.print()
+        (value,) = (printer.values[at] for at in store.args)
+        right = f"tl.broadcast_to({value.name}, [BLOCK_K, BLOCK_N])"
+        if mask:
+            right = f"tl.where(right_mask, {right}, 0.0)"
+        text = "\n".join(writer.lines).replace("XBLOCK", "BLOCK_K")
+        return text, f"{right}.to({print_dtype(self.first.dtype)})"
 
     def _bounds(self) -> str:
         """The part of the sum that a program computes."""
@@ -409,9 +452,9 @@ def _stage_of(part: Part) -> Stage:
     return Stage(tuple(ops), 1, part.products[0].n, False)
 
 
-def _stage_before(kernel: Kernel, one: Product) -> Stage:
-    """What makes each element of the left operand, at row x and column r."""
-    return Stage(epilogue_ops(kernel, place_of_left(one)), 1, one.k, False)
+def _stage_before(kernel: Kernel, where: Index, columns: int) -> Stage:
+    """What makes each element of an operand, at row x and column r."""
+    return Stage(epilogue_ops(kernel, where), 1, columns, False)
 
 
 def _append_results(ops: list[Op], part: Part, sums: Sequence[int]) -> None:

@@ -47,6 +47,7 @@ GAIN = 0.75  # of the library's time, as the estimates are rough
 WINDOW_GAIN = 0.93
 ALL_CHANNELS = 64  # of a step
 SLOW_OPERATION = 8
+FEW_ROWS_OF_WEIGHTS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 32, 128, 4, 4))  # one product, two
 # What may follow a full tile: functions without a branch (where there is one, a tile's values wait
 # in registers until all have taken it), in half precision; sums and tiles that are read with them
 # have so many registers of a thread.
@@ -69,8 +70,12 @@ def likely_blocks(
     """The template with blocks with which it is surely faster; None where that is not known.
     layouts: of the buffers that it touches; without them, many rows are not looked at."""
     first = template.products()[0]
-    if first.dtype.itemsize != 2 or first.batch != 1 or template.prologues():
-        return None  # a prologue is seldom faster than the kernel that it is
+    if first.dtype.itemsize != 2 or first.batch != 1:
+        return None
+    if template.weights():
+        return _for_weights(template, layouts)
+    if template.prologues():
+        return None  # it is seldom faster than the kernel that it is
     if not template.epilogues() and len(template.parts) == 1:
         return None
     if first.window is not None:
@@ -87,6 +92,25 @@ def likely_blocks(
     else:
         blocks = Blocks(16, 32, 256, 4, 4)
     return replace(template, blocks=blocks)
+
+
+def _for_weights(
+    template: TemplateKernel, layouts: Mapping[str, Layout] | None
+) -> TemplateKernel | None:
+    """A few rows with weights that are stored in fewer bytes than they have here: these are read
+    once, where the kernel that makes them reads them, too, stores them, and the library reads them
+    again."""
+    first = template.products()[0]
+    if layouts is None or hint_of(first.m) > FEW or len(template.prologues()) > width_of(template):
+        return None
+    for kernel, one in zip(template.weights(), template.products(), strict=True):
+        read = sum(
+            layouts[name].storage_elements() * layouts[name].dtype.itemsize
+            for name in kernel.reads()
+        )
+        if hint_of(read) >= one.n * one.k * one.dtype.itemsize:
+            return None
+    return replace(template, blocks=FEW_ROWS_OF_WEIGHTS[width_of(template) - 1])
 
 
 def _for_many_rows(

@@ -574,3 +574,32 @@ def test_few_rows_take_templates_without_measuring() -> None:
         assert len(list(schedule.templates())) == count
         torch.testing.assert_close(got, function(x, g, u, d), rtol=4e-3, atol=4e-3)
         dynamo.reset()
+
+
+def int4(q, s):
+    unpacked = torch.stack([q & 15, q >> 4], -1).reshape(q.shape[0], -1).half() - 8
+    return (unpacked.view(q.shape[0], -1, 16) * s[..., None]).reshape(unpacked.shape)
+
+
+@pytest.mark.parametrize("n, k", [(70, 64), (64, 48)])
+def test_weights_are_converted_in_the_loop(n, k) -> None:
+    torch.manual_seed(0)
+    x, s, r = noise(9, k), noise(n), noise(9, n)
+    w, v = torch.randint(-9, 9, (2, n, k), dtype=torch.int8)
+    q, g = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8), noise(n, k // 16) / 4
+    check(lambda x, w, s, r: F.linear(x, w.half()) * s + r, x, w, s, r, templates=1, prologues=1)
+    check(lambda x, w, s: F.relu(x @ (w.half() * s)), x, w.t().contiguous(), s, templates=1, prologues=1)
+    check(lambda x, q, g: F.linear(x, int4(q, g)).relu(), x, q, g, templates=1, prologues=1)
+    check(lambda x, w, v: F.silu(F.linear(x, w.half())) * F.linear(x, v.half()), x, w, v, templates=1, prologues=2)
+
+
+def test_weights_that_others_read_are_stored() -> None:
+    x, w = noise(9, 48), torch.randint(-9, 9, (48, 48), dtype=torch.int8)
+
+    def program(x, w):
+        wide = w.half() + 1
+        return F.linear(x, wide).relu(), wide
+
+    got, (schedule,) = run(program, x, w, prologues=True)
+    torch.testing.assert_close(got, program(x, w), rtol=4e-3, atol=4e-3)
+    assert not any(each.prologues() for each in schedule.templates())

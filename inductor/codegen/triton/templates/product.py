@@ -61,6 +61,12 @@ def {{ name }}({{ signature }}):
     left_mask = left_row < {{ m }}
     {%- endif %}
     {%- endif %}
+    {%- if weights %}
+    n0 = on[None, :]
+    {%- for part in parts if part.column_mask %}
+    n_mask = n0 < {{ part.n }}
+    {%- endfor %}
+    {%- endif %}
     for base in range({{ bounds }}, BLOCK_K):
         {%- if window %}
         {%- for text in window.step %}
@@ -77,7 +83,16 @@ def {{ name }}({{ signature }}):
 {{ prologue }}
         {%- endif %}
         left = {{ left }}
+        {%- if weights %}
+        right_row = kk[:, None]
+        {%- if right_mask %}
+        right_mask = {{ right_mask }}
+        {%- endif %}
+        {%- endif %}
         {%- for right in rights %}
+        {%- if weights %}
+{{ weights[loop.index0] }}
+        {%- endif %}
         right = {{ right }}
         acc{{ loop.index0 }} = tl.dot({{ operands }}, acc{{ loop.index0 }}{{ precision }})
         {%- endfor %}
