@@ -82,6 +82,7 @@ class Builder:
         self.reduced: set[str] = set()  # buffers of reductions, and of what is made of them
         self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
         self.recipes: dict[str, tuple[Layout, Compute, frozenset[str]]] = {}
+        self.turned: dict[tuple[ViewRef, int], tuple[Tensor, int]] = {}  # see `lowering/products.py`
         self.origins = Origins()
         self.fallbacks: dict[str, int] = {}
         self._count = 0
@@ -311,6 +312,11 @@ class Builder:
                 self.new_name(), None, target, plain, named, buffers, self.origins, reason
             )
         )
+
+    def is_written(self, name: str, since: int) -> bool:
+        """Whether one of the nodes from a number on writes into a buffer that was there before."""
+        touched = (getattr(node, "mutates", ()) for node in self.nodes[since:])
+        return any(name == one or name in one and not isinstance(one, str) for one in touched)
 
     def looked_at(self, name: str) -> frozenset[str]:
         """The buffers whose memory a buffer shows: its own, or those that a call gave a view of."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
 from inductor.ir.graph import Layout
-from inductor.ir.index import FloorDiv, Index, Var, constant
+from inductor.ir.index import FloorDiv, Index, Var, constant, mod
 from inductor.lowering.builder import contiguous, converting
+from inductor.lowering.packed import InWords, sum_of_products
 from inductor.lowering.registry import Call, lowering
+from inductor.lowering.sizes import Shaped
 from inductor.lowering.tensor import HALVES, Indices, Tensor
 
 aten = torch.ops.aten
@@ -27,7 +30,19 @@ MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
 FEWEST_TERMS = 256
 FEWEST_BYTES = 1 << 20  # of a weight; the launch is what a smaller one takes
 MOST_PACKED = 8  # values in an element of a packed weight
+BYTES = (torch.int8, torch.uint8)
+IN_WORD = 4
 BY_LIBRARY = "a library's is faster"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a weight is read. steps: so many neighbouring terms of a sum are computed at a time.
+    words: the buffer of bytes that is loaded in words, with all of these terms in one; "" where
+    elements are loaded as they are."""
+
+    steps: int
+    words: str = ""
 
 
 @lowering(aten.mm.default, of_library=True)
@@ -98,24 +113,20 @@ def _product(
     *more: Tensor,
 ) -> Any:
     """finish: makes the result of a sum, and of `more`."""
-    steps = _steps_of(call, left, right)
-    if not steps:
+    reading = _reading_of(call, left, right)
+    if reading is None:
         return NotImplemented
-    (rows, terms), columns = left.size, right.size[1]
+    (rows, terms), columns, steps = left.size, right.size[1], reading.steps
     turned = _turned(call, left, steps)
+    words = _words_of(call, reading.words) if reading.words else None
     layout = contiguous((rows, columns, terms // steps), torch.float32, call.builder.device)
 
     def element(ops: Ops, i: Indices) -> Value:
         row, column, step = i
-        total = None
-        for at in range(steps):
-            term = ops.mul(
-                turned.load(ops, (row, constant(at), step)),
-                right.load(ops, (step * steps + at, column)),
-            )
-            total = term if total is None else ops.add(total, term)
-        assert total is not None
-        return total
+        bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
+        weights = [right.load(bytewise, (step * steps + at, column)) for at in range(steps)]
+        given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
+        return sum_of_products(ops, given, weights)
 
     terms_of_sum = call.builder.computed(layout, [turned, right], 2, element)
     sums = contiguous((rows, columns), torch.float32, call.builder.device)
@@ -128,22 +139,26 @@ def _turned(call: Call, left: Tensor, steps: int) -> Tensor:
     """The left operand as [rows, steps, terms // steps]: neighbours in memory are what is
     multiplied with neighbouring elements of a packed weight."""
     rows, terms = left.size
-    left.realize()
+    left.realize()  # else each program would compute it
     size = (rows, steps, terms // steps)
     layout = contiguous(size, left.dtype, call.builder.device)
     if steps == 1:
         down, along = left.layout.stride
         same = Layout(layout.device, left.dtype, size, (down, 0, along), left.layout.offset)
         return left.as_view(same, lambda i: (i[0], i[2]))
+    key = (left.realize(), steps)
+    known, since = call.builder.turned.get(key, (None, 0))
+    if known is not None and not call.builder.is_written(key[0].buffer, since):
+        return known
     found = call.builder.computed(
         layout, [left], 0, lambda ops, i: left.load(ops, (i[0], i[2] * steps + i[1])))
     found.realize()
+    call.builder.turned[key] = found, len(call.builder.nodes)
     return found
 
 
-def _steps_of(call: Call, left: Tensor, right: Tensor) -> int:
-    """How many terms lie in one element of the weight as it is stored; 0, and a reason, where the
-    product is the library's."""
+def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
+    """How the weight is read; None, and a reason, where the product is the library's."""
     numbers = (*left.size, *right.size)
     if not call.builder.convolves:
         call.reason = "libraries have kernels"
@@ -154,8 +169,8 @@ def _steps_of(call: Call, left: Tensor, right: Tensor) -> int:
     elif left.size[0] > _most_rows(call, True):
         call.reason = BY_LIBRARY
     else:
-        return _steps_of_weight(call, left, right)
-    return 0
+        return _reading_of_weight(call, left, right)
+    return None
 
 
 def _most_rows(call: Call, is_narrow: bool) -> int:
@@ -166,28 +181,65 @@ def _most_rows(call: Call, is_narrow: bool) -> int:
     return MOST_ROWS if is_narrow else MOST_ROWS_OF_HALVES
 
 
-def _steps_of_weight(call: Call, left: Tensor, right: Tensor) -> int:
+def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | None:
     terms, columns = right.size
     call.reason = BY_LIBRARY
     steps = _packing(_body_of(right, columns, terms, 1))
     if not steps or terms % steps:
-        return 0
-    read: dict[str, float] = {}
-    for op in _moving(_body_of(right, columns, terms, steps)):
+        return None
+    body = _body_of(right, columns, terms, steps)
+    read, in_groups = dict[str, torch.dtype](), False
+    for op in _moving(body):
         assert op.index is not None
         along = _along(op.index)
         if along not in (0, 1):
-            return 0
+            return None
         if along:
-            read[op.buffer] = op.dtype.itemsize / steps
-    width = sum(read.values())
+            read[op.buffer] = op.dtype
+        else:
+            in_groups = True
+    width = sum(dtype.itemsize for dtype in read.values()) / steps
     is_narrow = 0 < width < call.result.dtype.itemsize
     few = _most_rows(call, is_narrow)
     if left.size[0] > few or not (is_narrow or read and call.result.dtype in HALVES):
-        return 0
+        return None
     if terms < FEWEST_TERMS or width * columns * terms < FEWEST_BYTES:
-        return 0
-    return steps
+        return None
+    if _reads_words(call) and (steps > 1 or in_groups):
+        bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
+        if len(read) == len(bytes_of) == 1 and terms % (steps * IN_WORD) == 0:
+            longer = _body_of(right, columns, terms, steps * IN_WORD)
+            if _has_words(call, longer, bytes_of[0]):
+                return Reading(steps * IN_WORD, bytes_of[0])
+    return Reading(steps)
+
+
+def _reads_words(call: Call) -> bool:
+    return call.builder.device.type != "cpu"
+
+
+def _has_words(call: Call, body: LoopBody, buffer: str) -> bool:
+    """Whether a buffer, an input that nobody writes, lies in words, of which `body` reads each byte
+    at a place that is known."""
+    layout = call.builder.layouts[buffer]
+    dense = contiguous(layout.size, layout.dtype, layout.device)
+    if not buffer.startswith(("arg", "const")) or layout.stride != dense.stride:
+        return False
+    if layout.offset or not layout.size or layout.size[-1] % IN_WORD:
+        return False
+    places = [op.index for op in body.loads() if op.buffer == buffer]
+    return all(index is not None and mod(index, IN_WORD).is_constant for index in places)
+
+
+def _words_of(call: Call, buffer: str) -> Tensor:
+    """The memory of a buffer of bytes as integers of 32 bits."""
+    layout = call.builder.layouts[buffer]
+    size = (*layout.size[:-1], layout.size[-1] // IN_WORD)
+    words = contiguous(size, torch.int32, layout.device)
+    fake = Shaped(words.size, words.stride, 0, words.dtype, words.device)
+    stored = call.builder.stored(layout, buffer)
+    found: Tensor = call.builder.extern(aten.view.dtype, (stored, torch.int32), {}, fake)
+    return found
 
 
 def _body_of(right: Tensor, columns: int, terms: int, steps: int) -> LoopBody:

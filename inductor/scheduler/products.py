@@ -363,7 +363,8 @@ def find_candidates(
     finder = _Finder(graph, schedule)
     found = [*finder.with_epilogue(), *finder.side_by_side(), *finder.alone()]
     if prologues:
-        more = [make(each) for each in found for make in (finder.with_prologue, finder.with_weights)]
+        more = [finder.with_prologue(each) for each in found]
+        more += [finder.with_weights(each) for each in found]
         found += [each for each in more if each is not None]
     return sorted(found, key=lambda each: -len(each.positions))
 

@@ -13,7 +13,7 @@ from inductor.codegen.triton.launch import product
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.extent import hint_of
 from inductor.ir.index import Index, constant, variable
-from inductor.scheduler.schedule import Kernel, Local
+from inductor.scheduler.schedule import Kernel
 
 MOST_ROWS = 16
 MOST_OPS = 1024  # of a stage that is written out
@@ -75,10 +75,10 @@ def _written_out(kernel: Kernel, axis: int) -> Kernel:
     stages = tuple(
         replace(stage, ops=_for_all(stage.ops, values, own)) for stage in kernel.stages
     )
-    copies = [
-        Local(_own(local.name, row), local.dtype, 1) for local in kernel.locals for row in rows
-    ]
-    return replace(kernel, outer=outer, stages=stages, locals=tuple(copies))
+    copies = tuple(
+        replace(local, name=_own(local.name, row)) for local in kernel.locals for row in rows
+    )
+    return replace(kernel, outer=outer, stages=stages, locals=copies)
 
 
 def _own(local: str, row: int) -> str:

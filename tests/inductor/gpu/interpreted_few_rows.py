@@ -30,6 +30,7 @@ def as_on_a_gpu(monkeypatch) -> None:
     dynamo.reset()
     texts.clear()
     monkeypatch.setattr(products, "_most_rows", lambda call, is_narrow: 4 if is_narrow else 1)
+    monkeypatch.setattr(products, "_reads_words", lambda call: True)
     monkeypatch.setattr(pointwise, "converts_small_floats", lambda device: True)
     monkeypatch.setattr(products, "FEWEST_TERMS", 1)
     monkeypatch.setattr(products, "FEWEST_BYTES", 1)
