@@ -129,6 +129,13 @@ class Builder:
         few = hint_of(tensor.layout.numel())
         return 1 < few <= hint_of(layout.numel()) // MANY
 
+    def end_sum(self, tensor: Tensor) -> None:
+        """Stores what is made of a reduction's results on a GPU, so that its kernel does that: the
+        parts that others read have loops of their own."""
+        if self.device.type != "cpu" and self.stores and tensor.view is None:
+            if not self.reduced.isdisjoint(tensor.reads):
+                tensor.realize()
+
     # -- buffers ----------------------------------------------------------------------------------
 
     def store(self, tensor: Tensor) -> ViewRef:

@@ -202,6 +202,7 @@ def _pieces(call: Call, x: Tensor, axis: int, starts: Sequence[int]) -> tuple[Te
 @lowering(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 def split(call: Call, x: Tensor, sizes: Any, dim: int = 0) -> Any:
     axis = dim % len(x.size)
+    call.builder.end_sum(x.root())
     starts, start = [], 0
     for fake in call.result:
         starts.append(start)

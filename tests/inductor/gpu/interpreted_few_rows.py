@@ -15,6 +15,7 @@ import dynamo
 from inductor.codegen.triton import shared_rows, split
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering import pointwise, products
+from inductor.lowering.builder import Builder
 from inductor.lowering.run import lower_graph
 
 sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
@@ -154,6 +155,23 @@ def test_eight_bit_floats(dtype) -> None:
         assert one.dtype is other.dtype
         torch.testing.assert_close(one.float(), other.float(), rtol=0.13, atol=0, equal_nan=True)
     assert expected[1].isnan().any() and texts[-1].count("@triton.jit") == 1
+
+
+def test_parts_of_a_product_are_written_by_its_kernel(monkeypatch) -> None:
+    """Each part would be a kernel of its own."""
+    def program(x, w, s):
+        q, k, v = scaled(x, w, s).split([16, 16, 16], -1)
+        return q.float().cos(), torch.cat([k.sin(), v.exp()], -1), k.float() * v.float()
+
+    def end_sum(builder, tensor):
+        if tensor.view is None:
+            tensor.realize()
+
+    monkeypatch.setattr(Builder, "end_sum", end_sum)
+    given = numbers(BF16, 1, K), numbers(torch.int8, N, K), numbers(BF16, N) / 500
+    found, expected = dynamo.compile(program, backend=interpreted)(*given), program(*given)
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    assert texts[-1].count("tl.sum(") == 1
 
 
 def test_what_stays_with_the_library() -> None:
