@@ -270,6 +270,40 @@ def k_shift_right(a, b):
 
 
 @triton.jit
+def k_from_byte(a):
+    """An integer of 8 bits as float32: in the last bits of 2 ** 23, as a device converts a quarter
+    as many integers as it adds floats, and weights wait for that."""
+    bits = a.to(tl.int32) & 255
+    if a.dtype.is_int_signed():
+        return (bits ^ 0x4B000080).to(tl.float32, bitcast=True) - 8388736.0
+    else:
+        return (bits ^ 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+
+
+# Four integers of 8 bits, which lie in one register: as above, with one instruction for each.
+_FROM_FOUR = """{{ .reg .b32 a; xor.b32 a, $4, {flip}; prmt.b32 $0, a, 0x4B000000, 0x7650;
+prmt.b32 $1, a, 0x4B000000, 0x7651; prmt.b32 $2, a, 0x4B000000, 0x7652;
+prmt.b32 $3, a, 0x4B000000, 0x7653; add.f32 $0, $0, {less}; add.f32 $1, $1, {less};
+add.f32 $2, $2, {less}; add.f32 $3, $3, {less}; }}"""
+FROM_SIGNED = tl.constexpr(_FROM_FOUR.format(flip="0x80808080", less="0fCB000080"))
+FROM_UNSIGNED = tl.constexpr(_FROM_FOUR.format(flip="0", less="0fCB000000"))
+
+
+@triton.jit
+def _k_from_bytes(a):
+    """The same of integers as they were loaded, a few side by side."""
+    if a.dtype.is_int_signed():
+        return tl.inline_asm_elementwise(
+            FROM_SIGNED, "=f,=f,=f,=f,r", [a], dtype=tl.float32, is_pure=True, pack=4)
+    else:
+        return tl.inline_asm_elementwise(
+            FROM_UNSIGNED, "=f,=f,=f,=f,r", [a], dtype=tl.float32, is_pure=True, pack=4)
+
+
+k_from_bytes = k_from_byte if knobs.runtime.interpret else _k_from_bytes
+
+
+@triton.jit
 def k_to_e4m3(a):
     """float32 as 8 bits; what is too large is no number, where the device takes the greatest."""
     return tl.where(tl.abs(a) <= 464.0, a, float("nan")).to(tl.float8e4nv)

@@ -266,7 +266,8 @@ class StagePrinter:
         axes = frozenset().union(*(arg.axes for arg in args))
         source = self.stage.ops[op.args[0]].dtype
         if op.name == "to_dtype":
-            text = print_conversion(args[0].name, source, op.dtype)
+            is_loaded = self.stage.ops[op.args[0]].name == "load"
+            text = print_conversion(args[0].name, source, op.dtype, is_loaded)
         else:
             relaxed = op.name.startswith(PREFIX)
             spelled = RELAXED[op.name[len(PREFIX) :]] if relaxed else SCALAR_OPS[op.name].triton

@@ -32,6 +32,7 @@ DTYPES = {
 }
 HALVES = (torch.float16, torch.bfloat16)
 NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16)
+BYTES = (torch.int8, torch.uint8)
 ATOMIC_ADD = (
     torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
 )
@@ -112,8 +113,15 @@ def needs_int64(index: Index) -> bool:
     )
 
 
-def print_conversion(text: str, source: torch.dtype, goal: torch.dtype) -> str:
+def print_conversion(
+    text: str, source: torch.dtype, goal: torch.dtype, is_loaded: bool = False
+) -> str:
     """`Tensor.to`: floats go to narrow integers through int32, and to halves through float32."""
+    if source in BYTES and goal in (torch.float32, *HALVES):
+        name = "k_from_bytes" if is_loaded else "k_from_byte"
+        text, source = f"{name}({text})", torch.float32
+        if goal is torch.float32:
+            return text
     if goal is torch.float8_e4m3fn and source is not goal:
         return f"k_to_e4m3({text}.to(tl.float32))"
     if is_small(source) and goal is not torch.float32:
