@@ -24,7 +24,8 @@ from inductor.lowering.sizes import Shaped
 from inductor.lowering.tensor import HALVES, Indices, Tensor
 
 aten = torch.ops.aten
-MOST_ROWS = 4
+MOST_ROWS = 1  # more go through matrix units (`codegen/triton/template.py`)
+MOST_ROWS_OF_WORDS = 4
 MOST_ROWS_ON_CPU = 1
 MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
 FEWEST_TERMS = 256
@@ -166,7 +167,7 @@ def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
         call.reason = "sizes that are known at a call, or nothing"
     elif call.result.dtype not in (*HALVES, torch.float32):
         call.reason = "a library's dtype"
-    elif left.size[0] > _most_rows(call, True):
+    elif left.size[0] > max(_most_rows(call, True), MOST_ROWS_OF_WORDS):
         call.reason = BY_LIBRARY
     else:
         return _reading_of_weight(call, left, right)
@@ -201,11 +202,14 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
     width = sum(dtype.itemsize for dtype in read.values()) / steps
     is_narrow = 0 < width < call.result.dtype.itemsize
     few = _most_rows(call, is_narrow)
+    reads_words = is_narrow and _reads_words(call) and (steps > 1 or in_groups)
+    if reads_words:
+        few = max(few, MOST_ROWS_OF_WORDS)
     if left.size[0] > few or not (is_narrow or read and call.result.dtype in HALVES):
         return None
     if terms < FEWEST_TERMS or width * columns * terms < FEWEST_BYTES:
         return None
-    if _reads_words(call) and (steps > 1 or in_groups):
+    if reads_words:
         bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
         if len(read) == len(bytes_of) == 1 and terms % (steps * IN_WORD) == 0:
             longer = _body_of(right, columns, terms, steps * IN_WORD)

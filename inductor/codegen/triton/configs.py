@@ -48,6 +48,14 @@ MANY_ROWS, LONGEST = 1024, 192 << 10  # bytes of a row of half precision
 EXPONENTIALS_STORED, EXPONENTIALS_IN_HALF = (1, 4096, 32), (1, 4096, 16)
 EXPONENTIALS_UNALIGNED = (1, 2048, 16)  # in half precision
 FEW_WARPS = 2
+# Of sums over weights by the bytes of an element (of words, eight values); of rows of at most so
+# many elements, and of longer ones.
+EVEN_WEIGHTS, LONG_WEIGHTS = 256, 8192
+WEIGHTS = {
+    1: (((1, 2048, 4), (1, 1024, 4), (4, 512, 2)), ((1, 1024, 4), (1, 2048, 8), (1, 256, 1))),
+    2: (((1, 4096, 8), (1, 2048, 8), (1, 2048, 4)), ((1, 1024, 4), (4, 1024, 4), (1, 256, 1))),
+    4: (((4, 256, 2), (4, 512, 4), (2, 512, 4)), ((4, 256, 2), (4, 512, 4))),
+}
 EVEN_ROWS = 8  # fewer alike rows are not looked for
 FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
@@ -212,6 +220,12 @@ def _crosses_rows(launch: Launch) -> bool:
 
 
 def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
+    of_weights = _for_weights(launch)
+    if of_weights:
+        return _unique([
+            Config(rows, columns, max(1, min(16, warps * columns // block)))
+            for rows, block, warps in of_weights
+        ])
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
     if along_rows:
@@ -236,6 +250,9 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
     blocks: tuple[tuple[int, int, int], ...] = LOOP_BLOCKS_ALONG_ROWS
+    of_weights = _for_weights(launch)
+    if of_weights:
+        return _unique([Config(*block) for block in of_weights])
     configs = []
     if not along_rows:
         blocks = LOOP_BLOCKS
@@ -249,6 +266,34 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
         block = 1 if has_unaligned_rows(launch) else min(block, rows)
         configs.append(Config(block, columns, min(warps, _warps(block * columns))))
     return _unique(configs)
+
+
+def _for_weights(launch: Launch) -> list[tuple[int, int, int]]:
+    """Of sums of products of a weight, row by row, with what all rows have in common; each thread
+    loads 16 bytes of a row at a time. Nothing for others, and for rows of odd lengths."""
+    first, *others = launch.stages
+    if launch.splits != 1 or hint_of(launch.rows) <= FEW_ROWS:
+        return []
+    if any(stage.columns != 1 for stage in others):
+        return []
+    if not first.reduction or first.serial != 1 or type(first.columns) is not int:
+        return []
+    moving = [
+        op for op in first.ops
+        if op.name in ("load", "store") and op.index is not None and op.index.stride_of("r") != 0
+    ]  # fmt: skip
+    rows = [op for op in moving if op.index is not None and op.index.depends_on("x")]
+    along = [op for op in rows if op.index is not None and op.index.step_of("r") == 1]
+    if not along or len(rows) == len(moving) or any(op.name == "store" for op in moving):
+        return []
+    width = max(op.dtype.itemsize for op in along)
+    even = first.columns & -first.columns
+    if even < EVEN_WEIGHTS or width not in WEIGHTS or torch.float32 in {op.dtype for op in along}:
+        return []
+    return [
+        (block, min(columns, even), max(1, min(warps, warps * even // columns)))
+        for block, columns, warps in WEIGHTS[width][first.columns > LONG_WEIGHTS]
+    ]
 
 
 def _for_exponentials(launch: Launch) -> list[tuple[int, int, int]]:
