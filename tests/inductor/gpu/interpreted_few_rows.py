@@ -174,6 +174,18 @@ def test_parts_of_a_product_are_written_by_its_kernel(monkeypatch) -> None:
     assert texts[-1].count("tl.sum(") == 1
 
 
+def test_a_scale_is_computed_behind_its_maximum() -> None:
+    """The maximum in two launches, with the scale, and what is rounded in one."""
+    def program(x):
+        scale = 448 / x.abs().amax().float().clamp(1e-12)
+        return (x.float() * scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale.reciprocal()
+
+    x = numbers(BF16, 64, 2048)
+    found, expected = dynamo.compile(program, backend=interpreted)(x), program(x)
+    assert torch.equal(found[0].float(), expected[0].float()) and torch.equal(found[1], expected[1])
+    assert texts[-1].count("@triton.jit") == 3
+
+
 def test_what_stays_with_the_library() -> None:
     many = dynamo.compile(scaled, backend=interpreted)
     x, w, s = numbers(BF16, 40, K), numbers(torch.int8, N, K), numbers(BF16, N)
