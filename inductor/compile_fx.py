@@ -93,8 +93,11 @@ def compile_fx(
     settings = settings_now(mode, options)
     example_inputs = real_examples(example_inputs)
     if has_wrapped_ends(gm, example_inputs):
-        return compile_flat(
-            gm, example_inputs, functools.partial(compile_fx, mode=mode, options=options))
+        plainly = functools.partial(compile_fx, mode=mode, options=options)
+        try:
+            return compile_flat(gm, example_inputs, plainly)
+        except Unsupported as refusal:
+            return as_captured(settings, gm, refusal)
     gm = served(gm, example_inputs, settings)
     ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):

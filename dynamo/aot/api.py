@@ -17,6 +17,7 @@ from dynamo.aot.backward_again import plan_backward, with_own_backward
 from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
 from dynamo.aot.decompose import Chosen, decompose, each
 from dynamo.aot.epilogue import write_in_forward
+from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
@@ -47,7 +48,8 @@ def compile_inference(
     epilogue_in_graph: bool = False,
     symbolic: bool = False,
 ) -> Callable[..., Any]:
-    """Compiles a program whose outputs need no gradients.
+    """Compiles a program whose outputs need no gradients. One whose inputs or outputs are wrapper
+    subclasses is compiled as one of their inner tensors (`flat_programs.py`).
 
     compiler: takes the ATen module and its inputs' fakes; what it returns takes tensors (all of the
         program's inputs, in order) and returns the tuple of the graph's outputs.
@@ -61,6 +63,10 @@ def compile_inference(
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
     example_inputs = real_examples(example_inputs)
+    if has_wrapped_ends(gm, example_inputs):
+        return compile_flat(gm, example_inputs, lambda module, plain: compile_inference(
+            module, plain, compiler, decompositions=decompositions,
+            epilogue_in_graph=epilogue_in_graph, symbolic=symbolic))
     graph, world = _functional(gm, example_inputs, decompositions, epilogue_in_graph, symbolic)
     compiled = compiler(graph.module, graph.fakes)
     world.forget_reals()
@@ -190,6 +196,11 @@ def compile_training(
     Errors: Unsupported.
     """
     example_inputs = real_examples(example_inputs)
+    if has_wrapped_ends(gm, example_inputs):
+        return compile_flat(gm, example_inputs, lambda module, plain: compile_training(
+            module, plain, forward_compiler, backward_compiler, decompositions=decompositions,
+            partition=partition, rewrite=rewrite, epilogue_in_graph=epilogue_in_graph,
+            symbolic=symbolic, keeping=keeping))
     if any(isinstance(x, torch.Tensor) and x.is_inference() for x in example_inputs):
         raise Unsupported("an inference tensor, which eager does not keep for backward")
     joint, world = capture_in_world(

@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base import traced_collectives
 from dynamo.base.errors import Signal
-from dynamo.base.subclasses import is_elsewhere, is_foreign
+from dynamo.base.subclasses import is_elsewhere, is_foreign, is_wrapper_class
 from dynamo.base.written_operators import gives_nothing
 from dynamo.shapes import by_device, meta_kernels, reference_kernels
 from dynamo.shapes.constants import Constants
@@ -217,6 +217,8 @@ class FakeWorld:
             return tensor
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             raise NoFakeKernel("from_real", f"layout {tensor.layout} is not modelled")
+        if is_wrapper_class(type(tensor)):
+            raise NoFakeKernel("from_real", f"a {type(tensor).__qualname__} is made of others")
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise NoFakeKernel("from_real", "a tensor inside a torch.func transform")
         with torch._C._DisableTorchDispatch():
