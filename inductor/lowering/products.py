@@ -30,6 +30,8 @@ MOST_ROWS_ON_CPU = 1
 MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
 FEWEST_TERMS = 256
 FEWEST_BYTES = 1 << 20  # of a weight; the launch is what a smaller one takes
+FEWEST_OF_HALVES = 1 << 24  # smaller ones of one input are one launch of a template
+EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
 BYTES = (torch.int8, torch.uint8)
 IN_WORD = 4
@@ -207,7 +209,10 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
         few = max(few, MOST_ROWS_OF_WORDS)
     if left.size[0] > few or not (is_narrow or read and call.result.dtype in HALVES):
         return None
-    if terms < FEWEST_TERMS or width * columns * terms < FEWEST_BYTES:
+    size = width * columns * terms
+    if terms < FEWEST_TERMS or size < FEWEST_BYTES:
+        return None
+    if not is_narrow and (size < FEWEST_OF_HALVES or terms % EVEN_TERMS):
         return None
     if reads_words:
         bytes_of = [name for name, dtype in read.items() if dtype in BYTES]

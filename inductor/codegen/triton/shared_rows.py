@@ -29,7 +29,7 @@ def share_rows(kernel: Kernel) -> Kernel:
 
 
 def _can_share(kernel: Kernel, axis: int) -> bool:
-    others = product(kernel.outer) // kernel.outer[axis]
+    others = product((*kernel.outer[:axis], *kernel.outer[axis + 1 :]))
     if hint_of(others) < FEWEST_LEFT or any(local.elements != 1 for local in kernel.locals):
         return False
     ops = [op for stage in kernel.stages for op in stage.ops]

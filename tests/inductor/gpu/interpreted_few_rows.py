@@ -35,6 +35,7 @@ def as_on_a_gpu(monkeypatch) -> None:
     monkeypatch.setattr(pointwise, "converts_small_floats", lambda device: True)
     monkeypatch.setattr(products, "FEWEST_TERMS", 1)
     monkeypatch.setattr(products, "FEWEST_BYTES", 1)
+    monkeypatch.setattr(products, "FEWEST_OF_HALVES", 1)
     monkeypatch.setattr(shared_rows, "FEWEST_LEFT", 1)
     monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 1)
 
