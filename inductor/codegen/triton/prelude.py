@@ -310,6 +310,14 @@ def k_to_e4m3(a):
 
 
 @triton.jit
+def k_to_e5m2(a):
+    """The same with infinities."""
+    bits = a.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    infinity = tl.where(a < 0, 0xFC, 0x7C).to(tl.uint8)
+    return tl.where(tl.abs(a) >= 61440.0, infinity, bits).to(tl.float8e5, bitcast=True)
+
+
+@triton.jit
 def k_numbers(seed, offset, counter, subsequence, SKIP: tl.constexpr):
     """Philox's four numbers of a counter, which is counted from the offset on."""
     at = (offset >> 2) + SKIP + counter.to(tl.int64)

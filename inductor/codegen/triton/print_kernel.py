@@ -36,7 +36,7 @@ from inductor.codegen.triton.prelude import (
     k_isinf, k_keep, k_keep_four, k_maximum, k_minimum, k_mod_index, k_mul, k_neg, k_normal_cdf,
     k_or, k_pow, k_quick_silu, k_remainder, k_shift_left, k_shift_right, k_sigmoid, k_sign,
     k_signbit, k_sqrt,
-    k_sum_of_exp, k_sum_of_four_exp, k_to_e4m3, k_truediv,
+    k_sum_of_exp, k_sum_of_four_exp, k_to_e4m3, k_to_e5m2, k_truediv,
     libdevice,
 )
 """

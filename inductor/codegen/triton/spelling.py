@@ -32,6 +32,7 @@ DTYPES = {
 }
 HALVES = (torch.float16, torch.bfloat16)
 NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16)
+TO_SMALL = {torch.float8_e4m3fn: "k_to_e4m3", torch.float8_e5m2: "k_to_e5m2"}
 BYTES = (torch.int8, torch.uint8)
 ATOMIC_ADD = (
     torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
@@ -122,8 +123,8 @@ def print_conversion(
         text, source = f"{name}({text})", torch.float32
         if goal is torch.float32:
             return text
-    if goal is torch.float8_e4m3fn and source is not goal:
-        return f"k_to_e4m3({text}.to(tl.float32))"
+    if goal in TO_SMALL and source is not goal:
+        return f"{TO_SMALL[goal]}({text}.to(tl.float32))"
     if is_small(source) and goal is not torch.float32:
         text, source = f"{text}.to(tl.float32)", torch.float32
     if source.is_floating_point and goal in NARROW:

@@ -148,14 +148,15 @@ def test_eight_bit_floats(dtype) -> None:
     def quantized(x):
         y = F.rms_norm(x, (K,))
         scale = y.abs().amax(-1, keepdim=True).float() / 448
-        return (y.float() / scale).to(torch.float8_e4m3fn), (x * 1024).to(torch.float8_e4m3fn), scale
+        halved = (x * 65536).to(torch.float8_e5m2)
+        return (y.float() / scale).to(torch.float8_e4m3fn), (x * 1024).to(torch.float8_e4m3fn), halved, scale
 
     x = numbers(dtype, 6, K)
     found, expected = dynamo.compile(quantized, backend=interpreted)(x), quantized(x)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype is other.dtype
-        torch.testing.assert_close(one.float(), other.float(), rtol=0.13, atol=0, equal_nan=True)
-    assert expected[1].isnan().any() and texts[-1].count("@triton.jit") == 1
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.26, atol=0, equal_nan=True)
+    assert expected[1].isnan().any() and expected[2].isinf().any() and texts[-1].count("@triton.jit") == 1
 
 
 def test_parts_of_a_product_are_written_by_its_kernel(monkeypatch) -> None:
