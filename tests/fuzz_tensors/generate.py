@@ -43,6 +43,9 @@ EXTENTS = (1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33)
 LONGER = (4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 33)
 ROWS = (5, 8, 9, 13, 16, 17, 18, 21, 33, 40)
 HALVES = ("float32", "float32", "float32", "bfloat16", "float16")
+# How programs are compiled, and for how many sizes, each of which costs a build; others than these: see `generate`.
+DYNAMIC: dict[str, tuple[bool | None, ...]] = {"windows": (None, True), "decisions": (None, None, None, False, True)}
+COUNTS = {"windows": (2, 3), "decisions": (1, 1, 1, 1, 1, 1, 2, 3)}
 LIMIT = 3000
 TABLES: dict[str, tuple[Any, ...]] = {"plain": TABLE, "nested": TABLE + NESTED, "windows": WINDOWS, "writes": WRITES, "decisions": DECISIONS}
 HOLE = re.compile(r"{(\w+)}")
@@ -53,14 +56,14 @@ Pool = dict[str, torch.Tensor]
 
 def generate(seed: int, rows: str = "plain") -> Program:
     """rows: a key of TABLES. With "windows", sizes are longer, and more of them open; with "writes", more inputs
-    share memory; with "decisions", rows are long enough for vectors, and more numbers are of half precision."""
+    share memory; with "decisions", rows are long enough for vectors, fewer sizes are open, and more numbers are of
+    half precision."""
     rng = random.Random(seed)
     inputs = _inputs(rng, 0.4, MANY_ALIASES) if rows == "writes" else _inputs(rng, 0.1, ALIASES, rows == "decisions")
     around = rng.choice(AROUND)
-    windows = rows == "windows"
-    dynamic = rng.choice((None, True) if windows else (None, None, False, True))
-    count = 1 if dynamic is False else rng.choice((2, 3) if windows else (1, 1, 2, 3))
-    extents = LONGER if windows else ROWS if rows == "decisions" else EXTENTS
+    dynamic = rng.choice(DYNAMIC.get(rows, (None, None, False, True)))
+    count = 1 if dynamic is False else rng.choice(COUNTS.get(rows, (1, 1, 2, 3)))
+    extents = LONGER if rows == "windows" else ROWS if rows == "decisions" else EXTENTS
     sizes = tuple(_sizes(rng, extents) for _ in range(count))
     empty = Program(seed, inputs, (), (), around, (0, 0, ""), dynamic, sizes)
     pool: Pool = dict(zip((i.name for i in inputs), make_inputs(empty, 0).values, strict=True))
