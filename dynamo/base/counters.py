@@ -15,14 +15,17 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator
 
+from dynamo.base import logs
+
 counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 _seconds: dict[str, float] = defaultdict(float)
 _since = [0.0]
 _told: set[Hashable] = set()
 _lock = threading.Lock()
-# Of the timed blocks: stage, begin and end by `time.perf_counter`, thread.
-_spans: deque[tuple[str, float, float, int]] = deque(maxlen=20_000)
+# Of the timed blocks: stage, begin and end by `time.perf_counter`, thread, whose compile it is.
+Span = tuple[str, float, float, int, logs.Compile]
+_spans: deque[Span] = deque(maxlen=20_000)
 
 _open: dict[int, list[str]] = {}  # the stages in which a thread is, the innermost last
 
@@ -42,7 +45,7 @@ def timed(stage: str) -> Iterator[None]:
             _open.pop(threading.get_ident(), None)
         with _lock:
             _seconds[stage] += end - start
-            _spans.append((stage, start, end, threading.get_ident()))
+            _spans.append((stage, start, end, threading.get_ident(), logs.compile_now()))
 
 
 def stage_of(thread: int) -> str:
@@ -57,8 +60,8 @@ def compile_times() -> dict[str, float]:
         return {stage: round(seconds, 6) for stage, seconds in _seconds.items()}
 
 
-def spans() -> list[tuple[str, float, float, int]]:
-    """The timed blocks since then, each as (stage, begin, end, thread)."""
+def spans() -> list[Span]:
+    """The timed blocks since then, each as (stage, begin, end, thread, compile)."""
     with _lock:
         return list(_spans)
 

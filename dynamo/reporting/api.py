@@ -19,6 +19,7 @@ import torch
 
 from dynamo.base import events, logs
 from dynamo.base.config import config
+from dynamo.reporting.eager import eager_times
 from dynamo.reporting.facts import Report, gather
 from dynamo.reporting.kernels import LAUNCH
 from dynamo.reporting.page import page
@@ -30,7 +31,8 @@ FOLDER = "dynamo_report"
 def report(path: str | os.PathLike[str] | None = None) -> Path:
     """Writes one HTML page about all that was compiled since the start or the last `reset`: the
     program line by line, breaks with remedies, recompiles, graphs, guards, kernels with times and
-    rates, memory, when what happened, the cache. It needs no network and no other file.
+    rates, eager's time beside them, memory, when what happened, the cache. It needs no network and
+    no other file.
 
     path: a file that ends in .html, or a folder; without it `config.report`, or `dynamo_report`.
     Returns the page's path; a Chrome trace lies beside it. Times, pictures of graphs and loops are
@@ -42,7 +44,9 @@ def report(path: str | os.PathLike[str] | None = None) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     trace = file.with_name(f"{file.stem}_trace.json")
     found = gather()
-    found = replace(found, peaks=_peaks(found))
+    busy = _is_busy()
+    found = replace(found, peaks=_peaks(found), is_busy=busy,
+                    eager={} if busy else eager_times(found))
     trace.write_text(chrome_trace(found))
     file.write_text(page(found, trace.name))
     return file

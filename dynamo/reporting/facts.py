@@ -120,8 +120,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Report:
-    """spans: timed blocks of compiles: (stage, begin, end, thread). peaks: operations and bytes in
-    a second, by kind of device. is_recorded: graphs and loops were kept."""
+    """spans: timed blocks of compiles: (stage, begin, end, thread, compile). peaks: operations and
+    bytes in a second, by kind of device. eager: what PyTorch takes for graphs, `eager.Eager`.
+    is_busy: other work takes the cores, so that it is not measured. is_recorded: graphs and loops
+    were kept."""
 
     graphs: tuple[Graph, ...]
     breaks: tuple[Break, ...]
@@ -130,10 +132,12 @@ class Report:
     not_compiled: tuple[NotCompiled, ...]
     looks: tuple[Look, ...]
     seconds: dict[str, float]
-    spans: tuple[tuple[str, float, float, int], ...]
+    spans: tuple[counters.Span, ...]
     others: tuple[Part, ...]
     machine: dict[str, str]
     peaks: dict[str, Any] = field(default_factory=dict)
+    eager: dict[Key, Any] = field(default_factory=dict)
+    is_busy: bool = False
     is_recorded: bool = False
     made: float = field(default_factory=time.time)
 
@@ -175,14 +179,14 @@ def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
         key = (data["region"], event.compile_id)
         kept, count, in_python = assumed.get(key, ((), 0, 0))
         yield Graph(
-            number if data["operations"] else None, key, _name(data["name"]), data["file"],
+            number if data["operations"] else None, key, name_of(data["name"]), data["file"],
             data["line"], data["operations"], tuple(data["lines"]), "break" in data, kept, count,
             in_python, captured.get(key), tuple(part for part in found if part.key == key),
             tuple(dict.fromkeys(left.get(event.compile_id, ()))))
         number += bool(data["operations"])
 
 
-def _name(name: str) -> str:
+def name_of(name: str) -> str:
     """`f, from line 12 on` for the part behind a break."""
     if not name.startswith("__resume_"):
         return name
@@ -223,7 +227,7 @@ def _breaks(frames: Sequence[Event]) -> Iterator[Break]:
         what = _part_of(lines, "Graph break: ")
         made = Break(
             what[-7:].strip("[]"), what[:-9].rstrip(), _part_of(lines, "What to do: "), row["text"],
-            tuple(row["places"]), tuple(row["stack"]), _name(event.data["name"]))
+            tuple(row["places"]), tuple(row["stack"]), name_of(event.data["name"]))
         key = made.place, made.what
         found[key] = replace(found[key], count=found[key].count + 1) if key in found else made
     yield from found.values()

@@ -72,6 +72,11 @@ class Part:
     def seconds(self) -> float:
         return sum(step.seconds for step in self.steps)
 
+    @property
+    def fastest(self) -> float:
+        """Seconds of the fastest call of each step."""
+        return sum(step.fastest for step in self.steps)
+
 
 def parts(with_code: bool = True) -> list[Part]:
     """All compiled graphs that live, in the order in which they were made."""

@@ -6,32 +6,38 @@ import importlib
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dynamo.base.words import counted
-from dynamo.reporting.facts import Graph, Report
+from dynamo.reporting.facts import Graph, Guard, Report
 from dynamo.reporting.kernels import Part, Step
-from dynamo.reporting.pictures import bars_svg, megabytes, memory_svg, milliseconds
+from dynamo.reporting.pictures import lanes_html, megabytes, memory_svg, milliseconds
 from dynamo.reporting.sources import sources
-from dynamo.reporting.timeline import compile_bars, step_bars
+from dynamo.reporting.timeline import GROUPS, OTHER, Made, compiles, step_bars
 
 FOLDER = Path(__file__).parent
+HUES = {name: 47 * number % 360 for number, name in enumerate((*GROUPS, OTHER), 4)}
 MOST_DRAWN = 400  # nodes of a picture
 MOST_GUARDS, LEAST_GUARDS = 4_000, 15  # rows in all, and of one graph
 MOST_TEXT = 60_000  # characters of one listing
 MOST_ALL = 2_500_000  # of all pictures and listings
 SLOWEST = 12
+LONGEST = 20  # compiles in the list
 NO_TIMES = ("No times were kept: run with DYNAMO_REPORT=folder, or inside of "
             "`with dynamo.profile():`.")
 TIMING = ("Rates are those of the fastest call. MB: each element that is read or written, once. "
           "In cache: faster than memory is, as the data lay in a cache of the processor.")
 NO_PEAKS = ("What this machine can do at best is unknown: it was busy with other work when the "
             "report was made.")
+BUSY = "Unknown: the machine was busy with other work when the report was made."
+SPEED = ("Ours: the fastest call of each kernel. Eager: the fastest of some runs of the captured "
+         "graph by PyTorch's operators, when the report was made, on made-up values.")
 NO_PICTURE = "Graphs and loops are kept where DYNAMO_REPORT=folder is set from the start."
 
 
@@ -59,6 +65,11 @@ def readable(file: str) -> str:
     return file if inside.startswith("..") else inside
 
 
+def breakable(name: str) -> Markup:
+    """A long name may go on in the next line behind each of these."""
+    return Markup(re.sub(r"(::|_)", r"\1<wbr>", str(escape(name))))
+
+
 class _Page:
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -66,6 +77,7 @@ class _Page:
             loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
             undefined=jinja2.StrictUndefined)
         self.environment.globals.update(anchor=anchor, short=short, readable=readable)
+        self.environment.filters["breakable"] = breakable
         self.left = MOST_ALL
 
     def render(self, name: str, **values: Any) -> str:
@@ -90,11 +102,11 @@ class _Page:
             "left": [(graph.number, *row) for graph in graphs for row in graph.left_to_aten],
             "slowest": Markup(self._slowest()), "peaks": self._peaks(),
             "remedies": self._remedies(),
-            "timing": TIMING,
+            "timing": TIMING, "speed": self._speed(), "speed_words": SPEED,
+            "no_speed": BUSY if report.is_busy else NO_TIMES,
             "compile_total": milliseconds(seconds.get("convert", 0.0)),
-            "compile_svg": Markup(bars_svg(compile_bars(report))),
-            "stages": "; ".join(inside), "step_svg": Markup(bars_svg(step_bars(report))),
-            "no_times": NO_TIMES,
+            **self._compiles(), "stages": "; ".join(inside),
+            "lanes": Markup(lanes_html(step_bars(report))), "no_times": NO_TIMES,
             "trace": f"As a Chrome trace (chrome://tracing, Perfetto): {trace}" if trace else "",
             "cache_sentence": f"{found} of {looks} looks into the disk cache found what they "
                               "wanted." if looks else "The disk cache was not asked.",
@@ -123,6 +135,36 @@ class _Page:
                                    for step in part.steps) else ""
         each = "; ".join(f"{name}: {peaks}" for name, peaks in self.report.peaks.items())
         return f"The machine's measured best: {each}."
+
+    def _speed(self) -> dict[str, Any]:
+        """Rows of ours beside eager, and graphs without, by reason."""
+        rows, without = [], Counter[str]()
+        for graph in self.report.graphs:
+            eager = self.report.eager.get(graph.key)
+            if eager is None:
+                continue
+            if eager.why_not:
+                without[eager.why_not] += 1
+            for part in graph.parts:
+                theirs = eager.backward if part.part == "backward" else eager.forward
+                if part.fastest and theirs:
+                    rows.append(_beside(graph, part.part, part.fastest, theirs))
+        return {"rows": rows, "without": [f"{counted(count, 'graph')}: {why}"
+                                          for why, count in without.items()]}
+
+    def _compiles(self) -> dict[str, Any]:
+        """The list of compiles, and seconds by what they were spent on."""
+        made = compiles(self.report)
+        longest = sorted(made, key=lambda each: -each.total)[:LONGEST]
+        widest = max((each.total for each in made), default=0.0)
+        total = sum(each.total for each in made)
+        groups = [(name, sum(each.seconds[name] for each in made)) for name in (*GROUPS, OTHER)]
+        return {
+            "compiles": [_bar(each, widest) for each in made if each in longest],
+            "shorter": len(made) - len(longest),
+            "groups": [(name, HUES[name], milliseconds(seconds), f"{seconds / total:.0%}")
+                       for name, seconds in groups if seconds > 0],
+        }
 
     def _remedies(self) -> list[tuple[str, list[tuple[str, int]]]]:
         """What to do about breaks and recompiles, each once, with the lines that it is for."""
@@ -171,7 +213,14 @@ class _Page:
                  "python_guards")
         values: Mapping[str, Any] = {name: getattr(graph, name) for name in names}
         shown_guards = max(LEAST_GUARDS, MOST_GUARDS // len(self.report.graphs))
-        shown = {**values, "guards": graph.guards[:shown_guards], "parts": parts,
+        eager = self.report.eager.get(graph.key)
+        reasons: dict[str, list[Guard]] = {}
+        for guard in graph.guards[:shown_guards]:
+            reasons.setdefault(guard.why, []).append(guard)
+        # What is told of one guard says more than what is told of a hundred.
+        shown = {**values, "reasons": sorted(reasons.items(), key=lambda row: len(row[1])),
+                 "guards": graph.guards[:shown_guards], "parts": parts,
+                 "no_eager": eager.why_not if eager is not None else "",
                  "svg": Markup(svg), "no_picture": why,
                  "no_parts": "the graph runs as it was captured, or its code is forgotten by now."}
         return {**shown, "html": Markup(self.render("graph.html", graph=shown))}
@@ -218,6 +267,20 @@ class _Module:
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
+
+
+def _beside(graph: Graph, part: str, ours: float, theirs: float) -> dict[str, Any]:
+    longer = max(ours, theirs)
+    return {"number": graph.number, "name": graph.name, "part": part or "forward",
+            "ours": milliseconds(ours), "eager": milliseconds(theirs),
+            "times": f"{theirs / ours:.2f}x", "widths": (ours / longer, theirs / longer)}
+
+
+def _bar(made: Made, widest: float) -> dict[str, Any]:
+    parts = [{"hue": HUES[name], "width": seconds / widest,
+              "said": f"{name}: {milliseconds(seconds)}"}
+             for name, seconds in made.seconds.items() if seconds > 0.002 * widest]
+    return {"title": made.title, "total": milliseconds(made.total), "parts": parts}
 
 
 def _each_kernel_once(steps: Iterable[Step]) -> list[Step]:

@@ -1,4 +1,4 @@
-"""Small SVG pictures: bars over time, buffers over memory. Texts are escaped here."""
+"""Small pictures: bars over time, buffers over memory. Texts are escaped here."""
 
 from __future__ import annotations
 
@@ -9,33 +9,30 @@ from collections.abc import Sequence
 from dynamo.reporting.kernels import Part
 from dynamo.reporting.timeline import Bar
 
-WIDTH, ROW = 1000, 18
-CHARACTER = 6.2  # pixels of one
-LEAST = 0.4  # pixels: shorter bars are left out
+WIDTH = 1000
+LEAST, NAMED = 0.0004, 0.03  # of the width: shorter bars are left out, or without a name
 MOST = 2_500  # bars
 HEIGHT = 220
 
 
-def bars_svg(bars: Sequence[Bar]) -> str:
-    """Bars by time from left to right, in rows by depth. "" without any."""
+def lanes_html(bars: Sequence[Bar]) -> str:
+    """Bars by time from left to right, in lanes by depth. "" without any."""
     total = max((bar.end for bar in bars), default=0.0)
     if not total:
         return ""
-    scale = WIDTH / total
-    parts = []
-    shown = sorted((b for b in bars if (b.end - b.begin) * scale >= LEAST),
+    shown = sorted((b for b in bars if (b.end - b.begin) / total >= LEAST),
                    key=lambda b: b.begin - b.end)[:MOST]  # fmt: skip
+    parts = []
     for bar in shown:
-        wide = (bar.end - bar.begin) * scale
+        wide = (bar.end - bar.begin) / total
         said = f"{bar.name}: {milliseconds(bar.end - bar.begin)}"
-        parts.append(_box(bar.begin * scale, bar.depth * ROW, wide, ROW - 2, bar.group, said))
-        if wide > 4 * CHARACTER:
-            parts.append(_text(bar.begin * scale + 3, bar.depth * ROW + 12,
-                               bar.name[:int(wide / CHARACTER)]))
+        name = html.escape(bar.name) if wide >= NAMED else ""
+        parts.append(f'<i style="left:{bar.begin / total:.2%};width:{wide:.2%};--d:{bar.depth};'
+                     f'--h:{_hue(bar.group)}" title="{html.escape(said)}">{name}</i>')
+    ticks = "".join(f"<span>{milliseconds(total * n / 4)}</span>" for n in range(5))
     rows = max(bar.depth for bar in bars) + 1
-    ticks = [_text(WIDTH * n / 4 - (0, 20, 20, 20, 60)[n], rows * ROW + 14,
-                   milliseconds(total * n / 4), "currentColor") for n in range(5)]
-    return _svg(WIDTH, rows * ROW + 20, [*parts, *ticks])
+    return (f'<div class="lanes" style="--rows:{rows}">{"".join(parts)}</div>'
+            f'<div class="ticks">{ticks}</div>')
 
 
 def memory_svg(part: Part) -> str:
@@ -68,12 +65,11 @@ def _svg(width: float, height: float, parts: Sequence[str]) -> str:
 
 
 def _box(x: float, y: float, width: float, height: float, group: str, said: str) -> str:
-    hue = zlib.crc32(group.encode()) % 360
+    hue = _hue(group)
     return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" '
             f'fill="hsl({hue} 60% 80%)" stroke="hsl({hue} 40% 55%)" stroke-width="0.5">'
             f"<title>{html.escape(said)}</title></rect>")
 
 
-def _text(x: float, y: float, text: str, colour: str = "#1d2330") -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" pointer-events="none">'
-            f"{html.escape(text)}</text>")
+def _hue(group: str) -> int:
+    return zlib.crc32(group.encode()) % 360

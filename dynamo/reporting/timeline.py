@@ -1,21 +1,34 @@
 """When what happened: the compiles, and the last step of the compiled graphs.
 
-In: a `Report`. Out: `Bar`s for pictures, without the time in which nothing was compiled; and the
-same as a Chrome trace, which chrome://tracing, Perfetto and torch.profiler's viewers read.
+In: a `Report`. Out: compiles with what each spent its time on, `Bar`s of a step; and all blocks as
+a Chrome trace, which chrome://tracing, Perfetto and torch.profiler's viewers read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dynamo.reporting.facts import Report
+from dynamo.base.counters import Span
+from dynamo.reporting.facts import Report, name_of
 
 # A step of the program has a gap between two graphs of at most so many seconds, or of so many times
 # what the graphs so far took.
 GAP, GAPS = 0.005, 3.0
-PAUSE = 0.02  # between two compiles, as it is drawn
+OTHER = "the rest"
+# What a compile spends its time with, and the stages that are that.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "evaluate Python": ("trace", "outputs"),
+    "guards, new bytecode": ("guards", "codegen"),
+    "make the graph functional": ("backend", "inductor", "inductor.key", "inductor.passes"),
+    "fuse loops, print kernels": ("inductor.lowering", "inductor.scheduler", "inductor.codegen"),
+    "choose kernels": ("inductor.library_kernels", "inductor.autotuning"),
+    "C++ compiler": ("inductor.build",),
+    "load and keep": ("inductor.load", "inductor.bind", "inductor.keep", "inductor.kept", "keep",
+                      "kept"),
+}
+GROUP_OF = {stage: group for group, stages in GROUPS.items() for stage in stages}
 
 
 @dataclass(frozen=True)
@@ -29,38 +42,44 @@ class Bar:
     group: str
 
 
-def compile_bars(report: Report) -> list[Bar]:
-    """The stages of all compiles, those of one thread below those of another; time in which nothing
-    was compiled is left out."""
-    spans = sorted(report.spans, key=lambda span: (span[1], -span[2]))
-    moved = _without_pauses(spans)
-    bars: list[Bar] = []
-    floors: dict[int, int] = {}
-    for thread in dict.fromkeys(span[3] for span in spans):
-        floor = max((bar.depth + 1 for bar in bars), default=0)
-        floors[thread] = floor
-        open_: list[float] = []
-        for stage, begin, end, of in spans:
-            if of != thread:
-                continue
-            while open_ and open_[-1] <= begin:
-                open_.pop()
-            shift = moved[begin]
-            bars.append(Bar(stage, begin - shift, end - shift, floor + len(open_), stage))
-            open_.append(end)
-    return bars
+@dataclass(frozen=True)
+class Made:
+    """One compile, and its seconds by group, each counted once. begin: of `time.perf_counter`."""
+
+    title: str
+    begin: float
+    seconds: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
 
 
-def _without_pauses(spans: Sequence[tuple[str, float, float, int]]) -> dict[float, float]:
-    """For each beginning, by how much it moves to the left."""
-    shifts: dict[float, float] = {}
-    shift, reached = (spans[0][1], spans[0][1]) if spans else (0.0, 0.0)
-    for _, begin, end, _ in spans:
-        if begin > reached + PAUSE:
-            shift += begin - reached - PAUSE
-        shifts[begin] = shift
-        reached = max(reached, end)
-    return shifts
+def compiles(report: Report) -> list[Made]:
+    """All of them, in the order in which they began."""
+    found: dict[tuple[int, str], Made] = {}
+    for (stage, begin, _, _, what), seconds in _own_seconds(report.spans):
+        key = what.region, str(what)
+        title = f"{name_of(what.name)} [{what}]" if what.id else "outside of a compile"
+        made = found.setdefault(key, Made(title, begin, dict.fromkeys((*GROUPS, OTHER), 0.0)))
+        made.seconds[GROUP_OF.get(stage, OTHER)] += seconds
+    return list(found.values())
+
+
+def _own_seconds(spans: Sequence[Span]) -> Iterator[tuple[Span, float]]:
+    """Each block with its seconds less those of the blocks inside of it."""
+    open_: dict[int, list[tuple[Span, list[float]]]] = {}
+    rows = []
+    for span in sorted(spans, key=lambda span: (span[1], -span[2])):
+        around = open_.setdefault(span[3], [])
+        while around and around[-1][0][2] <= span[1]:
+            around.pop()
+        row = span, [span[2] - span[1]]
+        if around:
+            around[-1][1][0] -= row[1][0]
+        around.append(row)
+        rows.append(row)
+    return ((span, max(seconds, 0.0)) for span, (seconds,) in rows)
 
 
 def step_bars(report: Report) -> list[Bar]:
@@ -85,7 +104,7 @@ def step_bars(report: Report) -> list[Bar]:
 def chrome_trace(report: Report) -> str:
     """JSON of both, with the times of the process (`time.perf_counter`)."""
     rows = [_event(stage, "compile", begin, end, "compile", thread)
-            for stage, begin, end, thread in report.spans]
+            for stage, begin, end, thread, _ in report.spans]
     for part in report.parts():
         if part.spans:
             rows.append(_event(part.title, "graph", part.spans[0][1], part.spans[-1][2], "run", 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,18 +15,20 @@ import torch
 import dynamo
 from dynamo.base import recordings
 from dynamo.base.config import config
+from dynamo.graph_functions import copy_of_graph
 from dynamo.graphs import Peaks
 from dynamo.reporting import api
+from dynamo.reporting.eager import Eager, eager_times
 from dynamo.reporting.facts import Report, gather
 from dynamo.reporting.kernels import Life, Part, Step
 from dynamo.reporting.page import page
-from dynamo.reporting.pictures import bars_svg, memory_svg
+from dynamo.reporting.pictures import lanes_html, memory_svg
 from dynamo.reporting.sources import Line, sources
-from dynamo.reporting.timeline import Bar, compile_bars, step_bars
+from dynamo.reporting.timeline import Bar, compiles, step_bars
 from inductor.runtime import _launch
 from tests.processes import run_python
 
-VOID = ("meta", "br", "input", "link", "img", "hr")
+VOID = ("meta", "br", "input", "link", "img", "hr", "wbr")
 
 
 def work(x: torch.Tensor, limit: float = 3.0) -> torch.Tensor:
@@ -180,21 +183,91 @@ def test_nothing_of_the_program_is_html(recorded: Report) -> None:
 
 
 def test_user_text_in_pictures() -> None:
-    assert "<b>" not in bars_svg([Bar("<b>bar</b>" * 3, 0.0, 1.0, 0, "g")])
+    assert "<b>" not in lanes_html([Bar("<b>bar</b>" * 3, 0.0, 1.0, 0, "g")]) and lanes_html([]) == ""
     part = Part("p", (0, ""), "", "", (), arena=64, lives=(Life(0, 64, 0, 3, "<b>"),))
     assert "&lt;b&gt;" in memory_svg(part) and memory_svg(Part("p", (0, ""), "", "", ())) == ""
 
 
+def test_each_compile_has_its_seconds(recorded: Report) -> None:
+    """Blocks lie in one another: each second is counted once."""
+    made = compiles(recorded)
+    titles = [each.title for each in made]
+    assert titles[0] == "work [0/0]" and re.fullmatch(r"work, from line \d+ on \[1/0]", titles[1]) and len(set(titles)) == len(titles)
+    outer = sum(end - begin for stage, begin, end, _, _ in recorded.spans if stage == "convert")
+    assert outer - 1e-6 <= sum(each.total for each in made) < sum(end - begin for _, begin, end, _, _ in recorded.spans)
+    assert all(made[0].seconds[group] > 0 for group in ("evaluate Python", "make the graph functional", "fuse loops, print kernels"))
+    text = page(recorded)
+    assert all(each.title in text for each in made) and "evaluate Python" in text
+
+
 def test_timelines(recorded: Report) -> None:
-    bars = compile_bars(recorded)
-    assert {"convert", "trace", "backend", "guards"} <= {bar.name for bar in bars}
-    outer = [bar for bar in bars if bar.name == "convert"]
-    assert all(bar.depth == 0 for bar in outer) and all(a.end <= b.begin + 1e-9 for a, b in zip(outer, outer[1:]))
-    assert max(bar.end for bar in bars) <= sum(bar.end - bar.begin for bar in bars if bar.depth == 0) + 2
     steps = step_bars(recorded)
     assert steps[0].begin == 0 and {bar.depth for bar in steps} == {0, 1}
     trace = json.loads(api.chrome_trace(recorded))["traceEvents"]
     assert {"compile", "run"} == {row["pid"] for row in trace} and all(row["dur"] >= 0 for row in trace)
+
+
+def test_guards_stand_below_their_reasons(recorded: Report) -> None:
+    text = page(recorded)
+    reasons = re.findall(r'<p class="why">(.*?)</p><ul class="guards">(.*?)</ul>', text, re.S)
+    assert any(why == "the graph is made for this metadata" and "metadata(x)" in rows for why, rows in reasons)
+    assert sum(rows.count("<li>") for _, rows in reasons) == sum(graph.guard_count for graph in recorded.graphs if graph.number is not None)
+
+
+def writes(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x @ w
+    y += 1
+    return torch.nn.functional.dropout(y, 0.5).sum()
+
+
+def test_eager_is_timed_beside_ours(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On made-up values: the program's tensors and random numbers stay as they are."""
+    compiled, w = dynamo.compile(writes), torch.randn(8, 8, requires_grad=True)
+    for _ in range(2):
+        compiled(torch.randn(4, 8), w).backward()
+    before, drawn, slope = w.clone(), torch.get_rng_state(), w.grad.clone()
+    found = gather()
+    (eager,) = eager_times(found).values()
+    assert eager.forward > 0 and eager.backward > 0 and not eager.why_not
+    assert torch.equal(w, before) and torch.equal(w.grad, slope) and torch.equal(torch.get_rng_state(), drawn)
+    monkeypatch.setattr(api, "_is_busy", lambda: False)
+    text = dynamo.report().read_text()
+    assert text.count(" eager</span>") == 2 and "graph\n0</a> writes, backward" in text
+    monkeypatch.setattr(api, "_is_busy", lambda: True)
+    assert "Unknown: the machine was busy" in dynamo.report().read_text()
+
+
+@torch.library.custom_op("report_test::sent", mutates_args=())
+def sent(x: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("runs once more")
+
+
+@sent.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_what_could_be_seen_is_not_run_for_a_report(recorded: Report, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither are graphs of sizes that vary, or whose kernels ran once."""
+    reasons = {graph.name: eager_times(recorded)[graph.key].why_not for graph in recorded.graphs[:1]}
+    assert reasons == {"work": "it was called once"}
+    (first, *_) = recorded.graphs
+    twice = replace(first.parts[0], steps=tuple(replace(step, calls=2) for step in first.parts[0].steps))
+    graph = replace(first, parts=(twice,))
+
+    def why(changed: torch.fx.Graph) -> str:
+        return eager_times(replace(recorded, graphs=(replace(graph, captured=changed),)))[graph.key].why_not
+
+    assert eager_times(replace(recorded, graphs=(graph,)))[graph.key].forward > 0
+    for target, reason in ((torch.ops.report_test.sent.default, "it calls sent.default"), (torch.linalg.inv, "RuntimeError on made-up values")):
+        changed = copy_of_graph(graph.captured)
+        output = changed.output_node()
+        with changed.inserting_before(output):
+            node = changed.call_function(target, (next(iter(changed.nodes)),))
+        output.args = ((node,),)
+        assert why(changed) == reason and not capfd.readouterr().err
+    fields = Eager(why_not=why(recorded.graphs[3].captured))
+    assert fields.why_not == "its sizes vary" and "1 graph: its sizes vary" in page(replace(recorded, eager={graph.key: fields}))
 
 
 def test_gradients_have_lines_too(recording: None) -> None:
