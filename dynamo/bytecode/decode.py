@@ -134,6 +134,11 @@ def _slot(raw: RawCode, item: Raw, op: str) -> list[Piece]:
     return [(op, name)]
 
 
+def _common_constant(raw: RawCode, item: Raw, op: str) -> list[Piece]:
+    value = VERSION.common_constants[item.arg]
+    return [("LOAD_ASSERTION_ERROR", None) if value is AssertionError else (op, value)]
+
+
 def _is_cell(raw: RawCode, name: str) -> bool:
     return name in raw.freevars or name in raw.cellvars
 
@@ -149,12 +154,17 @@ ARGUMENTS: dict[str, Callable[[RawCode, Raw, str], list[Piece]]] = {
     "slot": _slot,
     "jump": lambda raw, item, op: [(op, None)],
     "compare": lambda raw, item, op: [(op, COMPARISONS[item.arg >> VERSION.compare_shift])],
-    "binary": lambda raw, item, op: [(op, BINARY[item.arg])],
+    "binary": lambda raw, item, op: [
+        ("BINARY_SUBSCR", None) if item.arg == VERSION.subscript else (op, BINARY[item.arg])
+    ],
     "global": _global,
     "attr": _attr,
     "super_attr": _super_attr,
     "call": lambda raw, item, op: [(op, (item.arg, ()))],
     "call_part": lambda raw, item, op: [],
+    "call_ex": lambda raw, item, op: [(op, 1)],
+    "small_int": lambda raw, item, op: [(op, item.arg)],
+    "common_constant": _common_constant,
     "format": _format,
     "format_simple": lambda raw, item, op: [(op, (0, False))],
     "format_with_spec": lambda raw, item, op: [(op, (0, True))],
@@ -174,9 +184,16 @@ def decode(code: CodeType) -> Decoded:
     where = {id(item): number for number, item in enumerate(raw.instructions)}
     pieces: list[tuple[str, Any, int, int, int]] = []
     first_piece: list[int] = []
-    start, keywords = 0, ()
+    start, keywords, entering = 0, (), 0
     for number, item in enumerate(raw.instructions):
         first_piece.append(len(pieces))
+        entering = entering - 1 if entering else _length_of_with(raw.instructions, number)
+        if entering > 1:
+            continue
+        if entering == 1:
+            pieces.append(("BEFORE_WITH", "middle", start, number + 1, 0))
+            start, entering = number + 1, 0
+            continue
         op, kind = VERSION.rows[item.name]
         if kind == "call_part":
             if item.name == "KW_NAMES":
@@ -194,12 +211,21 @@ def decode(code: CodeType) -> Decoded:
         if item.target is not None:
             number = where[id(item.target)]
             if op == "FOR_ITER":
-                number += VERSION.exhausted_skip
+                number += len(VERSION.exhausted)
             target = first_piece[number]
         if op == "TO_BOOL" and index + 1 < len(pieces) and pieces[index + 1][0] in TESTS:
             op = "NOP"
         instructions.append(Instruction(op, arg, target, start, end, part, index, item.position))
     return Decoded(code, raw, tuple(instructions), _handlers(raw, where, first_piece, pieces))
+
+
+def _length_of_with(instructions: list[Raw], at: int) -> int:
+    """How many instructions from here on enter a `with` block, where more than one does that."""
+    wanted = VERSION.with_start
+    if not wanted or instructions[at].name != wanted[0][0]:
+        return 0
+    found = tuple((item.name, item.arg) for item in instructions[at : at + len(wanted)])
+    return len(wanted) if found == wanted else 0
 
 
 def _handlers(

@@ -91,6 +91,20 @@ class Emitter:
             self.emit("PRECALL", count)
         return self.emit("CALL", count)
 
+    def call_spread(self, keywords: bool) -> Raw:
+        """Calls with a tuple, and a dict where there are keywords."""
+        if VERSION.call_ex_null:
+            if not keywords:
+                self.emit("PUSH_NULL")
+            return self.emit("CALL_FUNCTION_EX")
+        return self.emit("CALL_FUNCTION_EX", int(keywords))
+
+    def subscript(self) -> None:
+        if VERSION.subscript is None:
+            self.emit("BINARY_SUBSCR")
+        else:
+            self.emit("BINARY_OP", VERSION.subscript)
+
     # -- jumps ------------------------------------------------------------------------------
 
     def label(self) -> Raw:

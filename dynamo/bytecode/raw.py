@@ -198,7 +198,7 @@ def _reading_rows() -> list[tuple[str, int, int, int]]:
     return [
         (name, 1 + VERSION.cache_by_name.get(name, 0), VERSION.jumps.get(name, 0),
          1 if name in VERSION.slot_ops else 2 if name in VERSION.slot_pair_ops else 0)
-        for name in VERSION.opnames
+        for name in (VERSION.read_as.get(name, name) for name in VERSION.opnames)
     ]  # fmt: skip
 
 

@@ -134,9 +134,12 @@ class Level:
         instruction: int,
         stack: tuple[Var, ...],
         names: tuple[str, ...],
-        null_last: bool = False,
+        null: str = "",
     ) -> None:
-        """Calls the continuation with stack, locals, and values that lie in locals `names`."""
+        """Calls the continuation with stack, locals, and values that lie in locals `names`.
+
+        null: NULL lies above these values ("last") or below the last one ("middle").
+        """
         generator, state, emitter = self.generator, self.state, self.generator.emitter
         locals_ = self._ordered_locals(form, instruction)
         own_cells = tuple(name for name in state.cells if name in state.code.co_cellvars)
@@ -144,8 +147,8 @@ class Level:
         kinds = [_kind(var) for var in stack]
         if form != "raise":
             kinds += ["value"] * len(names)
-        if null_last:
-            kinds.append("null")
+        if null in ("middle", "last"):
+            kinds.insert(len(kinds) - (null == "middle"), "null")
         layout = Layout(tuple(kinds), tuple(locals_), own_cells, cells, self.keeps_all)
         code = generator.continuations.get(state.code, instruction, layout, form).code
         given = {name: state.locals[name] for name in locals_}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dynamo.bytecode.decode import Decoded, Instruction
 from dynamo.bytecode.emit import Emitter, stack_effect
 from dynamo.bytecode.raw import Raw, RawCode
 from dynamo.bytecode.versions import VERSION
+from dynamo.symbolic.core.lookup import find_in_mro
 
 # Kind of argument -> its translation into another code object's tables.
 TRANSLATE: dict[str, Callable[[RawCode, RawCode, int], int]] = {
@@ -30,6 +32,9 @@ def copy_instruction(
     if instruction.op == "LOAD_METHOD":
         emitter.load_attr(instruction.arg[0])
         return
+    if instruction.op == "BEFORE_WITH" and VERSION.with_start:
+        _enter(emitter)
+        return
     if instruction.op == "UNARY_NOT" and VERSION.needs_bool:
         emitter.emit("TO_BOOL")  # which stood before it, as an instruction that does nothing
     source = decoded.raw
@@ -46,10 +51,36 @@ def copy_instruction(
         emitter.append(copy)
 
 
+def _enter(emitter: Emitter) -> None:
+    """`__exit__` and what `__enter__` gives. The opcodes leave the method with its receiver or with
+    NULL, which no continuation could get."""
+    manager = emitter.store_fresh("manager")
+    emitter.start_call_const(bound_exit)
+    emitter.load_fast(manager)
+    emitter.call(1)
+    emitter.load_fast(manager)
+    emitter.delete_fast(manager)
+    emitter.emit(*VERSION.with_start[-2])
+    emitter.emit(*VERSION.with_start[-1])
+
+
+def bound_exit(manager: Any) -> Any:
+    """`__exit__` as `with` finds it: by the type."""
+    kind = type(manager)
+    found = find_in_mro(kind, "__exit__")
+    if found is None:
+        raise TypeError(f"'{kind.__name__}' object does not support the context manager protocol "
+                        "(missed __exit__ method)")
+    bind = find_in_mro(type(found), "__get__")
+    return found if bind is None else bind(found, manager, kind)
+
+
 def null_place(instruction: Instruction) -> str:
-    """Where the instruction leaves a NULL beside its result: "first", "last" or ""."""
+    """Where the instruction leaves a NULL beside its results: "first", "middle", "last" or ""."""
     if instruction.op in ("LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
         return str(instruction.arg[-1])
+    if instruction.op == "BEFORE_WITH":
+        return instruction.arg or ""
     return ""
 
 

@@ -196,7 +196,7 @@ def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
         for offset in (0, 1):
             emitter.load_fast(kept)
             emitter.load_const(index + offset)
-            emitter.emit("BINARY_SUBSCR")
+            emitter.subscript()
         emitter.call(3)
         _drop(rebuilder)
 

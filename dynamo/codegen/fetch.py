@@ -53,7 +53,7 @@ def _item(fetcher: Fetcher, source: Any) -> None:
     if isinstance(base, s.AttrSource) and base.name in PLAIN_ATTRS:
         fetcher.load(base)
         fetcher.emitter.load_const(source.key)
-        fetcher.emitter.emit("BINARY_SUBSCR")
+        fetcher.emitter.subscript()
         return
     fetcher.emitter.start_call_const(read_item)
     fetcher.load(base)
@@ -103,7 +103,7 @@ def _array(fetcher: Fetcher, source: Any) -> None:
 def _builtin(fetcher: Fetcher, source: Any) -> None:
     fetcher.emitter.load_const(fetcher.builtins)
     fetcher.emitter.load_const(source.name)
-    fetcher.emitter.emit("BINARY_SUBSCR")
+    fetcher.emitter.subscript()
 
 
 ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {

@@ -221,7 +221,7 @@ class Generator:
         else:
             emitter.emit("BUILD_TUPLE", 0)
         self.draws.join(self.plan.draws)
-        self.call = self.raw.instructions[first], emitter.emit("CALL_FUNCTION_EX", 0)
+        self.call = self.raw.instructions[first], emitter.call_spread(keywords=False)
         outputs = self.plan.outputs
         if not outputs:
             emitter.emit("POP_TOP")
@@ -365,7 +365,7 @@ class Generator:
             if null == "first":
                 rest = (*rest, NullVar())
             level.call_continuation(
-                "after", instruction.index + 1, rest, tuple(names), null_last=null == "last"
+                "after", instruction.index + 1, rest, tuple(names), null
             )
             self.emitter.emit("RETURN_VALUE")
 
@@ -418,13 +418,13 @@ class Generator:
             level.call_continuation("after", instruction.index + 1, kept, tuple(names))
             emitter.emit("RETURN_VALUE")
             if loop:
-                for name in ("END_FOR", "POP_TOP")[: VERSION.exhausted_skip]:
+                for name in VERSION.exhausted:
                     if name == "END_FOR":
                         other.name = "END_FOR"
                         emitter.place(other)
                     else:
                         emitter.emit(name)
-                if not VERSION.exhausted_skip:
+                if not VERSION.exhausted:
                     emitter.place(other)
             else:
                 emitter.place(other)

@@ -15,6 +15,7 @@ OPERANDS: dict[str, Callable[[Any], tuple[int, int]]] = {
     "CALL_KW": lambda arg: (arg + 3,) * 2,
     "CALL_FUNCTION_EX": lambda arg: (3 + (arg & 1),) * 2,
     "BUILD_SLICE": lambda arg: (arg,) * 2,
+    "BUILD_INTERPOLATION": lambda arg: (2 + (arg & 1),) * 2,
     "LOAD_SUPER_ATTR": lambda arg: (3, 3),
     "FORMAT_VALUE": lambda arg: (1 + arg[1],) * 2,
     "BUILD_MAP": lambda arg: (2 * arg,) * 2,
@@ -32,6 +33,7 @@ OPERANDS: dict[str, Callable[[Any], tuple[int, int]]] = {
     **{name: lambda arg: (arg, arg) for name in ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET",
                                                  "BUILD_STRING")},
     **{name: lambda arg: (0, 0) for name in """LOAD_GLOBAL LOAD_ASSERTION_ERROR LOAD_BUILD_CLASS
+       LOAD_COMMON_CONSTANT
        DELETE_GLOBAL LOAD_CONST NOP JUMP PUSH_NULL LOAD_NAME DELETE_NAME SETUP_ANNOTATIONS
        LOAD_LOCALS LOAD_CLASSDEREF MAKE_CELL LOAD_CLOSURE""".split()},
     **{name: lambda arg: (1, 1) for name in """LOAD_ATTR LOAD_METHOD DELETE_ATTR STORE_GLOBAL
@@ -41,7 +43,7 @@ OPERANDS: dict[str, Callable[[Any], tuple[int, int]]] = {
        CALL_INTRINSIC_1 LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS""".split()},
     **{name: lambda arg: (2, 2) for name in """BINARY_OP COMPARE_OP IS_OP CONTAINS_OP
        BINARY_SUBSCR DELETE_SUBSCR STORE_ATTR IMPORT_NAME CHECK_EG_MATCH PREP_RERAISE_STAR
-       CALL_INTRINSIC_2""".split()},
+       CALL_INTRINSIC_2 BUILD_TEMPLATE""".split()},
     **{name: lambda arg: (3, 3) for name in "STORE_SUBSCR BINARY_SLICE".split()},
     "STORE_SLICE": lambda arg: (4, 4),
     "GET_LEN": lambda arg: (1, 0),

@@ -170,7 +170,7 @@ class Rebuilder:
             self.emitter.load_const(name)
             self.load(value)
             self.emitter.emit("MAP_ADD", 1)
-        self.emitter.emit("CALL_FUNCTION_EX", 1)
+        self.emitter.call_spread(keywords=True)
 
     def fill(self, var: Var, function: Any, items: list[Var]) -> None:
         """`function(object, [items])` for the object on the top of the stack, kept."""

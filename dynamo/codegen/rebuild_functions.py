@@ -58,6 +58,11 @@ def function(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
 
 def _annotations(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
     assert var.annotations is not None
+    if isinstance(var.annotations, functions.FunctionVar):  # they are made when asked for
+        rebuilder.load(var.annotations)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("__annotate__")
+        return
     pairs = getattr(var.annotations, "items", None)
     if isinstance(pairs, list):
         rebuilder.emitter.emit("BUILD_MAP", rebuilder.load_all(pairs) // 2)

@@ -1,4 +1,4 @@
-/* CPython 3.11, 3.12 and 3.13 behind one set of names: the only file with version tests.
+/* CPython 3.11 to 3.14 behind one set of names: the only file with version tests.
  *
  * In: interpreter frames and thread states. Out: `frame_*` accessors, growing a frame in place,
  * and dropping a frame that the evaluator will not run. */
@@ -9,12 +9,24 @@
 #include <Python.h>
 #include <structmember.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
-#error "dynamo supports CPython 3.11 to 3.13"
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
+#error "dynamo supports CPython 3.11 to 3.14"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "dynamo needs a CPython with a global interpreter lock; this one is free-threaded"
 #endif
 
 /* What every call runs lies side by side: between two calls, torch's code drives it from the caches. */
 #define HOT __attribute__((hot))
+
+/* Slots of a frame hold objects; from 3.14 on the lowest bit says that the slot owns no reference. */
+static inline PyObject *slot_object(PyObject *slot) {
+#if PY_VERSION_HEX >= 0x030E0000
+    return (PyObject *)((uintptr_t)slot & ~(uintptr_t)1);
+#else
+    return slot;
+#endif
+}
 
 #ifdef DYNAMO_NEEDS_FRAMES
 #ifndef Py_BUILD_CORE
@@ -22,6 +34,9 @@
 #endif
 #include "internal/pycore_frame.h"
 #include "internal/pycore_code.h"
+#if PY_VERSION_HEX >= 0x030E0000
+#include "internal/pycore_interpframe.h"
+#endif
 #undef _PyGC_FINALIZED /* of the public headers, something else in the internal ones */
 #if PY_VERSION_HEX >= 0x030C0000
 #include "internal/pycore_interp.h"
@@ -35,17 +50,35 @@
 
 typedef struct _PyInterpreterFrame Frame;
 
-#if PY_VERSION_HEX >= 0x030D0000
+#if PY_VERSION_HEX >= 0x030E0000
+#define FRAME_CODE(f) ((PyCodeObject *)PyStackRef_AsPyObjectBorrow((f)->f_executable))
+#elif PY_VERSION_HEX >= 0x030D0000
 #define FRAME_CODE(f) ((PyCodeObject *)(f)->f_executable)
 #else
 #define FRAME_CODE(f) ((f)->f_code)
 #endif
 
 static inline PyObject *frame_function(Frame *f) {
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX >= 0x030E0000
+    return PyStackRef_AsPyObjectBorrow(f->f_funcobj);
+#elif PY_VERSION_HEX >= 0x030C0000
     return f->f_funcobj;
 #else
     return (PyObject *)f->f_func;
+#endif
+}
+
+/* To be read through `slot_object`. */
+static inline PyObject *const *frame_slots(Frame *f) { return (PyObject *const *)f->localsplus; }
+
+static inline PyObject *frame_slot(Frame *f, int i) { return slot_object(frame_slots(f)[i]); }
+
+/* Fills an empty slot; takes `value`, which may be NULL. */
+static inline void frame_fill_slot(Frame *f, int i, PyObject *value) {
+#if PY_VERSION_HEX >= 0x030E0000
+    f->localsplus[i] = value == NULL ? PyStackRef_NULL : PyStackRef_FromPyObjectSteal(value);
+#else
+    f->localsplus[i] = value;
 #endif
 }
 
@@ -90,6 +123,12 @@ static inline int frame_resize(PyThreadState *ts, Frame *f, PyCodeObject *code) 
 
 /* The frame runs `code` from its first instruction; slots beyond the arguments become empty. */
 static inline void frame_set_code(Frame *f, PyCodeObject *code, int arguments) {
+#if PY_VERSION_HEX >= 0x030E0000
+    _PyStackRef old = f->f_executable;
+    f->f_executable = PyStackRef_FromPyObjectNew((PyObject *)code);
+    f->instr_ptr = _PyCode_CODE(code);
+    f->stackpointer = f->localsplus + code->co_nlocalsplus;
+#else
     PyCodeObject *old = FRAME_CODE(f);
     Py_INCREF(code);
 #if PY_VERSION_HEX >= 0x030D0000
@@ -99,11 +138,16 @@ static inline void frame_set_code(Frame *f, PyCodeObject *code, int arguments) {
     f->f_code = code;
     f->prev_instr = _PyCode_CODE(code) - 1;
 #endif
-    for (int i = arguments; i < code->co_nlocalsplus; i++) {
-        f->localsplus[i] = NULL;
-    }
     f->stacktop = code->co_nlocalsplus;
+#endif
+    for (int i = arguments; i < code->co_nlocalsplus; i++) {
+        frame_fill_slot(f, i, NULL);
+    }
+#if PY_VERSION_HEX >= 0x030E0000
+    PyStackRef_CLOSE(old);
+#else
     Py_DECREF(old);
+#endif
 }
 
 /* A frame that does not run stands at the instruction at a code unit. */
@@ -123,7 +167,15 @@ static inline void frame_goto_end(Frame *f) { frame_go_to(f, Py_SIZE(FRAME_CODE(
  * it; later the evaluator would have, so the hook must. Such a frame was never linked, so no frame
  * object can exist for it. */
 static inline void frame_drop(PyThreadState *ts, Frame *f) {
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX >= 0x030E0000
+    for (_PyStackRef *slot = f->localsplus; slot < f->stackpointer; slot++) {
+        PyStackRef_CLEAR(*slot);
+    }
+    Py_CLEAR(f->f_locals);
+    PyStackRef_CLEAR(f->f_funcobj);
+    PyStackRef_CLEAR(f->f_executable);
+    _PyThreadState_PopFrame(ts, f);
+#elif PY_VERSION_HEX >= 0x030C0000
     for (int i = 0; i < f->stacktop; i++) {
         Py_CLEAR(f->localsplus[i]);
     }
@@ -178,10 +230,11 @@ static inline int is_watched(PyThreadState *ts) {
     return ts->c_tracefunc != NULL || ts->c_profilefunc != NULL;
 }
 
-/* From 3.12 on a hooked call also counts against the limit of C recursion, which is lower than
- * Python's own; these give the difference back while the depth is moderate. */
+/* On 3.12 and 3.13 a hooked call also counts against the limit of C recursion, which is lower than
+ * Python's own; these give the difference back while the depth is moderate. Later the limit is the
+ * room that is left on the C stack. */
 static inline void recursion_credit(PyThreadState *ts, int count) {
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
     ts->c_recursion_remaining += count;
 #endif
 }

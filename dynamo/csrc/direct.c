@@ -77,11 +77,11 @@ static void show_frame(Entry *entry, const Start *start) {
         return;
     }
     for (int i = 0; i < count_arguments(code); i++) {
-        frame->f_frame->localsplus[i] = Py_XNewRef(start->slots[i]);
+        frame_fill_slot(frame->f_frame, i, Py_XNewRef(slot_object(start->slots[i])));
     }
     for (int i = first_free; i < code->co_nlocalsplus; i++) {
         PyObject *cell = PyTuple_GET_ITEM(start->closure, i - first_free);
-        frame->f_frame->localsplus[i] = Py_NewRef(cell);
+        frame_fill_slot(frame->f_frame, i, Py_NewRef(cell));
     }
     frame_goto_end(frame->f_frame);
     PyTraceBack_Here(frame);

@@ -81,8 +81,9 @@ static PyObject *make_frame_state(Frame *frame) {
     int failed = !state->locals || !state->cells;
     for (int i = 0; !failed && i < count_arguments(code); i++) {
         PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
-        if (frame->localsplus[i] != NULL) {
-            failed = PyDict_SetItem(state->locals, name, frame->localsplus[i]) < 0;
+        PyObject *value = frame_slot(frame, i);
+        if (value != NULL) {
+            failed = PyDict_SetItem(state->locals, name, value) < 0;
         }
     }
     PyObject *closure = function ? PyFunction_GET_CLOSURE(function) : NULL;
@@ -122,10 +123,11 @@ HOT static PyObject *run_plain(PyThreadState *ts, Frame *frame, int throwflag) {
 }
 
 /* Positional and keyword arguments out of a frame's slots, for the fallback call. */
-static PyObject *call_with_slots(PyObject *function, PyCodeObject *code, PyObject **slots) {
+static PyObject *call_with_slots(PyObject *function, PyCodeObject *code,
+                                 PyObject *const *slots) {
     int at = code->co_argcount + code->co_kwonlyargcount;
-    PyObject *extra = code->co_flags & CO_VARARGS ? slots[at++] : NULL;
-    PyObject *keywords = code->co_flags & CO_VARKEYWORDS ? slots[at] : NULL;
+    PyObject *extra = code->co_flags & CO_VARARGS ? slot_object(slots[at++]) : NULL;
+    PyObject *keywords = code->co_flags & CO_VARKEYWORDS ? slot_object(slots[at]) : NULL;
     Py_ssize_t extra_count = extra ? PyTuple_GET_SIZE(extra) : 0;
     PyObject *args = PyTuple_New(code->co_argcount + extra_count);
     PyObject *kwargs = keywords ? PyDict_Copy(keywords) : PyDict_New();
@@ -134,14 +136,15 @@ static PyObject *call_with_slots(PyObject *function, PyCodeObject *code, PyObjec
         goto done;
     }
     for (int i = 0; i < code->co_argcount; i++) {
-        PyTuple_SET_ITEM(args, i, Py_NewRef(slots[i]));
+        PyTuple_SET_ITEM(args, i, Py_NewRef(slot_object(slots[i])));
     }
     for (Py_ssize_t i = 0; i < extra_count; i++) {
         PyTuple_SET_ITEM(args, code->co_argcount + i, Py_NewRef(PyTuple_GET_ITEM(extra, i)));
     }
     for (int i = 0; i < code->co_kwonlyargcount; i++) {
         int slot = code->co_argcount + i;
-        if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(code->co_localsplusnames, slot), slots[slot])) {
+        PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, slot);
+        if (PyDict_SetItem(kwargs, name, slot_object(slots[slot])) < 0) {
             goto done;
         }
     }
@@ -168,7 +171,7 @@ static PyObject *run_by_call(PyThreadState *ts, Frame *frame, Entry *entry, PyOb
         thread_region.pending_inputs = inputs;
         thread_region.pending_slot = entry->inputs_slot;
         inputs = NULL;
-        result = call_with_slots(function, entry->code, frame->localsplus);
+        result = call_with_slots(function, entry->code, frame_slots(frame));
         PyObject *unused = thread_region.pending_inputs;
         thread_region.pending_code = outer_code;
         thread_region.pending_inputs = outer_inputs;
@@ -185,7 +188,7 @@ static PyObject *run_by_call(PyThreadState *ts, Frame *frame, Entry *entry, PyOb
 static void take_pending(Frame *frame) {
     thread_region.pending_code = NULL;
     if (thread_region.pending_slot >= 0) {
-        frame->localsplus[thread_region.pending_slot] = thread_region.pending_inputs;
+        frame_fill_slot(frame, thread_region.pending_slot, thread_region.pending_inputs);
         thread_region.pending_inputs = NULL;
     }
 }
@@ -202,7 +205,7 @@ HOT static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, Py
     int slot = entry->inputs_slot;
     frame_set_code(frame, entry->code, count_arguments(entry->code));
     if (inputs != NULL) {
-        frame->localsplus[slot] = inputs;
+        frame_fill_slot(frame, slot, inputs);
     }
     struct _PyInterpreterFrame *outer = thread_region.ending;
     thread_region.ending = frame;
@@ -215,7 +218,7 @@ HOT static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, Py
 static Start frame_start(Frame *frame) {
     PyObject *function = frame_function(frame);
     return (Start){
-        frame->localsplus, frame->f_globals, frame->f_builtins,
+        frame_slots(frame), frame->f_globals, frame->f_builtins,
         function && PyFunction_Check(function) ? PyFunction_GET_CLOSURE(function) : NULL,
     };
 }

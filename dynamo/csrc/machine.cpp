@@ -242,7 +242,7 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
     const GuardScope *scope = run.scope;
     switch (in.opcode) {
         case OP_LOCAL:
-            return run.borrow(scope->slots[scope->local_index[in.extra]]);
+            return run.borrow(slot_object(scope->slots[scope->local_index[in.extra]]));
         case OP_CELL:
             return scope->closure == nullptr
                        ? nullptr

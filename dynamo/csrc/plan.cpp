@@ -45,7 +45,7 @@ namespace {
 
 PyObject *anchor_value(const GuardScope *scope, uint16_t opcode, int32_t index) {
     switch (opcode) {
-        case OP_LOCAL: return scope->slots[scope->local_index[index]];
+        case OP_LOCAL: return slot_object(scope->slots[scope->local_index[index]]);
         case OP_GLOBALS: return scope->globals;
         case OP_BUILTINS: return scope->builtins;
         case OP_MODULE: return PyImport_GetModuleDict();

@@ -16,9 +16,9 @@ static PyFrameObject *frame_at(PyCodeObject *code, PyObject *globals, int offset
     Frame *inner = frame->f_frame;
     frame_go_to(inner, offset / (int)sizeof(_Py_CODEUNIT));
     for (int i = code->co_nlocalsplus - code->co_nfreevars; i < code->co_nlocalsplus; i++) {
-        PyObject *cell = inner->localsplus[i] == NULL ? PyCell_New(NULL) : NULL;
+        PyObject *cell = frame_slot(inner, i) == NULL ? PyCell_New(NULL) : NULL;
         if (cell != NULL) {
-            *(PyObject **)&inner->localsplus[i] = cell;
+            frame_fill_slot(inner, i, cell);
         } else if (PyErr_Occurred()) {
             Py_DECREF(frame);
             return NULL;

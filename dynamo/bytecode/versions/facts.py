@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dis
 import opcode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 Row = tuple[str, str]
 
@@ -22,13 +23,20 @@ class VersionFacts:
     rows: real opcode -> (normalised opcode, kind of argument).
     jumps: real opcode -> 1 (forward) or -1 (backward), relative to the next instruction.
     slot_ops, slot_pair_ops: opcodes whose argument is a local or cell (or two of them).
+    read_as: opcodes that are read as others of the same argument: loads that borrow from a local
+        are right only where it outlives the use, and new code keeps values elsewhere.
     null_first: NULL lies below the callable (before 3.13) or above it.
     precall, call_kw: calling conventions.
     needs_bool: conditional jumps and UNARY_NOT take nothing but True and False.
     jump_if: normalised conditional jump -> (forward opcode, backward opcode).
-    exhausted_skip: instructions at the target of FOR_ITER that the evaluator jumps over.
+    exhausted: instructions at the target of FOR_ITER that the evaluator jumps over, or that do what
+        the normalised FOR_ITER has done.
     send_keeps_receiver: SEND leaves the receiver below the returned value.
     make_function_flags: MAKE_FUNCTION takes its parts from the stack by flags.
+    call_ex_null: CALL_FUNCTION_EX always takes keywords, NULL for none.
+    subscript: the argument of BINARY_OP for `a[b]`; None: BINARY_SUBSCR.
+    common_constants: what LOAD_COMMON_CONSTANT loads.
+    with_start: the instructions that do what BEFORE_WITH did; NULL lies above the method then.
     """
 
     rows: dict[str, Row]
@@ -39,12 +47,17 @@ class VersionFacts:
     precall: bool
     needs_bool: bool
     jump_if: dict[str, tuple[str, str]]
-    exhausted_skip: int
+    exhausted: tuple[str, ...]
     send_keeps_receiver: bool
     make_function_flags: bool
     compare_shift: int
     attr_flag: bool
     call_kw: bool
+    read_as: dict[str, str] = field(default_factory=dict)
+    call_ex_null: bool = False
+    subscript: int | None = None
+    common_constants: tuple[Any, ...] = ()
+    with_start: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def opmap(self) -> dict[str, int]:

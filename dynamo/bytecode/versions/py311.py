@@ -46,7 +46,7 @@ FACTS = VersionFacts(
     needs_bool=False,
     jump_if={f"POP_JUMP_{test}": (f"POP_JUMP_FORWARD_{test}", f"POP_JUMP_BACKWARD_{test}")
              for test in CONDITIONS},
-    exhausted_skip=0,
+    exhausted=(),
     send_keeps_receiver=False,
     make_function_flags=True,
     compare_shift=0,

@@ -65,6 +65,8 @@ def get_attr(tx: Frame, var: FunctionVar, name: str) -> Var:
 
 def annotations_of(tx: Frame, var: FunctionVar) -> Var:
     """`__annotations__` of a function that the trace has made: one dict."""
+    if isinstance(var.annotations, FunctionVar):  # the function that makes them, as values (1)
+        var.annotations = var.annotations.call(tx, [ConstVar(1)], {})
     if not isinstance(var.annotations, DictVar):
         parts = [] if var.annotations is None else var.annotations.unpack(tx)
         pairs = list(zip(parts[::2], parts[1::2], strict=True))

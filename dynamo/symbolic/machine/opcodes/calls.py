@@ -17,7 +17,7 @@ from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import FunctionVar, keywords_of
 from dynamo.symbolic.python.sized import is_iterable
 
-DEFAULTS, KWDEFAULTS, ANNOTATIONS, CLOSURE = 1, 2, 4, 8
+DEFAULTS, KWDEFAULTS, ANNOTATIONS, CLOSURE, ANNOTATE = 1, 2, 4, 8, 16
 
 
 def _call(frame: RunningFrame, count: int, keywords: tuple[str, ...]) -> None:
@@ -46,7 +46,8 @@ def CALL_KW(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
 
 @opcode
 def CALL_FUNCTION_EX(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
-    kwargs = keywords_of(frame, frame.pop()) if arg & 1 else {}
+    keywords: Var = frame.pop() if arg & 1 else NullVar()
+    kwargs = {} if isinstance(keywords, NullVar) else keywords_of(frame, keywords)
     values = frame.pop()
     below, above = frame.pop_many(2)
     function = above if isinstance(below, NullVar) else below
@@ -116,7 +117,7 @@ def SET_FUNCTION_ATTRIBUTE(frame: RunningFrame, arg: int, instruction: Instructi
     elif arg & KWDEFAULTS:
         assert isinstance(value, DictVar)
         parts["kwdefaults"] = keywords_of(frame, value)
-    elif arg & ANNOTATIONS:
+    elif arg & (ANNOTATIONS | ANNOTATE):
         parts["annotations"] = value
     else:
         parts["closure"] = _cells(frame, value)

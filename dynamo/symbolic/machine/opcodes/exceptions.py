@@ -6,7 +6,7 @@ import abc
 
 from dynamo.base.errors import Break, SkipFrame
 from dynamo.bytecode.decode import Instruction
-from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.constant import ConstVar, NullVar
 from dynamo.symbolic.core.lookup import find_in_mro, is_derived, is_own_method
 from dynamo.symbolic.core.stack_values import SavedExceptionVar
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -96,9 +96,11 @@ def as_instance(frame: RunningFrame, value: Var, message: str) -> Var:
 
 
 @opcode
-def BEFORE_WITH(frame: RunningFrame, arg: None, instruction: Instruction) -> None:
+def BEFORE_WITH(frame: RunningFrame, arg: str | None, instruction: Instruction) -> None:
     leave, entered = enter_context(frame, frame.pop())
     frame.push(leave)
+    if arg == "middle":
+        frame.push(NullVar())
     frame.push(entered)
 
 
@@ -106,6 +108,8 @@ def BEFORE_WITH(frame: RunningFrame, arg: None, instruction: Instruction) -> Non
 def WITH_EXCEPT_START(frame: RunningFrame, arg: None, instruction: Instruction) -> None:
     exception = frame.stack[-1]
     leave = frame.stack[-4]
+    if isinstance(leave, NullVar):
+        leave = frame.stack[-5]
     kind = frame.trace.wrap(exception.python_type(), None)
     frame.push(frame.call(leave, [kind, exception, traceback_of(exception)], {}))
 

@@ -193,6 +193,11 @@ def LOAD_ASSERTION_ERROR(frame: RunningFrame, arg: None, instruction: Instructio
     frame.push(frame.trace.wrap(AssertionError, None))
 
 
+@opcode
+def LOAD_COMMON_CONSTANT(frame: RunningFrame, arg: Any, instruction: Instruction) -> None:
+    frame.push(frame.trace.wrap(arg, None))
+
+
 # -- attributes --------------------------------------------------------------------------------
 
 
@@ -256,6 +261,6 @@ breaks_with(  # in the body of a class
 breaks_with(
     "opcode_unknown",
     """IMPORT_STAR PRINT_EXPR INSTRUMENTED CALL_INTRINSIC_1 CALL_INTRINSIC_2 RETURN_CONST
-    MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS""",
+    MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS BUILD_TEMPLATE BUILD_INTERPOLATION""",
 )
 NONE = ConstVar(None)
