@@ -17,6 +17,7 @@ import torch
 
 from dynamo import hook
 from dynamo.backends.registry import lookup_backend
+from dynamo.base.autograd_apply import is_apply
 from dynamo.base.decisions import STANCES, Stance, Substitute, decisions
 from dynamo.shapes.marks import Mark, set_mark
 
@@ -25,12 +26,9 @@ def _original(name: str, fn: Any) -> Any:
     """The plain function behind a compiled one."""
     if not callable(fn):
         raise TypeError(f"{name} takes a callable, not {fn!r}")
-    if getattr(fn, "__func__", None) is APPLY:  # a new object each time that it is asked for
+    if is_apply(fn):  # a new object each time that it is asked for
         return fn.__self__
     return fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn
-
-
-APPLY: Any = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
 
 def allow_in_graph(fn: Any) -> Any:

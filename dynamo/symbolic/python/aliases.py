@@ -69,7 +69,8 @@ class AliasVar(ObjectVar):
             return super().get_item(tx, key)
 
 
-@wraps(types.UnionType, types.GenericAlias, *OF_TYPING)
+# From 3.14 on unions have one class, to which typing's old one is equal.
+@wraps(*dict.fromkeys((types.UnionType, types.GenericAlias, *OF_TYPING)))
 def wrap_alias(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """`int | None`, `list[int]`, `typing.List[int]`."""
     return AliasVar(type(value), source, real=value, trace=trace)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dynamo.base.autograd_apply import APPLY, is_apply
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break
 from dynamo.base.regions import is_marked, most_kinds_of
@@ -562,6 +563,11 @@ def wrap_method(trace: Evaluation, value: Any, source: Source | None) -> Var:
 def wrap_builtin(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """A C function; one that is bound to an object becomes a bound method."""
     receiver = getattr(value, "__self__", None)
+    if is_apply(value) and source is not None:  # of a torch that has it built in
+        trace.guard("TYPE", source, type(value))
+        trace.guard("CONST", AttrSource(source, "__name__"), value.__name__)
+        applied = trace.wrap(receiver, AttrSource(source, "__self__"))
+        return MethodVar(BuiltinVar(APPLY), applied, source)
     if receiver is None or isinstance(receiver, types.ModuleType | type):
         return BuiltinVar(value, source, trace)
     # The method of a base class may be hidden by a Python override: take the first C one.

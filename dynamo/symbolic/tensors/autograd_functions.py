@@ -19,6 +19,7 @@ from torch._functorch.autograd_function import VmapInfo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn.modules._functions import BackwardHookFunction
 
+from dynamo.base.autograd_apply import APPLY
 from dynamo.base.cuts import runs_alone
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
@@ -80,7 +81,7 @@ def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
     return apply
 
 
-@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+@rule(APPLY)
 def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     """`SomeFunction.apply(*args)`."""
     trace = tx.trace

@@ -71,7 +71,7 @@ def deepcopy_atom(
 
 ATOMS = frozenset((int, float, bool, str, bytes, complex, type(None)))
 DISPATCH = copy._deepcopy_dispatch  # type: ignore[attr-defined]
-ATOMIC = copy._deepcopy_atomic  # type: ignore[attr-defined]
+ATOMIC = getattr(copy, "_deepcopy_atomic", None)  # 3.14 on: `deepcopy` asks for these types first
 
 
 class CopiedAlone(Var):
