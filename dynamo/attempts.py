@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from dynamo import hook
 from dynamo.base import logs
 from dynamo.base.errors import (
@@ -22,6 +24,7 @@ from dynamo.base.errors import (
 from dynamo.base.gpu_state import settle_choices
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.loading import collection_paused
+from dynamo.base.subclasses import as_in_program, outer_modes
 from dynamo.codegen.break_frames import differentiated, exit_roots
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.live import live_frames, tells_lifetimes
@@ -49,6 +52,7 @@ from dynamo.symbolic.shapes.open_text import UnreadText
 from dynamo.symbolic.shapes.sizes import open_axes
 from dynamo.symbolic.shapes.unknown import UnknownNumber
 from dynamo.symbolic.tensors.contexts import GraphContextVar
+from dynamo.symbolic.tensors.function_modes import enter_outer_modes
 from dynamo.symbolic.tensors.gradients import watch_asked
 from dynamo.symbolic.tensors.inference import outside_inference_mode
 from dynamo.symbolic.tensors.memory import (
@@ -62,6 +66,7 @@ from dynamo.symbolic.tensors.picking import settle_picks
 from dynamo.symbolic.tensors.repeating import (
     cut_where_caught,
 )
+from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tables import keep_tables_apart
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.winners import Winner
@@ -95,10 +100,14 @@ class Attempts:
         for _ in range(RESTARTS):
             loaded = len(sys.modules)
             context.raised_at.clear()
-            trace = Trace(context)
+            with as_in_program():
+                trace = Trace(context)
             trace.forced_breaks = frozenset(context.forced)
             modes = contextlib.ExitStack()
             modes.enter_context(collection_paused())  # for one attempt: what it leaves may be much
+            outer = outer_modes()
+            modes.enter_context(torch._C.DisableTorchFunction() if outer else  # the trace asks them
+                                torch._C.DisableTorchFunctionSubclass())
             modes.enter_context(outside_inference_mode())
             modes.enter_context(own_saved_tensor_hooks())
             modes.callback(keep_modes())
@@ -106,6 +115,7 @@ class Attempts:
             try:
                 root = self.root_frame(frame, trace)
                 modes.callback(root.clear)
+                enter_outer_modes(trace, outer)
                 result = self.attempt(frame, root)
                 if context.violated is not None and not raises:
                     raise context.violated
@@ -218,6 +228,10 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
             var.look()
         if isinstance(var, GraphContextVar) and var.step is not None:
             raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
+    for mode, step in tensor_state(trace).function_modes:
+        if step is not None:
+            raise RestartTrace(
+                step, Break("call_of_unknown_function", f"{mode!r}, a mode that stays"))
 
 
 def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) -> tuple[Var, ...]:

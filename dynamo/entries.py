@@ -8,11 +8,13 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._device import DeviceContext
 
 from dynamo import hook
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.loading import collection_paused
+from dynamo.base.subclasses import as_in_program
 from dynamo.guards.build import ProgramText, assemble, program_text
 from dynamo.guards.listing import lines, python_lines, verbose_lines
 from dynamo.guards.records import Guard, released
@@ -70,7 +72,7 @@ def make_entry(
     logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(guards)), compile_id)
     record = EntryRecord(
         tuple(map(released, guards)), compile_id, frame.code,
-        outside_changes(result.effects), function_modes())
+        outside_changes(result.effects), known_modes())
     return hook.Entry(code, program, record, direct=direct)
 
 
@@ -80,8 +82,15 @@ def function_modes() -> tuple[Any, ...]:
     return tuple(torch._C._get_function_stack_at(number) for number in range(count))
 
 
+def known_modes() -> tuple[Any, ...]:
+    """What the guard of them needs alive: a default device, the class of another."""
+    return tuple(mode if isinstance(mode, DeviceContext) else type(mode)
+                 for mode in function_modes())
+
+
 def guard_lines(frame: hook.FrameState, guards: Iterable[Guard], program: Any) -> list[str]:
     """What an entry assumes, then what of it runs Python code, which a first run tells."""
-    program.run(frame.locals, frame.globals, frame.builtins, frame.cells)
+    with as_in_program():
+        program.run(frame.locals, frame.globals, frame.builtins, frame.cells)
     found = python_lines(guards, program)
     return [*lines(guards), *(f"runs Python code: {line}" for line in found)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from dynamo.base.config import config
 from dynamo.base.errors import BackendError, DynamoError
 from dynamo.base.shortfalls import GRAPH, Site, compiling_at, refused
 from dynamo.base.signals import is_of_signal
+from dynamo.base.subclasses import outer_modes
 from dynamo.codegen.generate import Plan
 from dynamo.codegen.prune import prune
 from dynamo.guards.records import GuardSet, UserLine
@@ -221,7 +223,7 @@ class GraphCompiler:
         return self._told(lambda: self._compile(module, inputs))
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any]) -> Call:
-        with compiling_at(self.site):
+        with compiling_at(self.site), asking_off():
             compiled = self.options.compile_graph(module, inputs)
         if not callable(compiled):
             raise TypeError(f"a backend returns a callable, not {compiled!r}")
@@ -247,7 +249,7 @@ class GraphCompiler:
         undone = errors_to_undo(module.graph, self.again)
         twice = may_run_twice(module.graph)
         changes = changes_modes(module.graph)
-        tensors = self.tensors
+        tensors, in_modes = self.tensors, bool(outer_modes())
 
         def wrap(compiled: Call) -> Call:
             captured: Call = module.forward
@@ -258,11 +260,30 @@ class GraphCompiler:
                 compiled, captured = leaves_on_error(compiled), leaves_on_error(captured)
             if undone:
                 compiled, captured = puts_back(compiled, undone), puts_back(captured, undone)
+            if in_modes:  # they have seen what they would see
+                compiled, captured = unseen(compiled), unseen(captured)
             if looked_at:
                 return rescued(compiled, captured, module.graph, site, twice)
             return located(compiled)
 
         return wrap
+
+
+def asking_off() -> AbstractContextManager[None]:
+    """Where a backend works: nobody is asked, the program's modes included."""
+    off: Any = torch._C.DisableTorchFunction if outer_modes() else (
+        torch._C.DisableTorchFunctionSubclass)
+    return off()  # type: ignore[no-any-return]
+
+
+def unseen(function: Call) -> Call:
+    """The function, whose operations no function mode sees."""
+
+    def call(*args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args)
+
+    return call
 
 
 def is_explained(error: Exception) -> bool:

@@ -33,6 +33,7 @@ from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import DynamoError, RecompileError, RecompileLimitExceeded
 from dynamo.base.progress import progress
+from dynamo.base.subclasses import nobody_asked, outer_modes
 from dynamo.entries import function_modes
 from dynamo.frames.choice import forward_code
 from dynamo.frames.worth import mentions_tensors
@@ -142,7 +143,8 @@ class FramePolicy:
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
         try:
-            return self.answer(frame)
+            with nobody_asked():
+                return self.answer(frame)
         except (DynamoError, Warning):  # a warning that the program made an error
             raise
         except Exception as error:
@@ -333,9 +335,10 @@ def behind_limit(frame: hook.FrameState) -> Any:
 
 
 def in_modes_of_the_user() -> bool:
-    """Modes may do anything with each operation: frames inside of them run as they are, and so do
-    those that carry tangents, whose saved tensors go through a function of the program, or whose
-    operations torch.jit.trace records. The kernel of an operator runs as it is where that is asked
+    """Dispatch modes may do anything with each operation: frames inside of them run as they are,
+    and so do those inside of function modes beside a default device, and those that carry tangents,
+    whose saved tensors go through a function of the program, or whose operations torch.jit.trace
+    records. The kernel of an operator runs as it is where that is asked
     for the sizes of its result: no graph can be recorded below functionalization."""
     if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Functionalize):
         return True
@@ -346,7 +349,8 @@ def in_modes_of_the_user() -> bool:
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     if hooks is not None and not str(hooks[0].__module__).startswith("torch."):
         return True
-    return not all(isinstance(mode, DeviceContext) for mode in function_modes())
+    return not all(isinstance(mode, DeviceContext) for mode in function_modes()) and (
+        not outer_modes())
 
 
 def title_of(frame: hook.FrameState) -> str:

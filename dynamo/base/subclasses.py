@@ -12,8 +12,10 @@ such tensors themselves.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +23,16 @@ import torch
 
 FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 PARTS = ("__tensor_flatten__", "__tensor_unflatten__")
+# What a class may have of its own and be no other tensor for operations.
+HARMLESS = frozenset("""__module__ __doc__ __dict__ __weakref__ __init__ __new__ __repr__ __str__
+    __qualname__ __annotations__ __deepcopy__ __copy__ __reduce_ex__ __setstate__ __getstate__
+    __torch_function__ __torch_dispatch__ __slots__ __init_subclass__""".split())
+OVERRIDE = "__torch_function__"
+TURNED_OFF = torch._C._disabled_torch_function_impl
 # Known at once; the others are not kept alive by what is known of them.
 PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+_thread = threading.local()
+_plain_subclasses: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 _wrappers: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
@@ -75,6 +85,84 @@ def is_wrapper_class(cls: type) -> bool:
     return known
 
 
+def is_plain_subclass(cls: type) -> bool:
+    """True for a class of the program whose tensors are plain ones to all but Python: it has no
+    dispatch, and attributes are read as usual."""
+    if cls in PLAIN or not issubclass(cls, torch.Tensor):
+        return False
+    known = _plain_subclasses.get(cls)
+    if known is None:
+        known = _plain_subclasses[cls] = (
+            cls.__module__.partition(".")[0] not in ("torch", "dynamo")
+            and cls.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl  # type: ignore
+            and cls.__getattribute__ is torch.Tensor.__getattribute__
+            and not hasattr(cls, "__getattr__")
+        )
+    return known
+
+
+def overrides_functions(cls: type) -> bool:
+    """True for a class of tensors whose `__torch_function__` torch's functions ask."""
+    return cls not in PLAIN and getattr(cls, OVERRIDE, TURNED_OFF) is not TURNED_OFF
+
+
+def shielded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a graph calls it on tensors whose `__torch_function__` has been asked."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = f"plain_{getattr(function, '__name__', 'call').strip('_')}"
+    return call
+
+
+def acts_as_plain(cls: type) -> bool:
+    """True for a class whose tensors a graph takes as they are: no method, operator or function of
+    torch's does anything else for them."""
+    return cls in PLAIN or not overrides_functions(cls) and not any(
+        name not in HARMLESS and hasattr(torch.Tensor, name)
+        for part in cls.__mro__ if part not in PLAIN and issubclass(part, torch.Tensor)
+        for name in vars(part)
+        if part not in torch.Tensor.__mro__)
+
+
+@contextlib.contextmanager
+def nobody_asked() -> Iterator[None]:
+    """Inside, the compiler looks at tensors, which asks no `__torch_function__` of theirs or of the
+    program's modes."""
+    before = getattr(_thread, "outside", None)
+    _thread.outside = before or (torch._C._is_torch_function_enabled(), outer_modes())
+    off = torch._C.DisableTorchFunction if _thread.outside[1] else (
+        torch._C.DisableTorchFunctionSubclass)
+    try:
+        with off():
+            yield
+    finally:
+        _thread.outside = before
+
+
+def as_in_program() -> contextlib.AbstractContextManager[None]:
+    """Inside of that, what the program has."""
+    enabled, _ = getattr(_thread, "outside", None) or (False, ())
+    return torch._C._EnableTorchFunction() if enabled else contextlib.nullcontext()  # type: ignore
+
+
+def outer_modes() -> list[Any]:
+    """The program's modes that see torch functions around the frame, outermost first, which a trace
+    asks; none where torch has one among them, or all are turned off."""
+    known = getattr(_thread, "outside", None)
+    if known is not None:
+        return known[1]  # type: ignore[no-any-return]
+    count = torch._C._len_torch_function_stack()  # type: ignore[attr-defined]
+    if not count or not torch._C._is_torch_function_mode_enabled():
+        return []
+    modes = [torch._C._get_function_stack_at(at) for at in range(count)]  # type: ignore
+    own = all(type(mode).__module__.partition(".")[0] != "torch" or (
+        type(mode) is torch.overrides.BaseTorchFunctionMode) for mode in modes)
+    return modes if own else []
+
+
 def is_foreign(types: Iterable[type]) -> bool:
     """True where one of the classes that torch hands to a dispatch mode has a dispatch of its own,
     which comes first: the mode sees what that calls."""
@@ -88,14 +176,15 @@ def is_elsewhere() -> bool:
 
 
 def recipe_of(value: torch.Tensor) -> Recipe:
-    """The recipe of a wrapper tensor as it is now."""
-    names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
-    inner = [getattr(value, name) for name in names]
-    parts = tuple([_part_of(part) for part in inner])
-    return Recipe(
-        type(value), tuple(names), parts, context, tuple(value.shape), tuple(value.stride()),
-        value.requires_grad,
-    )  # fmt: skip
+    """The recipe of a wrapper tensor as it is now. Its `__torch_function__` is not asked."""
+    with torch._C.DisableTorchFunctionSubclass():
+        names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
+        inner = [getattr(value, name) for name in names]
+        parts = tuple([_part_of(part) for part in inner])
+        return Recipe(
+            type(value), tuple(names), parts, context, tuple(value.shape), tuple(value.stride()),
+            value.requires_grad,
+        )  # fmt: skip
 
 
 def _part_of(inner: Any) -> Recipe | Held | None:

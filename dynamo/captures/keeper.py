@@ -27,6 +27,7 @@ from dynamo.base.config import config
 from dynamo.base.errors import DynamoError
 from dynamo.base.gpu_state import settle_choices
 from dynamo.base.signals import is_of_signal
+from dynamo.base.subclasses import as_in_program
 from dynamo.captures import keys, records
 from dynamo.captures.anchors import Changed, Unkept
 from dynamo.captures.fingerprints import Fingerprints
@@ -220,7 +221,9 @@ class Restored:
         parts = records.read_parts(kept, objects, continuations)
         program = assemble(parts.program)
         guards = records.guards_later(kept, parts.held, objects, continuations)
-        if not program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]:
+        with as_in_program():
+            holds = program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]
+        if not holds:
             failed = failures(guards(), self.scope)
             raise Changed(str(failed[0]) if failed else "a guard fails")
         self.asked = bool(parts.answers)

@@ -88,7 +88,7 @@ def _call(function: Any) -> Callable[[Fetcher, Any], None]:
     return row
 
 
-def _weakref(fetcher: Fetcher, source: Any) -> None:
+def _result(fetcher: Fetcher, source: Any) -> None:
     fetcher.emitter.start_call(lambda: fetcher.load(source.base))
     fetcher.emitter.call(0)
 
@@ -121,8 +121,10 @@ ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {
     s.DictValueSource: _call(s.nth_value),
     s.CellContentsSource: _attr("cell_contents"),
     s.TypeSource: _call(type),
-    s.WeakRefSource: _weakref,
+    s.WeakRefSource: _result,
     s.StateSource: _call(state_of),
+    s.AsPlain: _call(s.as_plain),
+    s.CallSource: _result,
     s.ThreadDictSource: _call(thread_dict),
     s.UpcomingSource: _call(upcoming),
     s.ArraySource: _array,

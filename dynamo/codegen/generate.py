@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dynamo.base import logs
+from dynamo.base.subclasses import is_plain_subclass
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw, RawCode, assemble
@@ -230,7 +231,8 @@ class Generator:
         for var in outputs:
             self.rebuilder.places[var] = emitter.store_fresh("graph_out")
         for var in outputs:
-            if isinstance(var, TensorVar) and var.cls is torch.nn.Parameter:
+            if isinstance(var, TensorVar) and (
+                    var.cls is torch.nn.Parameter or is_plain_subclass(var.cls)):
                 emitter.load_const(var.cls)
                 self.rebuilder.load(var)
                 emitter.store_attr("__class__")

@@ -226,14 +226,14 @@ int64_t saved_tensor_hooks(const at::impl::SavedTensorDefaultHooksTLS *hooks) {
     return own ? 1 : 2;
 }
 
-// What a function mode is known by: a default device by the device, others by their identity
-// (entries keep these alive).
+// What a function mode is known by: a default device by the device, others by their class (entries
+// keep it alive; what the trace reads of the mode is guarded as of any object).
 int64_t mode_key(PyObject *mode) {
     static PyObject *name = PyUnicode_InternFromString("device");
     static PyObject *module = PyImport_ImportModule("torch.utils._device");
     static PyObject *type = module ? PyObject_GetAttrString(module, "DeviceContext") : nullptr;
     if ((PyObject *)Py_TYPE(mode) != type) {
-        return (int64_t)mode;
+        return (int64_t)Py_TYPE(mode);
     }
     PyObject *device = PyObject_GetAttr(mode, name);
     int64_t key = device == nullptr ? -1 : (int64_t)PyObject_Hash(device);

@@ -20,6 +20,7 @@ import torch
 
 from dynamo import _C
 from dynamo.base.instances import thread_dict
+from dynamo.base.subclasses import as_in_program
 from dynamo.guards import sources as s
 from dynamo.guards.kinds import GUARD_KINDS, const_equal
 from dynamo.guards.records import Guard
@@ -46,6 +47,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.StateSource: ("STATE", lambda x: state_of, lambda x: 0),
     s.ThreadDictSource: ("STATE", lambda x: thread_dict, lambda x: 0),
     s.EqualSource: ("STATE", lambda x: x.said, lambda x: 0),
+    s.AsPlain: ("STATE", lambda x: s.as_plain, lambda x: 0),
     s.TableSource: ("STATE", lambda x: s.table_values, lambda x: 0),
     s.CallSource: ("CALL", lambda x: None, lambda x: 0),
     s.UpcomingSource: ("STATE", lambda x: partial(upcoming, index=x.index), lambda x: 0),
@@ -149,7 +151,9 @@ class ProgramBuilder:
         late: list[tuple[int, Guard]] = []
         for number, guard in enumerate(guards):
             if guard.kind == "GLOBAL_STATE":
-                state = guard.payload if guard.payload is not None else _C.global_state()
+                with as_in_program():
+                    now = _C.global_state()
+                state = guard.payload if guard.payload is not None else now
                 self.emit("GLOBAL_STATE", -1, -1, 0, state, number)
             elif guard.kind in PAIRS or guard.kind in GROUPS or guard.kind == "SHAPE":
                 late.append((number, guard))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dynamo import _C
+from dynamo.base.subclasses import as_in_program
 from dynamo.guards.advice import advice
 from dynamo.guards.build import GROUPS, PAIRS
 from dynamo.guards.kinds import GUARD_KINDS, SIZE_DISTANCE, const_distance, tensor_distance
@@ -96,7 +97,8 @@ def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:
         return group_failure(guard, scope), None
     kind = GUARD_KINDS[guard.kind]
     if guard.source is None:
-        state = _C.global_state()
+        with as_in_program():
+            state = _C.global_state()
         return (None if kind.holds(state, guard.payload)
                 else kind.sentence("", guard.payload, state)), None
     text = guard.source.text()

@@ -528,6 +528,25 @@ class EqualSource(Source):
         return self.said(self.base.fetch(scope))
 
 
+@hashed_once
+@dataclass(frozen=True, slots=True)
+class AsPlain(Source):
+    """The tensor `base`, whose class overrides torch's functions, as a plain one of its memory."""
+
+    base: Source
+
+    def text(self) -> str:
+        return self.base.text()
+
+    def fetch(self, scope: Scope) -> Any:
+        return as_plain(self.base.fetch(scope))
+
+
+def as_plain(tensor: Any) -> torch.Tensor:
+    """A torch.Tensor in the memory of another one; autograd sees through it."""
+    return torch.Tensor.as_subclass(tensor, torch.Tensor)
+
+
 LARGEST_TABLE = 64  # numbers
 WIDEST_TABLE = 4  # numbers in a row
 

@@ -63,6 +63,7 @@ from dynamo.symbolic.python.reflected import has_own_operator
 from dynamo.symbolic.shapes.symbols import Symbols
 from dynamo.symbolic.shapes.unknown import UnknownNumber
 from dynamo.symbolic.tensors import torch_functions, transforms
+from dynamo.symbolic.tensors.overriding import intercept
 from dynamo.symbolic.tensors.state import TensorState
 from dynamo.symbolic.tensors.tables import ask_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -182,6 +183,9 @@ class Trace:
     ) -> Var:
         """Calls a real callable by the rule table or as a graph operation."""
         result = decided.call_decided(tx, function, args, kwargs)
+        if result is not None:
+            return result
+        result = intercept(tx, function, args, kwargs)
         if result is not None:
             return result
         if function is dict.__getitem__ and len(args) == 2 and not kwargs:

@@ -190,9 +190,11 @@ def own_check(tx: Frame, kind: type, name: str) -> Var | None:
 
 def has_flag(tx: Frame, var: Var, kind: type) -> bool:
     """True for a tensor from outside that says itself that it is a parameter or buffer."""
-    if not var.is_tensor or getattr(var, "real", None) is None:
-        return False
     name = "_is_param" if kind is torch.nn.Parameter else "_is_buffer"
+    if not var.is_tensor:
+        return False
+    if getattr(var, "real", None) is None:
+        return name in getattr(var, "written", ())
     return var.has_attr(tx, name) and var.get_attr(tx, name).truth(tx)
 
 

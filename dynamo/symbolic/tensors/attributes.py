@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.base.subclasses import is_wrapper_class
+from dynamo.base.subclasses import PLAIN, shielded
 from dynamo.guards.sources import AttrSource
 from dynamo.symbolic.core import table
 from dynamo.symbolic.core.constant import ConstVar
@@ -26,7 +26,9 @@ from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_stand
 from dynamo.symbolic.python.lists import SizeVar
 from dynamo.symbolic.python.standin_checks import check_assertion
 from dynamo.symbolic.tensors import hooks, torch_functions
+from dynamo.symbolic.tensors.overriding import read_attribute, special, write_attribute
 from dynamo.symbolic.tensors.picking import keep_unasked
+from dynamo.symbolic.tensors.plain_subclasses import write_own
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
 
@@ -47,16 +49,16 @@ AS_IN_EAGER = frozenset(
     (function.__code__.co_filename, function.__code__.co_firstlineno)
     for function in (torch.nn.Module._call_impl, torch.nn.TransformerEncoder.forward))
 OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+__all__ = ["special"]  # one of `TensorRules`
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
     """`tensor.name`."""
     trace = tx.trace
-    if is_wrapper_class(var.cls):
-        own = var.wrapper_attribute(tx, var, name)
-        if own is not None:
-            return own  # type: ignore[no-any-return]
+    own = of_program(tx, var, name)
+    if own is not None:
+        return own
     if name in HISTORY:
         tensor_state(trace).guard_history(var)
         if name == "grad_fn" and var.fake.grad_fn is not None:
@@ -84,7 +86,8 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
         if made is not None:
             return made
         fake = torch_functions.run_on_fakes(tx, getattr, [var.fake, name], {})
-        node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
+        target = shielded(getattr) if var.acts_in_graph else getattr
+        node = trace.graph.operation("call_function", target, (var.as_proxy(), name), {}, fake)
         return torch_functions.wrap_result(tx, node, fake, [var])
     if name == "grad":
         return gradient_of(tx, var)
@@ -109,12 +112,22 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
     raise Break("attribute_unknown", f"{name} of {var!r}")
 
 
+def of_program(tx: Frame, var: TensorVar, name: str) -> Var | None:
+    """What a subclass, or the program's `__torch_function__`, has for it; None for others."""
+    own: Var | None = None
+    if var.cls not in PLAIN:
+        own = var.subclass_attribute(tx, var, name)
+    if own is None and (var.cls not in PLAIN or tensor_state(tx.trace).function_modes):
+        own = read_attribute(tx, var, name)
+    return own
+
+
 def gradient_of(tx: Frame, var: TensorVar) -> Var:
     if var.source is None and var.grad is not None:
         return var.grad
     if var.source is None and var.fake.is_leaf:  # no backward pass has met it
         return ConstVar(None)
-    if var.source is None or var.real is None:
+    if var.source is None or var.real is None or var.overrides:
         raise Break("attribute_unknown", f"grad of {var!r}")
     if var.grad is not None:
         tensor_state(tx.trace).new_gradients_read += 1
@@ -125,6 +138,9 @@ def gradient_of(tx: Frame, var: TensorVar) -> Var:
 def set_attr(tx: Frame, var: TensorVar, name: str, value: Var) -> None:
     """`tensor.name = value`."""
     trace = tx.trace
+    if var.cls not in PLAIN or tensor_state(trace).function_modes:
+        if write_attribute(tx, var, name, value) or write_own(tx, var, name, value):
+            return
     if name == "requires_grad" and var.fake.is_leaf and value.is_constant():
         hooks.set_requires_grad(tx, var, value)
         return

@@ -89,6 +89,8 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
     if cls.cls is BackwardHookFunction:  # its node of autograd gets the hooks
         return torch_functions.call_in_graph(tx, hook_gradients, list(args), {})
+    if sees_functions(tx, args):
+        raise Break("call_of_unknown_function", f"apply of {cls!r}, whose code {FUNCTION} sees")
     transformed = torch_functions.in_transform()
     if transformed and has_old_form(cls.cls):  # which torch refuses
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
@@ -110,6 +112,16 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         return own_functions.call_own(tx, cls.cls, list(args), look, mark)
     trace.graph.rollback(mark)
     return put_in_graph(tx, cls.cls, args, transformed)
+
+
+FUNCTION = "a __torch_function__"
+
+
+def sees_functions(tx: Frame, args: tuple[Var, ...]) -> bool:
+    """True where code that runs in the graph would ask the program, or see another class."""
+    tensors: list[TensorVar] = []
+    torch_functions.collect_tensors(TupleVar(list(args)), tensors)
+    return bool(tensor_state(tx.trace).function_modes) or any(var.loses_class for var in tensors)
 
 
 def put_in_graph(tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool) -> Var:

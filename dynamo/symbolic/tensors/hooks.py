@@ -51,6 +51,8 @@ def register(
     """The handle of a hook that is registered after the graph."""
     watch(tx, target)
     handle = HandleVar(function, target, hook)
+    if isinstance(target, TensorVar) and target.overrides:  # the real one would be asked again
+        raise Break("tensor_subclass", f"a hook of {target!r}")
     handle.place = tx.trace.effects.register(function, target, hook, handle)
     return handle
 
@@ -128,6 +130,8 @@ def retain_grad(tx: Frame, var: TensorVar) -> Var:
     tensor_state(tx.trace).guard_history(var)
     if not var.fake.is_leaf:
         watch(tx, var)
+        if isinstance(var, TensorVar) and var.overrides:
+            raise Break("tensor_subclass", f"retain_grad of {var!r}")
         tx.trace.effects.register(torch.Tensor.retain_grad, var, None, None)
     return ConstVar(None)
 

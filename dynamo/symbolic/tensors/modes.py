@@ -197,11 +197,3 @@ def keep_modes() -> Callable[[], None]:
             torch.set_autocast_dtype(device, dtype)
 
     return restore
-
-
-@rule(torch._C._is_torch_function_mode_enabled)
-def torch_function_mode(tx: Frame) -> Var | None:
-    """False, as it must be for a frame to be traced at all."""
-    if torch._C._is_torch_function_mode_enabled():
-        raise Break("call_of_unknown_function", "torch function mode")
-    return ConstVar(False)

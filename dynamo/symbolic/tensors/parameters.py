@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.subclasses import is_wrapper_class
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
@@ -28,11 +29,25 @@ def make_parameter(
     can_learn = fake.dtype.is_floating_point or fake.dtype.is_complex
     is_plain = data.cls in (torch.Tensor, torch.nn.Parameter) and type(flag) is bool
     inference = tensor_state(tx.trace).inference_mode
-    if not is_plain or (flag and not can_learn) or in_transform() or inference:
+    is_wrapper = is_wrapper_class(data.cls) and not data.overrides and type(flag) is bool
+    if not (is_plain or is_wrapper) or (flag and not can_learn) or in_transform() or inference:
         raise Break("module_structure_change", f"Parameter({data!r}, {requires_grad!r})")
     made = put_in_graph(tx, torch.Tensor.detach, [data], {})
     assert isinstance(made, TensorVar)
+    if is_wrapper:
+        return marked(tx, data, made, requires_grad)
     made.cls, made.fake._is_param = torch.nn.Parameter, True
     if flag:
         set_requires_grad(tx, made, ConstVar(True))
+    return made
+
+
+def marked(tx: Frame, data: TensorVar, made: TensorVar, requires_grad: Var) -> Var:
+    """A wrapper keeps its class: an attribute says that it is a parameter."""
+    if made.cls is not data.cls:
+        raise Break("module_structure_change", f"Parameter({data!r}), whose detach() is another")
+    if requires_grad.as_constant():
+        set_requires_grad(tx, made, ConstVar(True))
+    made.written["_is_param"] = ConstVar(True)
+    tx.trace.effects.store_attr(made, "_is_param", ConstVar(True), raw=False)
     return made

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.decisions import is_in_graph
+from dynamo.base.errors import Break
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.sources import AttrSource
 from dynamo.symbolic.core.frame import Evaluation
@@ -30,6 +31,9 @@ class TensorState:
         `grad` that it has stored. moved: tensors that have got `data`, and where it is from.
     contexts: what the trace has entered and not left. default_devices: those of the `with` blocks
         that are open.
+    functions_enabled: whether `__torch_function__` of classes is asked now in the traced program
+        (it never is while tracing). function_modes: those that see torch functions, outermost
+        first, and the steps where they were entered; None for those from outside.
     """
 
     def __init__(self, trace: Evaluation) -> None:
@@ -46,6 +50,8 @@ class TensorState:
         self.new_gradients_read = 0
         self.contexts: list[Any] = []
         self.default_devices: list[torch.device] = []
+        self.functions_enabled = torch._C._is_torch_function_enabled()
+        self.function_modes: list[tuple[Any, int | None]] = []
         self.inference_mode = self.saw_inference_mode = torch.is_inference_mode_enabled()
 
     def set_inference_mode(self, mode: bool) -> None:
@@ -63,6 +69,8 @@ class TensorState:
     def guard_history(self, var: TensorVar) -> None:
         """Guards whether a tensor from outside is a leaf, and which output it is."""
         if var.source is not None and var.fake.requires_grad and var.real is not None:
+            if var.overrides:  # which reading it at each call would ask
+                raise Break("tensor_subclass", f"{var!r}, whose history matters")
             for part in ("is_leaf", "output_nr"):
                 place = AttrSource(var.source, part)
                 self.trace.guard("CONST", place, getattr(var.real, part))

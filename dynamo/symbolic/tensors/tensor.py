@@ -5,7 +5,7 @@ A tensor from a source becomes a graph input, and is guarded, when it is first u
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -13,8 +13,8 @@ from torch import fx
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from dynamo.base.errors import Break
-from dynamo.base.subclasses import is_wrapper_class
-from dynamo.guards.sources import Source
+from dynamo.base.subclasses import PLAIN, acts_as_plain, is_wrapper_class, overrides_functions
+from dynamo.guards.sources import AsPlain, Source
 from dynamo.shapes.fake import NoFakeKernel
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.draws import known_outcome
@@ -27,26 +27,28 @@ from dynamo.symbolic.tensors.state import tensor_state
 
 
 class TensorRules(Protocol):
-    """Attributes and methods of tensors."""
+    """Attributes and methods of tensors. special: where a special method is the program's own."""
 
     def get_attr(self, tx: Frame, var: TensorVar, name: str) -> Var: ...
     def set_attr(self, tx: Frame, var: TensorVar, name: str, value: Var) -> None: ...
     def call_method(
         self, tx: Frame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var: ...
+    def special(self, tx: Frame, var: TensorVar, name: str, args: list[Var]) -> Var | None: ...
 
 
 class TensorVar(Var):
     """A tensor of the program.
 
     real: the existing tensor while it is unread; then node and fake are made on demand.
-    cls: torch.Tensor, torch.nn.Parameter or a wrapper subclass. grad: what the program has stored
-    as its gradient. parts: inner tensors of a wrapper, those that the program has read.
+    cls: torch.Tensor, torch.nn.Parameter or another subclass. grad: what the program has stored
+    as its gradient. parts: inner tensors of a wrapper, those that the program has read. written:
+    other attributes that the program has set.
     """
 
     is_tensor = True
     rules: ClassVar[TensorRules]  # those of `attributes`, which needs this class
-    wrapper_attribute: ClassVar[Any]  # these are of `wrappers`
+    subclass_attribute: ClassVar[Any]  # of `plain_subclasses`; these are of `wrappers`:
     wrapper_fake: ClassVar[Any]
     wrapper_node: ClassVar[Any]
 
@@ -68,6 +70,7 @@ class TensorVar(Var):
         self.cls = cls
         self.grad: Var | None = None
         self.parts: dict[str, TensorVar] = {}
+        self.written: dict[str, Var] = {}
 
     # -- facts ------------------------------------------------------------------------------
 
@@ -94,7 +97,8 @@ class TensorVar(Var):
             if is_wrapper_class(self.cls):
                 self._node = self.wrapper_node(self._trace, self)
             else:
-                self._node = self._trace.graph.placeholder(self.source, self.fake)
+                place = self.source if acts_as_plain(self.cls) else AsPlain(self.source)
+                self._node = self._trace.graph.placeholder(place, self.fake)
             tensor_state(self._trace).add_input(self)
         return self._node
 
@@ -105,6 +109,23 @@ class TensorVar(Var):
     def become(self, other: TensorVar) -> None:
         """The same object, in the memory of another tensor."""
         self._node, self._fake = other.node, other.fake
+
+    @property
+    def overrides(self) -> bool:
+        """Whether its class has a `__torch_function__` of its own."""
+        return self.cls not in PLAIN and overrides_functions(self.cls)
+
+    @property
+    def loses_class(self) -> bool:
+        """Whether code of the program that runs in a graph would see another class, or ask this
+        one: a graph has a plain tensor in its place, or calls it with the asking turned off."""
+        return self.cls not in PLAIN and not acts_as_plain(self.cls) and (
+            self.overrides or not is_wrapper_class(self.cls))
+
+    @property
+    def acts_in_graph(self) -> bool:
+        """Whether its class would do something else in the graph: that of a wrapper."""
+        return is_wrapper_class(self.cls) and not acts_as_plain(self.cls)
 
     @property
     def is_unread(self) -> bool:
@@ -125,6 +146,9 @@ class TensorVar(Var):
             self._trace.guard("TYPE", self.source, self.cls)
         return self.cls
 
+    def children(self) -> Iterable[Var]:
+        return self.written.values()
+
     def as_proxy(self) -> Any:
         return self.node
 
@@ -134,6 +158,9 @@ class TensorVar(Var):
     # -- protocol ---------------------------------------------------------------------------
 
     def truth(self, tx: Frame) -> bool:
+        own = self.rules.special(tx, self, "__bool__", [])
+        if own is not None:
+            return own.truth(tx)
         constant = tx.trace.world.constant_of(self.fake)
         if constant is not None:
             return bool(tx.trace.run_real(lambda: bool(constant)))
@@ -145,11 +172,17 @@ class TensorVar(Var):
         raise Break("data_dependent_branch", repr(self))
 
     def length(self, tx: Frame) -> Var:
+        own = self.rules.special(tx, self, "__len__", [])
+        if own is not None:
+            return own
         if self.fake.dim() == 0:
             tx.trace.raise_exception(TypeError, "len() of a 0-d tensor")
         return tx.trace.constant(self.fake.shape[0])
 
     def iterate(self, tx: Frame) -> Var:
+        own = self.rules.special(tx, self, "__iter__", [])
+        if own is not None:
+            return own
         if self.fake.dim() == 0:
             tx.trace.raise_exception(TypeError, "iteration over a 0-d tensor")
         rows = tx.trace.call(tx, torch.Tensor.unbind, self, ConstVar(0))
@@ -159,10 +192,12 @@ class TensorVar(Var):
         return self.iterate(tx).unpack(tx)
 
     def get_item(self, tx: Frame, key: Var) -> Var:
-        return tx.trace.call(tx, torch.Tensor.__getitem__, self, key)
+        own = self.rules.special(tx, self, "__getitem__", [key])
+        return own if own is not None else tx.trace.call(tx, torch.Tensor.__getitem__, self, key)
 
     def set_item(self, tx: Frame, key: Var, value: Var) -> None:
-        tx.trace.call(tx, torch.Tensor.__setitem__, self, key, value)
+        if self.rules.special(tx, self, "__setitem__", [key, value]) is None:
+            tx.trace.call(tx, torch.Tensor.__setitem__, self, key, value)
 
     def get_attr(self, tx: Frame, name: str) -> Var:
         try:

@@ -19,7 +19,7 @@ from torch.utils._device import _device_constructors
 from dynamo.base.cuts import ASSERTIONS
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
-from dynamo.base.subclasses import is_wrapper
+from dynamo.base.subclasses import PLAIN, is_wrapper, shielded
 from dynamo.shapes.facts import contiguous_stride
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
 from dynamo.shapes.trials import Trial
@@ -259,6 +259,8 @@ def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> 
     for arg in given:
         collect_tensors(arg, tensors)
     break_where_stored(tx, function, tensors)
+    if is_in_graph(function) and any(var.loses_class for var in tensors):
+        raise Break("tensor_subclass", f"an argument of {function.__name__}")
     versions = [var.fake._version for var in tensors]
     may_raise = symbols.unknowns.may_raise([*fake_args, *fake_kwargs.values()])
     fake_args = symbols.unknowns.settle_indices(function, fake_args)
@@ -312,7 +314,10 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     keywords = {
         name: as_argument(function, as_read(tx, op, arg)) for name, arg in op.kwargs.items()
     }
-    node = trace.graph.operation(op.kind, op.target, proxies, keywords, result)
+    kind, target = op.kind, op.target
+    if any(var.cls not in PLAIN and var.acts_in_graph for var in op.tensors):
+        kind, target = "call_function", shielded(function)
+    node = trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = op.may_raise
     note_failing(tx, node, function, trace.world.noticed)
     node.meta["changed"] = tuple(var.fake for var in changed)

@@ -205,6 +205,5 @@ def make(tx: Frame, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var |
 
 
 Construction.make_tensor = staticmethod(make)
-TensorVar.wrapper_attribute = staticmethod(get_attr)
 TensorVar.wrapper_fake = staticmethod(wrapper_fake)
 TensorVar.wrapper_node = staticmethod(wrapper_node)
