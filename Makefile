@@ -5,6 +5,7 @@
 # to be the fastest; `make test-processors` does that alone.
 # `make test-gpu` runs kernels and models on a GPU.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
+# `make test-python314` runs the tests under Python 3.14, in a Debian that it makes in FOLDER (root, debootstrap).
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
 # `make third-party` does that with the tests of other people's libraries, which it puts into .third_party.
 PYTHON ?= python3
@@ -21,7 +22,7 @@ PARALLEL := -n auto --dist worksteal
 # test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo docs lint bench libraries cpython third-party
+.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo docs lint bench libraries cpython third-party test-python314
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -66,6 +67,10 @@ test-environments:
 # On a machine with a GPU, at most eight minutes; kernels and models run for real.
 test-gpu: setup
 	$(PY) -m tests.gpu.run
+
+FOLDER ?= /opt/python314
+test-python314:
+	PIP="$(PYTHON) -m pip" tests/python314.sh $(FOLDER) $(TESTS)
 
 .libraries/.installed: tests/libraries/requirements.txt | $(VENV)/.deps
 	$(PY) -m pip install -q --no-deps --upgrade --target .libraries -r $<

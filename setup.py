@@ -80,6 +80,8 @@ class SideBySide(build_ext):
     """Compiles extensions, and the files of each, at the same time."""
 
     def run(self) -> None:
+        if sysconfig.get_config_var("Py_GIL_DISABLED"):
+            fail("a Python with a global interpreter lock is needed, not a free-threaded build.")
         take_compiler()
         self.torch = torch_here()
         self._build_all_for_others()

@@ -10,6 +10,7 @@ from dynamo.bytecode.emit import Emitter, stack_effect
 from dynamo.bytecode.raw import Raw, RawCode
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.core.lookup import find_in_mro
+from dynamo.symbolic.machine.blocks import no_manager
 
 # Kind of argument -> its translation into another code object's tables.
 TRANSLATE: dict[str, Callable[[RawCode, RawCode, int], int]] = {
@@ -69,8 +70,7 @@ def bound_exit(manager: Any) -> Any:
     kind = type(manager)
     found = find_in_mro(kind, "__exit__")
     if found is None:
-        raise TypeError(f"'{kind.__name__}' object does not support the context manager protocol "
-                        "(missed __exit__ method)")
+        raise TypeError(no_manager(kind, "__exit__"))
     bind = find_in_mro(type(found), "__get__")
     return found if bind is None else bind(found, manager, kind)
 

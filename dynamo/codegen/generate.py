@@ -347,7 +347,8 @@ class Generator:
 
         def action() -> None:
             for place, var in enumerate(used_stack):
-                if place < used - popped and isinstance(var, NullVar):
+                kept = place < used - popped
+                if kept and isinstance(var, NullVar) and not VERSION.pops_null:
                     self.emitter.load_const(None)  # NULL can't be taken from the stack again
                 else:
                     self.rebuilder.load(var)

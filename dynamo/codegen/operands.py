@@ -52,7 +52,7 @@ OPERANDS: dict[str, Callable[[Any], tuple[int, int]]] = {
     "MATCH_KEYS": lambda arg: (2, 0),
     "IMPORT_FROM": lambda arg: (1, 0),
     "CHECK_EXC_MATCH": lambda arg: (2, 1),
-    "WITH_EXCEPT_START": lambda arg: (4, 0),
+    "WITH_EXCEPT_START": lambda arg: (5 if VERSION.with_start else 4, 0),
     "MAKE_FUNCTION": lambda arg: (1 + bin(arg).count("1"),) * 2,
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 from dynamo.bytecode.decode import decode
 from dynamo.bytecode.liveness import Liveness
 from dynamo.bytecode.raw import assemble, disassemble, read_exception_table
-from dynamo.bytecode.versions import KNOWN, VERSION
+from dynamo.bytecode.versions import KNOWN, VERSION, choose
 
 MODULES = (ast, collections, contextlib, dataclasses)
 
@@ -48,6 +48,15 @@ def test_round_trip_loses_nothing() -> None:
 def test_each_opcode_has_a_row() -> None:
     real = {name for name, number in VERSION.opmap.items() if number < 256}
     assert real == set(VERSION.rows) | VERSION.slot_pair_ops | set(VERSION.read_as)
+
+
+@pytest.mark.parametrize(("version", "free", "text"), [
+    ((3, 10), False, "3.11 to 3.14, not on 3.10"), ((3, 15), False, "not on 3.15"),
+    ((3, 14), True, "free-threaded")])
+def test_other_pythons_are_refused(version: tuple[int, int], free: bool, text: str) -> None:
+    with pytest.raises(ImportError, match=text):
+        choose(version, free)
+    assert choose((3, 14), False) is KNOWN[3, 14]
 
 
 @pytest.mark.parametrize("version", KNOWN, ids=lambda version: f"{version[0]}.{version[1]}")

@@ -37,6 +37,9 @@ class VersionFacts:
     subscript: the argument of BINARY_OP for `a[b]`; None: BINARY_SUBSCR.
     common_constants: what LOAD_COMMON_CONSTANT loads.
     with_start: the instructions that do what BEFORE_WITH did; NULL lies above the method then.
+    pops_null: POP_TOP may take NULL from the stack.
+    long_texts: errors tell the module of a class, what an unhashable value was for, and which method
+        of a `with` block is missing.
     """
 
     rows: dict[str, Row]
@@ -58,6 +61,8 @@ class VersionFacts:
     subscript: int | None = None
     common_constants: tuple[Any, ...] = ()
     with_start: tuple[tuple[str, int], ...] = ()
+    pops_null: bool = False
+    long_texts: bool = False
 
     @cached_property
     def opmap(self) -> dict[str, int]:

@@ -48,6 +48,8 @@ FACTS = VersionFacts(
     call_kw=True,
     call_ex_null=True,
     subscript=26,
+    pops_null=True,
+    long_texts=True,
     common_constants=(AssertionError, NotImplementedError, tuple, all, any),
     with_start=(
         ("COPY", 1), ("LOAD_SPECIAL", 1), ("SWAP", 2), ("SWAP", 3), ("LOAD_SPECIAL", 0), ("CALL", 0),

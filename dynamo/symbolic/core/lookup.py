@@ -226,6 +226,13 @@ def order_names(
     return list(names)
 
 
+def full_name(cls: type) -> str:
+    """The name of a type in newer messages of C code: with its module, but for built-in ones."""
+    module = type.__dict__["__module__"].__get__(cls)
+    name = type.__dict__["__qualname__"].__get__(cls)
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+
+
 def told_name(cls: type) -> str:
     """The name of a type in the messages of C code.
 

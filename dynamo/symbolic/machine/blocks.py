@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import told_name
+from dynamo.symbolic.core.lookup import full_name, told_name
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.tensors import devices
 from dynamo.symbolic.tensors.tensor import TensorVar
+
+def no_manager(cls: type, missing: str) -> str:
+    """What Python 3.14 says."""
+    return (f"'{full_name(cls)}' object does not support the context manager protocol "
+            f"(missed {missing} method)")
+
 
 WITH_METHODS = ("__enter__", "__exit__")
 WITH_A_PLAIN_TYPE = (ObjectVar, TensorVar, ConstVar, ListVar, TupleVar, DictVar, SetVar)
@@ -30,6 +37,11 @@ def enter_context(tx: Frame, manager: Var) -> tuple[Var, Var]:
 
 def check_context(tx: Frame, cls: type) -> None:
     """The class must have both methods before one is called; the instance does not count."""
+    if VERSION.long_texts:
+        for name in reversed(WITH_METHODS):
+            if tx.trace.attributes.find_special(cls, name) is None:
+                tx.trace.raise_exception(TypeError, no_manager(cls, name))
+        return
     text = f"'{told_name(cls)}' object does not support the context manager protocol"
     if tx.trace.attributes.find_special(cls, "__enter__") is None:
         tx.trace.raise_exception(TypeError, text)
