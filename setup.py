@@ -148,7 +148,7 @@ class SideBySide(build_ext):
         given = filter(None, [os.environ.get("PYTHONPATH")])
         beside = [] if find_spec("torch") else [str(self.torch.folder.parent)]
         path = os.pathsep.join([root, *given, *beside])
-        done = subprocess.run([sys.executable, "-m", "inductor.shipped_libraries", folder],
+        done = subprocess.run([sys.executable, "-m", "inductor.driver.shipped_libraries", folder],
                               cwd=root, env={**os.environ, "PYTHONPATH": path})
         if done.returncode:
             print("dynamo-jit: the kernels are built at their first use", file=sys.stderr)

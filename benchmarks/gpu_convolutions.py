@@ -27,10 +27,11 @@ import torchvision
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import dynamo  # noqa: E402
-from inductor import for_gpu, gpu_products  # noqa: E402
-from inductor.gpu_products import LIBRARY  # noqa: E402
-from inductor.scheduler import products  # noqa: E402
-from inductor.tuning import Question, Times, Tuner  # noqa: E402
+from inductor.autotune import gpu_gemms
+from inductor.autotune.gpu_gemms import LIBRARY  # noqa: E402
+from inductor.autotune.tuning import Question, Times, Tuner  # noqa: E402
+from inductor.driver import for_gpu  # noqa: E402
+from inductor.scheduler import gemms  # noqa: E402
 
 LAST = torch.channels_last
 ROUNDS = 7
@@ -141,9 +142,9 @@ def milliseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor, mode: str) -> None:
     start = time.perf_counter()
     compiled = {}
-    find = products._convolution
+    find = gemms._convolution
     for way in ("without", "with"):
-        products._convolution = find if way == "with" else lambda call: None
+        gemms._convolution = find if way == "with" else lambda call: None
         copy = type(model).__new__(type(model))
         copy.__dict__.update(model.__dict__)
         compiled[way] = dynamo.compile(copy, mode=mode)
@@ -151,7 +152,7 @@ def measure_model(name: str, model: torch.nn.Module, x: torch.Tensor, mode: str)
         error = (got - want).abs().max().item() / want.abs().max().item()
         assert error < 2e-2, (name, way, error)
         print(f"{name} {way}: {time.perf_counter() - start:.0f} s, error {error:.1e}", flush=True)
-    products._convolution = find
+    gemms._convolution = find
     took = milliseconds({
         "eager": lambda: model(x), **{way: (lambda c=call: c(x)) for way, call in compiled.items()}
     })  # fmt: skip
@@ -169,7 +170,7 @@ def main() -> None:
     options = parser.parse_args()
     for_gpu.Tuner = Recording  # type: ignore[misc]
     if options.quick:
-        gpu_products.ROUNDS = 0
+        gpu_gemms.ROUNDS = 0
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     x = torch.randn(options.batch, 3, 224, 224, device="cuda").half().to(memory_format=LAST)
     found: dict[str, Layer] = {}

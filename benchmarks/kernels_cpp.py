@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
+from dynamo.store.content import Store
+from dynamo.store.toolchain import find_toolchain
 from inductor.codegen.cpp.kernel import print_kernel
 from inductor.codegen.cpp.unit import print_unit
 from inductor.ir.body import trace_body
 from inductor.ir.graph import Layout
 from inductor.runtime.build import build_library
-from inductor.runtime.store import Store
-from inductor.runtime.toolchain import find_toolchain
 from inductor.scheduler.schedule import Kernel, Local, outer_variables
 
 F = torch.float32

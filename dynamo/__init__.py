@@ -49,15 +49,16 @@ if TYPE_CHECKING:
         is_dynamo_compiling,
         is_exporting,
     )
-    from dynamo.checked_calls import verify
-    from dynamo.explanation import explain
-    from dynamo.packaged import load_package
-    from dynamo.packaging import package
-    from dynamo.profiling import profile
-    from dynamo.reporting.api import report
+    from dynamo.diagnose.checked_calls import verify
+    from dynamo.exporting.packaged import load_package
+    from dynamo.exporting.packaging import package
+    from dynamo.exporting.shipped import load_compiled
+    from dynamo.exporting.whole_graph import export
+    from dynamo.reporting.explanation import explain
+    from dynamo.reporting.profiling import profile
+    from dynamo.reporting.report import report
+    from dynamo.reporting.summary_text import summary
     from dynamo.shapes.marks import Dim
-    from dynamo.shipped import load_compiled
-    from dynamo.summary_text import summary
     from dynamo.user_decisions import (
         allow_in_graph,
         assume_constant_result,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
         skip,
         substitute_in_graph,
     )
-    from dynamo.whole_graph import export
 
 _HOMES = {
     "dynamo.api": "compile compile_in_place cudagraph_mark_step_begin disable graph_break "
@@ -83,21 +83,21 @@ _HOMES = {
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
     "dynamo.base.strictness": "error_on_graph_break is_compiling is_dynamo_compiling is_exporting",
-    "dynamo.checked_calls": "verify",
+    "dynamo.diagnose.checked_calls": "verify",
     "dynamo.user_decisions": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
     "mark_static mark_unbacked maybe_mark_dynamic nonstrict_trace set_stance skip "
     "substitute_in_graph",
-    "dynamo.explanation": "explain",
-    "dynamo.packaged": "load_package",
-    "dynamo.packaging": "package",
-    "dynamo.profiling": "profile",
-    "dynamo.reporting.api": "report",
+    "dynamo.reporting.explanation": "explain",
+    "dynamo.exporting.packaged": "load_package",
+    "dynamo.exporting.packaging": "package",
+    "dynamo.reporting.profiling": "profile",
+    "dynamo.reporting.report": "report",
     "dynamo.shapes.marks": "Dim",
-    "dynamo.shipped": "load_compiled",
-    "dynamo.summary_text": "summary",
-    "dynamo.whole_graph": "export",
-    "inductor.runtime.folder": "cache_info clear_cache prune_cache",
-    "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
+    "dynamo.exporting.shipped": "load_compiled",
+    "dynamo.reporting.summary_text": "summary",
+    "dynamo.exporting.whole_graph": "export",
+    "dynamo.store.folder": "cache_info clear_cache prune_cache",
+    "dynamo.store.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("background", "cache", "exc", "graphs", "lazy", "testing", "utils")

@@ -19,13 +19,13 @@ from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.base.environment import tell_of_torch
-from dynamo.base.regions import mark
 from dynamo.base.words import described
 from dynamo.frames.callers import behind_torch, caller_of, needs_caller
+from dynamo.frames.policy import FramePolicy
+from dynamo.frames.sharing import regions
+from dynamo.graph_operators.regions import mark
 from dynamo.options import CompileOptions, check_options
-from dynamo.policy import FramePolicy
 from dynamo.shapes.marks import Dim
-from dynamo.sharing import regions
 from dynamo.user_decisions import set_stance, skip
 
 F = TypeVar("F")
@@ -93,10 +93,11 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     if disabled or config.disable:
         return model
     if config.report:
-        importlib.import_module("dynamo.reporting.api").start()
+        importlib.import_module("dynamo.reporting.report").start()
     model = behind_torch(model)
     if settings.verify:  # rarely, and much code: loaded when it is asked for
-        return importlib.import_module("dynamo.checked_calls").checked_calls(model, settings)
+        diagnose = importlib.import_module("dynamo.diagnose.checked_calls")
+        return diagnose.checked_calls(model, settings)
     called_as = _call_of_instances(model) if isinstance(model, type) else None
     if called_as is not None and settings.dims is not None:
         raise TypeError(f"dynamic= names parameters of a function or module, not of {model!r}; "
@@ -144,7 +145,8 @@ def _shipper(model: Callable[[], Any], settings: CompileOptions) -> Callable[...
     def aot_compile(*args: Any, **kwargs: Any) -> Any:
         """Compiles for these arguments; the result's `save(path)` writes a file for
         `dynamo.load_compiled`. Errors: Unsupported."""
-        shipping = importlib.import_module("dynamo.shipping")  # rarely: when it is asked for
+        # Rarely: loaded when it is asked for.
+        shipping = importlib.import_module("dynamo.exporting.shipping")
         return shipping.aot_compile(model(), settings, args, kwargs)
 
     return aot_compile

@@ -29,4 +29,4 @@ def clear() -> None:
 
 
 def _folder() -> Any:
-    return importlib.import_module("inductor.runtime.folder")
+    return importlib.import_module("dynamo.store.folder")

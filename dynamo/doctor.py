@@ -70,8 +70,8 @@ def examine() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    toolchain = importlib.import_module("inductor.runtime.toolchain")
-    store = importlib.import_module("inductor.runtime.store")
+    toolchain = importlib.import_module("dynamo.store.toolchain")
+    store = importlib.import_module("dynamo.store.content")
     with tempfile.TemporaryDirectory() as folder:  # asked anew, not remembered
         found = toolchain.find_toolchain(store.Store(Path(folder)))
     if isinstance(found, str):

@@ -14,8 +14,8 @@ import torch
 from dynamo.backends.registry import get_default_backend, lookup_backend
 from dynamo.base.config import config
 from dynamo.base.errors import ConstraintViolation
-from dynamo.base.gradients import own_saved_tensor_hooks
-from dynamo.base.shortfalls import site_now
+from dynamo.base.fallbacks import site_now
+from dynamo.graph_operators.gradients import own_saved_tensor_hooks
 from dynamo.shapes.marks import Dim, Mark
 
 MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -6,12 +6,12 @@
     1
 """
 
+from dynamo.store.artifacts import load_cache_artifacts, save_cache_artifacts
 from inductor import config, metrics
-from inductor.compile_fx import compile_fx
-from inductor.compile_fx import compile_fx as compile
-from inductor.compile_fx import compile_fx as standalone_compile
 from inductor.config import list_mode_options, list_options
-from inductor.runtime.artifacts import load_cache_artifacts, save_cache_artifacts
+from inductor.driver.compile_fx import compile_fx
+from inductor.driver.compile_fx import compile_fx as compile
+from inductor.driver.compile_fx import compile_fx as standalone_compile
 
 __all__ = [
     "compile", "compile_fx", "config", "list_mode_options", "list_options", "load_cache_artifacts",

@@ -95,7 +95,7 @@ config = Config(
         Knob(
             "passes",
             None,
-            "Functions of your own on graphs, by their place: see `inductor.custom_passes`.",
+            "Functions of your own on graphs, by their place: see `inductor.fx_passes.custom`.",
             (),
         ),
     ],

@@ -63,8 +63,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def tests_share_no_entries() -> None:
     """What a test compiles was not compiled by one before, be it the same function."""
-    if "dynamo.sharing" in sys.modules:
-        sys.modules["dynamo.sharing"].regions.separate()
+    if "dynamo.frames.sharing" in sys.modules:
+        sys.modules["dynamo.frames.sharing"].regions.separate()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,8 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BARE = ("torch",)
-USUAL = (*BARE, "torch.distributed.tensor", "dynamo.api", "inductor.compile_fx", "inductor.graph_rows",
-         "dynamo.aot.kept_graphs")
+USUAL = (*BARE, "torch.distributed.tensor", "dynamo.api", "inductor.driver.compile_fx", "inductor.cache.graph_rows",
+         "dynamo.aot.plain_graphs")
 SERVER = """
 import atexit, gc, importlib, json, os, runpy, sys, threading
 sys.dont_write_bytecode = False  # what one program compiles of our files the next one loads

@@ -10,9 +10,9 @@ import functools
 import platform
 from pathlib import Path
 
-from inductor.cpu import cache_store, need_toolchain
+from dynamo.store.processor import kind_in
+from inductor.driver.cpu import cache_store, need_toolchain
 from inductor.package.build import for_processor, needed_instructions
-from inductor.runtime.processor import kind_in
 
 # AVX2; AVX-512 without and with products of bfloat16; AMX beside them. Ours and each library are the fastest.
 DESCRIPTIONS = (

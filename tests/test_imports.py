@@ -54,7 +54,7 @@ def test_every_public_name_can_be_loaded() -> None:
 import dynamo
 from dynamo import *
 missing = [name for name in dynamo.__all__ if getattr(dynamo, name, None) is None]
-import dynamo.explanation, dynamo.whole_graph
+import dynamo.reporting.explanation, dynamo.exporting.whole_graph
 print(missing, callable(dynamo.explain), callable(dynamo.export), set(dynamo.__all__) <= set(dir(dynamo)))
 """
     assert run(script) == "[] True True True"

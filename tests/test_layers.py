@@ -11,6 +11,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 LAYERS = [
     ("dynamo.base",),
+    ("dynamo.store",),
+    ("dynamo.graph_operators",),
     ("dynamo._C",),
     ("dynamo.background",),
     ("dynamo.shapes",),
@@ -26,17 +28,17 @@ LAYERS = [
     ("dynamo.codegen",),
     ("dynamo.backends",),
     ("dynamo.options", "dynamo.frames"),
-    ("dynamo.break_reports", "dynamo.attempts"),
-    ("dynamo.graph_functions", "dynamo.entries"),
+    ("dynamo.reporting.break_reports", "dynamo.frames.attempts"),
+    ("dynamo.frames.graph_functions", "dynamo.frames.entries"),
     ("dynamo.captures",),
-    ("dynamo.convert", "dynamo.policy", "dynamo.sharing"),
+    ("dynamo.frames.convert", "dynamo.frames.policy", "dynamo.frames.sharing"),
     ("dynamo.diagnose",),
-    ("dynamo.api", "dynamo.cache", "dynamo.exc", "dynamo.testing", "dynamo.utils", "dynamo.explanation", "dynamo.whole_graph", "dynamo.exporting", "dynamo.shipped", "dynamo.shipping", "dynamo.packaged", "dynamo.packaging", "dynamo.package_files",
-     "dynamo.user_decisions", "dynamo.errors", "dynamo.checked_calls",
-     "dynamo.summary_text", "dynamo.reporting", "dynamo.profiling", "dynamo.doctor", "dynamo.bench"),
+    ("dynamo.api", "dynamo.cache", "dynamo.exc", "dynamo.testing", "dynamo.utils", "dynamo.reporting.explanation", "dynamo.exporting.whole_graph", "dynamo.exporting.isolation", "dynamo.exporting.shipped", "dynamo.exporting.shipping", "dynamo.exporting.packaged", "dynamo.exporting.packaging", "dynamo.exporting.package_files",
+     "dynamo.user_decisions", "dynamo.errors", "dynamo.diagnose.checked_calls",
+     "dynamo.reporting.summary_text", "dynamo.reporting", "dynamo.reporting.profiling", "dynamo.doctor", "dynamo.bench"),
     ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
 ]
-AOT = ("dynamo.base", "dynamo._C", "dynamo.background", "dynamo.shapes", "dynamo.aot")
+AOT = ("dynamo.base", "dynamo.store", "dynamo.graph_operators", "dynamo._C", "dynamo.background", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
 ENGINES = (*AOT, "dynamo.backends", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "dynamo.lazy")
@@ -201,7 +203,7 @@ def test_functions_are_short() -> None:
 
 
 def test_the_story_of_a_frame_is_one_page() -> None:
-    page = ROOT / "dynamo/convert.py"
+    page = ROOT / "dynamo/frames/convert.py"
     names = [name for name, *_ in imports(page) if within(name, ("dynamo",))]
     assert len(names) <= MOST_IMPORTS, names
 

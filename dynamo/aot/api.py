@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.backward_again import plan_backward, with_own_backward
 from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
+from dynamo.aot.captured_backward import plan_backward, with_own_backward
 from dynamo.aot.decompose import Chosen, decompose, each
 from dynamo.aot.epilogue import write_in_forward
 from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
@@ -83,7 +83,7 @@ def compile_forward(
     *,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles the forward of a program whose backward can't be recorded (`backward_again.py`).
+    """Compiles the forward of a program whose backward can't be recorded (`captured_backward.py`).
 
     compiler, decompositions: as for `compile_inference`. tell: called when a gradient has been
     computed, for which the captured program ran again: that is not worth it step by step.

@@ -39,9 +39,9 @@ from dynamo.aot.reference import (
     run_reference,
 )
 from dynamo.base.errors import Signal
-from dynamo.base.kernel_launches import launches_recorded
 from dynamo.base.user_lines import with_ranges
-from dynamo.base.written_operators import prepare_operators
+from dynamo.graph_operators.kernel_launches import launches_recorded
+from dynamo.graph_operators.written_operators import prepare_operators
 from dynamo.shapes.facts import Facts, contiguous_stride
 from dynamo.shapes.fake import Fake
 

@@ -9,7 +9,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynamo.aot.records import AGAIN, FAILS
-from dynamo.base.operator_effects import acts, freedom_of
+from dynamo.graph_operators.operator_effects import acts, freedom_of
 
 
 class LazyGraph(_LazyGraphModule):

@@ -18,8 +18,8 @@ from torch import fx
 from dynamo.aot.anomalies import check_gradients, copies_of, is_looking
 from dynamo.aot.boxed import call_with, run_as_it_is
 from dynamo.aot.joint import Tangent, tangent_name
-from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.missing import without_tangents
+from dynamo.aot.plain_graphs import KeptGraph
 from dynamo.aot.records import Compiler, Keeping
 from dynamo.background.jobs import is_background, later, note_part
 from dynamo.base.failing_lines import show_line

@@ -33,7 +33,7 @@ from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.records import AGAIN, LATE, Place, SymbolTable, Unsupported
 from dynamo.aot.repeats import made_again
-from dynamo.base.operator_effects import acts
+from dynamo.graph_operators.operator_effects import acts
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from dynamo.aot.lists import in_turns, unscale, writes_a_list
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
-from dynamo.base.shortfalls import AT, line_of
+from dynamo.base.fallbacks import AT, line_of
 from dynamo.shapes.creation import CREATIONS, new_tensor
 from dynamo.shapes.interpolate import OPERATORS, interpolate
 from dynamo.shapes.row_norm import rms_norm

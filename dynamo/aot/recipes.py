@@ -1,7 +1,7 @@
 """How a callable was made, so that another process can make it without what it was made from.
 
 A compiled graph is a few callables around another. Each of them that is a function notes what made
-it; a record of the whole is these notes (`inductor/graph_cache.py` writes and reads them).
+it; a record of the whole is these notes (`inductor/cache/graph_cache.py` writes and reads them).
 """
 
 from __future__ import annotations

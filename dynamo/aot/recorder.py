@@ -19,11 +19,11 @@ from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
 from dynamo.aot.records import AGAIN, FAILS, Unsupported, WrapperMet
-from dynamo.base import traced_collectives
-from dynamo.base.again import is_again
+from dynamo.base.recomputing import is_again
 from dynamo.base.subclasses import is_elsewhere, is_foreign
+from dynamo.graph_operators import traced_collectives
 from dynamo.shapes.fake import Fake
-from dynamo.shapes.noticed import may_fail
+from dynamo.shapes.observable import may_fail
 
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 NODE = "aot_node"

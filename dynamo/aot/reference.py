@@ -20,9 +20,9 @@ from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
 from dynamo.aot.spent import spent_outputs
-from dynamo.base.cuts import has_cuts
 from dynamo.base.errors import Signal
-from dynamo.base.gradients import has_gradients
+from dynamo.graph_operators.cuts import has_cuts
+from dynamo.graph_operators.gradients import has_gradients
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
 

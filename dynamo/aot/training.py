@@ -23,9 +23,9 @@ import torch
 from torch import fx
 
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
-from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.lazy_backward import LazyBackward, likely_missing
 from dynamo.aot.partition import Backward, Partition
+from dynamo.aot.plain_graphs import KeptGraph
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import Compiler, Keeping, Place, Unsupported
 from dynamo.aot.second_order import Refusal, SecondOrder, second_order

@@ -64,14 +64,14 @@ def eager_debug(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Call
 GROUP, GROUP_OF_TORCH = "dynamo_backends", "torch_dynamo_backends"
 ENGINES = "dynamo.backends.engines.libraries"
 _backends: dict[str, Backend | str] = {
-    "aot_eager": "inductor.compile_fx:aot_eager",
-    "aot_eager_decomp_partition": "inductor.compile_fx:aot_eager",
+    "aot_eager": "inductor.driver.compile_fx:aot_eager",
+    "aot_eager_decomp_partition": "inductor.driver.compile_fx:aot_eager",
     "dynamo_accuracy_minifier_backend": "dynamo.diagnose.minify:accuracy_backend",
     "dynamo_minifier_backend": "dynamo.diagnose.minify:crash_backend",
     "eager": eager,
     "eager_debug": eager_debug,
     "eager_noexcept": eager_noexcept,
-    "inductor": "inductor.compile_fx:compile_fx",
+    "inductor": "inductor.driver.compile_fx:compile_fx",
     **{name: f"{ENGINES}:{name}"
        for name in ("cudagraphs", "onnxrt", "openvino", "tensorrt", "tvm")},
 }

@@ -2,7 +2,7 @@
 
 The captured graph runs on the same inputs. What raises there, too, is the program's error, and
 comes out as it was. What does not is a defect of the compiler: the call gets eager's results, and
-the defect is counted and told (`base/shortfalls.py`); after the second one the graph runs as
+the defect is counted and told (`base/fallbacks.py`); after the second one the graph runs as
 captured for good. A graph that has written its inputs, or printed, can't run twice: its error comes
 out; one of a class that no operation on tensors raises is a defect all the same, and the next call
 runs as captured.
@@ -23,13 +23,13 @@ from torch import fx
 from torch.utils.checkpoint import _StopRecomputationError
 
 from dynamo._C import rescued_call
-from dynamo.base.cuts import Unforeseen
 from dynamo.base.errors import DynamoError
 from dynamo.base.failing_lines import note_stack, show_line, stack_of
-from dynamo.base.shortfalls import AT, CALL, Site, failed, line_of
+from dynamo.base.fallbacks import AT, CALL, Site, failed, line_of
 from dynamo.base.signals import is_of_signal
 from dynamo.base.wrong_fakes import ADVICE as WRONG_FAKE
 from dynamo.base.wrong_fakes import wrong_fake_in
+from dynamo.graph_operators.cuts import Unforeseen
 
 NO_DEFECTS = (DynamoError, Unforeseen, _StopRecomputationError, Warning)
 # No operation on tensors raises these by what its tensors hold.

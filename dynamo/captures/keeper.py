@@ -36,7 +36,7 @@ from dynamo.captures.lines import difference, text_of_lines
 from dynamo.captures.pickles import Reader
 from dynamo.captures.records import ABOUT, Draft, Kept, Traced
 from dynamo.codegen.continuation import Continuations
-from dynamo.entries import Checks, EntryRecord
+from dynamo.frames.entries import Checks, EntryRecord
 from dynamo.guards.build import assemble
 from dynamo.guards.explain import failures
 from dynamo.guards.records import name_of_part
@@ -83,8 +83,8 @@ class Place:
         parts: dict[str, str],
     ) -> None:
         self.frame, self.context, self.continuations = frame, context, continuations
-        self.store = importlib.import_module("inductor.cpu").cache_store()
-        self.files = importlib.import_module("inductor.runtime.store")
+        self.store = importlib.import_module("inductor.driver.cpu").cache_store()
+        self.files = importlib.import_module("dynamo.store.content")
         self.key = self.files.make_key("capture", parts)
         self.hint = keys.hint_of(frame)
         self.knows_gpus = "gpus" in parts
@@ -154,7 +154,7 @@ class Place:
     def note_graph(self, module: torch.fx.GraphModule) -> None:
         """Keeps the captured graph as it is now."""
         try:
-            rows = importlib.import_module("inductor.graph_rows")
+            rows = importlib.import_module("inductor.cache.graph_rows")
             self.graph = rows.write_rows_of_known(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
@@ -202,7 +202,7 @@ class Place:
         rows = [tuple(each) for each in (kept, *others)][:MOST]
         body = pickle.dumps(rows, protocol=5)
         self.store.keep(self.key, SUFFIX, self.files.sealed(body), self._notes())
-        importlib.import_module("inductor.runtime.folder").keep_small()
+        importlib.import_module("dynamo.store.folder").keep_small()
 
 
 class Restored:
@@ -240,8 +240,8 @@ class Restored:
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
-        rows = importlib.import_module("inductor.graph_rows").read_rows(self.kept.graph)
-        module = importlib.import_module("dynamo.aot.kept_graphs").module_of(rows)
+        rows = importlib.import_module("inductor.cache.graph_rows").read_rows(self.kept.graph)
+        module = importlib.import_module("dynamo.aot.plain_graphs").module_of(rows)
         context, about = self.place.context, self.kept.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
                              about["again"], about["tensors"])

@@ -144,8 +144,8 @@ _versions: dict[str, str] = {}
 def versions() -> dict[str, str]:
     """What holds for a process: versions, flags, and what is installed."""
     if not _versions:
-        store = importlib.import_module("inductor.cpu").cache_store()
-        key = importlib.import_module("inductor.graph_key")
+        store = importlib.import_module("inductor.driver.cpu").cache_store()
+        key = importlib.import_module("inductor.cache.graph_key")
         _versions.update({
             "torch": f"{torch.__version__} {torch.version.git_version}",
             "python": f"{platform.python_version()} {sys.implementation.cache_tag} {sys.flags}",
@@ -166,7 +166,7 @@ def _parts_of_gpus() -> dict[str, str]:
     """Of all GPUs, once the program uses them."""
     if not torch.cuda.is_initialized():
         return {}
-    return importlib.import_module("inductor.runtime.gpu_facts").parts_of_gpus()  # type: ignore[no-any-return]
+    return importlib.import_module("dynamo.store.gpu_facts").parts_of_gpus()  # type: ignore[no-any-return]
 
 
 def _about(folder: str) -> tuple[str, list[str]]:

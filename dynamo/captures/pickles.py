@@ -22,9 +22,9 @@ import torch
 from dynamo import hook
 from dynamo.captures.anchors import BY_ROW, Anchors, Changed, Unkept, shown
 from dynamo.captures.fingerprints import Kinds
-from dynamo.codegen.again import Raising
 from dynamo.codegen.continuation import Continuations, Layout
 from dynamo.codegen.rebuild import RECIPE, Computes, number_function
+from dynamo.codegen.retry import Raising
 from dynamo.guards import shape_code, sources
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.records import Guard, UserLine

@@ -19,7 +19,7 @@ from typing import Any
 from dynamo.bytecode.decode import Decoded
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Protected, Raw, RawCode, assemble, disassemble
-from dynamo.codegen.again import Raising
+from dynamo.codegen.retry import Raising
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
 

@@ -22,12 +22,12 @@ from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw, RawCode, assemble
 from dynamo.bytecode.versions import VERSION
-from dynamo.codegen import again
 from dynamo.codegen import effects as effect_rows
 from dynamo.codegen import rebuild_containers as rebuild_containers  # registers rows
 from dynamo.codegen import rebuild_functions as rebuild_functions
 from dynamo.codegen import rebuild_iterators as rebuild_iterators
 from dynamo.codegen import rebuild_objects as rebuild_objects
+from dynamo.codegen import retry
 from dynamo.codegen.break_frames import Level, Passing, exit_roots
 from dynamo.codegen.continuation import QUIET_RESUME, Continuations
 from dynamo.codegen.copied import copy_instruction, net_effect, null_place
@@ -194,14 +194,14 @@ class Generator:
         own = self.raw.instructions[begin : self.done]
         parts = [own]
         if self.call is not None:
-            again.emit_handler(emitter, self.call, plan.code, raising, plan.runs_again, plan.tests,
+            retry.emit_handler(emitter, self.call, plan.code, raising, plan.runs_again, plan.tests,
                                self.draws.undo)
             first, last = map(own.index, self.call)
             parts = [own[:first], own[last + 1 :]]
         restore = self.modes.restore if self.modes else None
         if raising is not None or restore is not None:
             ranges = [(part[0], part[-1]) for part in parts if part]
-            again.emit_thrower(emitter, ranges, plan.code, raising, restore)
+            retry.emit_thrower(emitter, ranges, plan.code, raising, restore)
 
     def _kept_locals(self) -> tuple[str, ...]:
         """Parameters of the program's own functions, which eager holds till the function's end, and

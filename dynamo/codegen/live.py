@@ -13,7 +13,7 @@ from typing import Any
 from dynamo.symbolic.core.context import CodeCache
 from dynamo.symbolic.core.trace_result import BreakExit, FrameState
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.machine.noticed import holds_local_class, is_noticed
+from dynamo.symbolic.machine.finalizers import holds_local_class, is_noticed
 
 RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
 # Functions that read all locals of the frame that calls them, dead ones too.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.base.operator_effects import freedom_of
+from dynamo.graph_operators.operator_effects import freedom_of
 from dynamo.symbolic.core.lookup import module_of
 from dynamo.symbolic.tensors.repeating import NOTICED
 

@@ -26,7 +26,7 @@ from dynamo.symbolic.core.trace_result import ContentsEffect, Effect
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cells import CellVar
 from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_open
-from dynamo.symbolic.shapes.open_text import OpenText, is_open_text
+from dynamo.symbolic.shapes.symbolic_text import OpenText, is_open_text
 from dynamo.symbolic.shapes.symbols import FUNCTIONS
 from dynamo.symbolic.tensors.tensor import TensorVar
 

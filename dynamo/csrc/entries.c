@@ -392,7 +392,7 @@ static PyMemberDef entry_members[] = {
     {"code", T_OBJECT, offsetof(Entry, code), READONLY, "The new code object."},
     {"program", T_OBJECT, offsetof(Entry, program), READONLY, "Its guards."},
     {"keepalive", T_OBJECT, offsetof(Entry, keepalive), READONLY, "What must live as long."},
-    {"note", T_OBJECT, offsetof(Entry, note), 0, "Anything (used by dynamo.policy)."},
+    {"note", T_OBJECT, offsetof(Entry, note), 0, "Anything (used by dynamo.frames.policy)."},
     {"callee", T_OBJECT, offsetof(Entry, callee), READONLY,
      "What a hit calls without running the code, None where it runs the code."},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "How often its guards held."},

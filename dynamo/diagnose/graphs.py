@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from dynamo.base.config import config
-from dynamo.base.shortfalls import line_of
+from dynamo.base.fallbacks import line_of
 from dynamo.diagnose.compare import Difference, compare
 from dynamo.diagnose.copies import Copier
 from dynamo.diagnose.outcome import Outcome, run_once

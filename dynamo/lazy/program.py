@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from dynamo.aot.boxed import call_with, of_places
 from dynamo.backends.registry import is_own
 from dynamo.base.counters import timed
-from dynamo.base.shortfalls import CALL, GRAPH, Site, compiling_at, failed
+from dynamo.base.fallbacks import CALL, GRAPH, Site, compiling_at, failed
 from dynamo.lazy import _C
 from dynamo.lazy.graph import build, interpret
 from dynamo.lazy.report import REPORT

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Signal
-from dynamo.base.operator_effects import acts
+from dynamo.graph_operators.operator_effects import acts
 from dynamo.lazy.values import FACTS
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld

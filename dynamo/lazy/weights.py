@@ -1,4 +1,5 @@
-"""Weights among the inputs of a trace, for backends that prepare them (`inductor/freezing.py`).
+"""Weights among the inputs of a trace, for backends that prepare them
+(`inductor/driver/freezing.py`).
 
 A trace reads ordinary tensors through aliases, which are others each time. A backend that keeps
 copies of weights in another order has to know the tensors themselves, to see that they are the same

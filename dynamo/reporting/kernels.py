@@ -16,8 +16,8 @@ from typing import Any
 
 from dynamo.base import recordings
 
-LAUNCH, LAUNCHED = "inductor.runtime._launch", "inductor.runtime.launched"
-RECORDED = "inductor.recorded"
+LAUNCH, LAUNCHED = "inductor.runtime._launch", "inductor.cache.launched"
+RECORDED = "inductor.cache.recorded"
 
 
 @dataclass(frozen=True)

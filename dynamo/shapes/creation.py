@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from dynamo.base.cuts import RANGES, length_of
+from dynamo.graph_operators.cuts import RANGES, length_of
 
 OPEN = (torch.SymInt, torch.SymFloat)
 # Into these every int converts as in eager (what int32 can't hold is left to torch, which raises);

@@ -30,10 +30,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dynamo.base import traced_collectives
 from dynamo.base.errors import Signal
 from dynamo.base.subclasses import is_elsewhere, is_foreign, is_wrapper_class
-from dynamo.base.written_operators import gives_nothing
+from dynamo.graph_operators import traced_collectives
+from dynamo.graph_operators.written_operators import gives_nothing
 from dynamo.shapes import by_device, meta_kernels, reference_kernels
 from dynamo.shapes.constants import Constants
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
@@ -46,7 +46,7 @@ from dynamo.shapes.fake_tensor import (
     Undecided,
     Unprintable,
 )
-from dynamo.shapes.noticed import noticed
+from dynamo.shapes.observable import noticed
 from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
 from dynamo.shapes.recurrent import STEPS
 from dynamo.shapes.refusals import REFUSALS, refused
@@ -159,7 +159,7 @@ class FakeWorld:
     """The fake tensors of one compile, and the rules by which operations run on them.
 
     cache: share one between the worlds of a compile; a world has its own otherwise.
-    noticed: what may be noticed of the operations that have run, see `dynamo.shapes.noticed`.
+    noticed: what may be noticed of the operations that have run, see `dynamo.shapes.observable`.
     """
 
     is_symbolic = False

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import torch
 
-from dynamo.base.operator_effects import acts, draws
+from dynamo.graph_operators.operator_effects import acts, draws
 from dynamo.shapes.constants import READS, role_of
 from dynamo.shapes.facts import Facts, OpCache
 from dynamo.shapes.fake_tensor import DataDependent, Fake, NoFakeKernel, StorageToken
-from dynamo.shapes.noticed import kind_of
+from dynamo.shapes.observable import kind_of
 from dynamo.shapes.rules import SHAPE_RULES, pointwise_outcome
 
 RESIZED = "a storage is resized or exchanged"

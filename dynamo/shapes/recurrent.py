@@ -4,8 +4,8 @@ In: the arguments of `torch.lstm`, `torch.gru`, `torch.rnn_tanh` or `torch.rnn_r
 fakes of the results. torch's Python versions take a step for each place of the sequence, and so
 make a constant of its length; its kernels on a GPU look for the weights in one buffer, which fakes
 have not. Here nothing is computed: the graph holds the call, which a backend runs as eager does
-(`dynamo/base/cuts.py`), with the device's own kernels. Which dtypes autocast gives to the results
-depends on the kernel: one step over zeros tells.
+(`dynamo/graph_operators/cuts.py`), with the device's own kernels. Which dtypes autocast gives to
+the results depends on the kernel: one step over zeros tells.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dynamo.base.cuts import RECURRENT, is_whole
+from dynamo.graph_operators.cuts import RECURRENT, is_whole
 
 Size = tuple[Any, ...]
 

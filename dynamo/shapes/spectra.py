@@ -1,6 +1,6 @@
 """The inverse of a short-time Fourier transform on fakes: its kernel looks at the values of the
 window, and raises where they don't overlap. The graph holds the call, which a backend runs as it
-is (`dynamo/base/cuts.py`): so it raises what eager raises."""
+is (`dynamo/graph_operators/cuts.py`): so it raises what eager raises."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from dynamo.shapes.constants import READS, Constants, role_of
 from dynamo.shapes.direct import direct
 from dynamo.shapes.fake_tensor import NoFakeKernel
 from dynamo.shapes.iteration import probe
-from dynamo.shapes.noticed import noticed
+from dynamo.shapes.observable import noticed
 from dynamo.shapes.operations import RESIZED
 from dynamo.shapes.refusals import REFUSALS, refused
 from dynamo.shapes.rules.factories import DRAWS

@@ -15,25 +15,25 @@ from typing import Any
 
 import torch
 
-from inductor.codegen.attention.spec import broadcast_steps
 from inductor.codegen.calls import CallWriter
-from inductor.codegen.cpp.attention import attention_declaration, attention_name
-from inductor.codegen.cpp.convolution import (
+from inductor.codegen.cpp.own_calls import STACKS, SUMS, print_stack, print_sums
+from inductor.codegen.cpp.types import literal, memory_type
+from inductor.ir.convolutions import Geometry, geometry_of, is_own_convolution
+from inductor.ir.graph import ExternKernel, ViewRef
+from inductor.kernels.attention_spec import broadcast_steps
+from inductor.kernels.cpu.attention.library import HALF, facts_of
+from inductor.kernels.cpu.attention.source import attention_declaration, attention_name
+from inductor.kernels.cpu.convolution import (
     CHAIN_NAME,
     CONVOLUTION_DECLARATIONS,
     CONVOLUTION_NAME,
     DEPTHWISE_NAME,
     WINOGRAD_NAME,
 )
-from inductor.codegen.cpp.half_product import HALF_DECLARATION, HALF_NAME
-from inductor.codegen.cpp.own_calls import STACKS, SUMS, print_stack, print_sums
-from inductor.codegen.cpp.product import CHAIN_DECLARATION as PRODUCT_CHAIN_DECLARATION
-from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
-from inductor.codegen.cpp.types import literal, memory_type
-from inductor.cpu_attention import OPERATOR as ATTENTION
-from inductor.ir.convolutions import Geometry, geometry_of, is_own_convolution
-from inductor.ir.graph import ExternKernel, ViewRef
-from inductor.runtime.cpu_attention import HALF, facts_of
+from inductor.kernels.cpu.gemm import CHAIN_DECLARATION as PRODUCT_CHAIN_DECLARATION
+from inductor.kernels.cpu.gemm import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.kernels.cpu.half_gemm import HALF_DECLARATION, HALF_NAME
+from inductor.operators.cpu_attention_ops import OPERATOR as ATTENTION
 from inductor.scheduler.convolutions import bounds_of
 from inductor.scheduler.schedule import (
     ConvolutionChain,

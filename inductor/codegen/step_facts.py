@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
 from inductor.ir.scalar_ops import SCALAR_OPS
+from inductor.operators.cpu_attention_ops import OPERATOR as ATTENTION
 from inductor.scheduler.schedule import (
     ConvolutionChain,
     FusedConvolution,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from inductor.number_rules import WithNumbers, rule_of
+from inductor.dynamic_shapes.number_rules import WithNumbers, rule_of
 
 ARITHMETIC = frozenset((
     operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,

@@ -19,10 +19,10 @@ from torch import fx
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters
-from dynamo.base.shortfalls import SIZES, line_of, refused
+from dynamo.base.fallbacks import SIZES, line_of, refused
 from inductor import metrics
 from inductor.dynamic_shapes.lift_numbers import lift_numbers
-from inductor.dynamic_shapes.pieces import NothingToCompile, asks_numbers
+from inductor.dynamic_shapes.subgraphs import NothingToCompile, asks_numbers
 from inductor.dynamic_shapes.symbolic import Program
 
 Compiled = Callable[..., Any]

@@ -17,10 +17,10 @@ import torch
 from torch import fx
 
 from dynamo.aot.records import Unsupported
-from dynamo.base.gradients import GRADIENTS, has_gradients
+from dynamo.graph_operators.gradients import GRADIENTS, has_gradients
 from inductor.dynamic_shapes.lift_numbers import number_nodes
-from inductor.dynamic_shapes.piece import CompilePiece
-from inductor.dynamic_shapes.pieces import compile_parts
+from inductor.dynamic_shapes.subgraph import CompilePiece
+from inductor.dynamic_shapes.subgraphs import compile_parts
 
 Compiled = Callable[..., Any]
 CompileGraph = Callable[[fx.GraphModule, list[Any]], Compiled]

@@ -25,8 +25,8 @@ from dynamo.aot.records import SymbolTable, Unsupported
 from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
 from dynamo.base.counters import timed
+from dynamo.base.fallbacks import ATEN_SIZES, SIZES, line_of, refused
 from dynamo.base.generated import function_of
-from dynamo.base.shortfalls import ATEN_SIZES, SIZES, line_of, refused
 from inductor import metrics
 from inductor.lowering.sizes import Source
 

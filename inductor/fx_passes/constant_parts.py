@@ -23,7 +23,7 @@ from torch import Tensor, fx
 
 from dynamo.aot.fakes import bytes_of, facts_of, is_fake
 from dynamo.aot.graphs import LazyGraph, is_effect, make_module
-from dynamo.aot.kept_graphs import KeptGraph
+from dynamo.aot.plain_graphs import KeptGraph
 from inductor.fx_passes.places import is_view
 from inductor.ir.graph import Prepared
 

@@ -2,9 +2,9 @@
 
 In: a functional ATen graph with fakes, forward alone or joint. Out: the same graph (changed in
 place), in which a `native_dropout` is a draw of the generator's state, and a mask that kernels
-compute of it for each element, with what stands around it (`inductor.dropout_ops`). So forward
-writes no mask, and backward, which needs it again, keeps seed and offset. Dropouts between which
-nothing else draws share one draw.
+compute of it for each element, with what stands around it (`inductor.operators.dropout_ops`). So
+forward writes no mask, and backward, which needs it again, keeps seed and offset. Dropouts between
+which nothing else draws share one draw.
 
 Left to ATen are dropouts of tensors that are not dense, or that may begin anywhere in memory
 (inputs and views of them), or of an odd number of elements that don't lie in the order of their
@@ -26,10 +26,10 @@ from dynamo.aot.fakes import is_fake, storage_key
 from dynamo.aot.joint import TANGENT, viewed
 from dynamo.aot.records import AGAIN
 from dynamo.base import logs
-from dynamo.base.operator_effects import freedom_of
-from inductor.dropout_ops import MASK, STATE
+from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.fx_passes.fakes import fake_runner
 from inductor.ir.philox import BYTES
+from inductor.operators.dropout_ops import MASK, STATE
 from inductor.runtime.philox import why_not
 
 aten = torch.ops.aten

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from dynamo.aot.graphs import LazyGraph
-from dynamo.base.operator_effects import freedom_of
+from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.ir.graph import Prepared
 
 aten = torch.ops.aten

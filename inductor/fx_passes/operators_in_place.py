@@ -1,9 +1,9 @@
 """Operators of libraries that write their arguments, in place.
 
 In: a functional ATen graph in which such an operator is its twin, which gives new values
-(`dynamo.base.written_operators`). Out: the same graph (changed in place) where the operator itself
-writes what the graph has made, or an input that gets this value in the end, if nobody wants the old
-contents after it. Of other arguments it writes a copy.
+(`dynamo.graph_operators.written_operators`). Out: the same graph (changed in place) where the
+operator itself writes what the graph has made, or an input that gets this value in the end, if
+nobody wants the old contents after it. Of other arguments it writes a copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
 from dynamo.aot.graphs import remove_dead_code
-from dynamo.base.written_operators import operator_of, written_places
+from dynamo.graph_operators.written_operators import operator_of, written_places
 from inductor.fx_passes.in_place import is_made
 from inductor.fx_passes.places import PLACE, NotInPlace, is_view, run_on_fake
 

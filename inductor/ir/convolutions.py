@@ -1,4 +1,4 @@
-"""Which convolutions our own library (`codegen/cpp/convolution.py`) computes, and their sizes.
+"""Which convolutions our own library (`kernels/cpu/convolution.py`) computes, and their sizes.
 
 In: a call of `aten.convolution`. Out: its `Geometry`, or None where it is another kind.
 """
@@ -47,13 +47,13 @@ class Geometry:
         return self.channels // self.groups * self.window[0] * self.window[1]
 
     def suits_winograd(self) -> bool:
-        """Whether `codegen/cpp/winograd.py` can compute it: its channels fill any vector."""
+        """Whether `kernels/cpu/winograd.py` can compute it: its channels fill any vector."""
         once = self.stride == (1, 1) == self.dilation
         whole = self.groups == 1 and self.channels % 16 == 0
         return self.window == (3, 3) and once and whole
 
     def is_depthwise(self) -> bool:
-        """Whether each channel has a window of its own (`codegen/cpp/depthwise.py`)."""
+        """Whether each channel has a window of its own (`kernels/cpu/depthwise.py`)."""
         return 1 < self.groups == self.channels == self.out_channels
 
     def with_rows(self, count: int) -> Geometry:

@@ -160,10 +160,10 @@ class ExternKernel:
     output of that layout, else what it returns becomes `name`.
     mutates: names of buffers that the call writes in place.
     ours: a product (`aten.mm` or `aten.addmm` of float32) or a convolution for which no operator is
-    called, but our own (`codegen/cpp/product.py`, `convolution.py`); in packages, what
+    called, but our own (`kernels/cpu/gemm.py`, `convolution.py`); in packages, what
     `codegen/cpp/own_calls.py` prints, too. panels: the input buffer, if
     any (a convolution has one), that holds its weight in the order in which that reads it.
-    winograd: such a convolution, by fewer products (`codegen/cpp/winograd.py`).
+    winograd: such a convolution, by fewer products (`kernels/cpu/winograd.py`).
     """
 
     name: str

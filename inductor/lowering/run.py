@@ -15,9 +15,9 @@ import torch
 
 from dynamo.aot.records import PART, Unsupported
 from dynamo.aot.repeats import decided_values, is_exact
-from dynamo.base.shortfalls import AT, line_of
+from dynamo.base.fallbacks import AT, line_of
 from dynamo.base.user_lines import ranges_in, user_place
-from dynamo.base.written_operators import written_places
+from dynamo.graph_operators.written_operators import written_places
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
 from inductor.ir.extent import Real, hint_of
@@ -35,11 +35,11 @@ from inductor.ir.graph import (
 from inductor.lowering import activations as activations
 from inductor.lowering import creation as creation
 from inductor.lowering import depthwise as depthwise
-from inductor.lowering import dropout as dropout
+from inductor.lowering import dropout_mask as dropout_mask
+from inductor.lowering import gemms as gemms
 from inductor.lowering import indexing as indexing
 from inductor.lowering import pointwise as pointwise
 from inductor.lowering import pooling as pooling
-from inductor.lowering import products as products
 from inductor.lowering import reductions as reductions
 from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views

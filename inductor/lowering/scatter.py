@@ -2,9 +2,9 @@
 a copy of the tensor, or in place.
 
 Values that meet at one place are added or stored one after the other, in the order of the loops on
-the CPU and in any order on a GPU (see `inductor.cuda` for programs that want one order). On a GPU
-additions in half precision are made in float32 and rounded once. Left to ATen are those on the CPU,
-where each would be rounded, and overwriting stores into a copy.
+the CPU and in any order on a GPU (see `inductor.driver.cuda` for programs that want one order). On
+a GPU additions in half precision are made in float32 and rounded once. Left to ATen are those on
+the CPU, where each would be rounded, and overwriting stores into a copy.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from torch import fx
 
 from dynamo.aot.records import Unsupported
 from dynamo.base import errors
-from dynamo.base.shortfalls import place_of
-from inductor.attention_ops import has_triton
+from dynamo.base.fallbacks import place_of
 from inductor.config import settings_of
+from inductor.operators.attention_ops import has_triton
 from inductor.package.folder import Package, write_folder
 from inductor.package.gpu_graph import GpuCode, generate_gpu
 from inductor.package.graph import Code, Place, Weights, generate

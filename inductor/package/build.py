@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from inductor.codegen.cpp.attention import attention_name, attention_unit
-from inductor.codegen.cpp.convolution import (
+from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
+from dynamo.store.toolchain import Toolchain
+from inductor.kernels.cpu.attention.source import attention_name, attention_unit
+from inductor.kernels.cpu.convolution import (
     CHAIN_NAME,
     CONVOLUTION_NAME,
     CONVOLUTION_UNITS,
     DEPTHWISE_NAME,
     WINOGRAD_NAME,
 )
-from inductor.codegen.cpp.half_product import HALF_NAME, HALF_UNIT
-from inductor.codegen.cpp.product import PRODUCT_NAME, PRODUCT_UNIT
+from inductor.kernels.cpu.gemm import PRODUCT_NAME, PRODUCT_UNIT
+from inductor.kernels.cpu.half_gemm import HALF_NAME, HALF_UNIT
 from inductor.package.tables import entry_name
 from inductor.runtime.build import BuildError
 from inductor.runtime.own_libraries import Units, with_fused_sums
-from inductor.runtime.store import Damaged, Key, Store, make_key, opened, sealed
-from inductor.runtime.toolchain import Toolchain
 
 SOURCES = Path(__file__).parent / "cpp"
 # Functions of our libraries, and the texts of these.
@@ -66,7 +66,7 @@ INSTRUCTIONS = {
 }  # fmt: skip
 
 
-# Those that decide about the order of prepared weights (`codegen/cpp/product.py`, ..).
+# Those that decide about the order of prepared weights (`kernels/cpu/gemm.py`, ..).
 VECTORS = {macro: INSTRUCTIONS[macro] for macro in (
     "__AVX__", "__AVX512F__", "__AVX512BF16__", "__AMX_BF16__")}  # fmt: skip
 

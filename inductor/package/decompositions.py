@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from inductor.cpu import cache_store
-from inductor.runtime.processor import HALF_SUPPORT
-from inductor.scheduler.product_choice import own_product
+from dynamo.store.processor import HALF_SUPPORT
+from inductor.autotune.gemm_choice import own_product
+from inductor.driver.cpu import cache_store
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -78,7 +78,7 @@ def _has_steps(x: Tensor) -> bool:
 
 
 def _is_dense_linear(x: Tensor, y: Tensor) -> bool:
-    """Whether our product of half precision takes these matrices (`scheduler/linear.py`)."""
+    """Whether our product of half precision takes these matrices (`autotune/linear.py`)."""
     (_, k), n = x.shape, y.shape[1]
     return x.stride() == (k, 1) and y.stride() in ((1, k), (n, 1)) and min(n, k) > 1
 

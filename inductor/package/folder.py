@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from inductor import cpu
+from inductor.driver import cpu
 from inductor.package.build import (
     check_vectors,
     copy_header,

@@ -13,10 +13,10 @@ import torch
 from torch import fx
 
 from dynamo.aot.records import Unsupported
-from inductor.attention_ops import attention, attention_with_parts
-from inductor.codegen.attention.plain import kernel_text
-from inductor.codegen.attention.spec import HALF, MOST_HEAD, forward_choices, spec_of
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
+from inductor.kernels.attention_spec import HALF, MOST_HEAD, forward_choices, spec_of
+from inductor.kernels.gpu.attention.plain import kernel_text
+from inductor.operators.attention_ops import attention, attention_with_parts
 from inductor.package.gpu_kernels import Function, Launch, Operand
 
 SDPA = torch.nn.functional.scaled_dot_product_attention

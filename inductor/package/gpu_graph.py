@@ -17,7 +17,7 @@ from torch import fx
 from dynamo.aot.api import functional_graph
 from dynamo.aot.records import Unsupported
 from dynamo.background.graphs import copied
-from dynamo.base.shortfalls import AT
+from dynamo.base.fallbacks import AT
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import (
     MODULE_HEAD,
@@ -29,20 +29,20 @@ from inductor.codegen.triton.template import TemplateSource, print_template
 from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.config import config, does
+from inductor.driver.known_results import served
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, Origins, ViewRef
-from inductor.kept import served
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.package.decompositions import gpu_decompositions
 from inductor.package.gpu_attention import attention_launch, is_attention, serve_attention
 from inductor.package.gpu_kernels import Function, Launch, Operand, most_shared
 from inductor.package.graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
+from inductor.scheduler.gemms import choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.memory import pack_arena
 from inductor.scheduler.peak import with_less_held
-from inductor.scheduler.products import choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Blocks, Kernel, Schedule, TemplateKernel
 

@@ -27,15 +27,15 @@ from dynamo.aot.records import (
     ViewOutput,
 )
 from dynamo.background.graphs import copied
-from dynamo.base.cuts import has_cuts
-from dynamo.base.gradients import has_gradients
+from dynamo.graph_operators.cuts import has_cuts
+from dynamo.graph_operators.gradients import has_gradients
 from inductor.config import OWN, config
-from inductor.dynamic_shapes.pieces import has_unknowns
+from inductor.driver.inference import Generated, generate_inference
+from inductor.driver.known_results import is_lazy, served
 from inductor.dynamic_shapes.specialise import is_symbolic
-from inductor.fx_passes.run import decompositions
-from inductor.inference import Generated, generate_inference
+from inductor.dynamic_shapes.subgraphs import has_unknowns
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import InputBuffer
-from inductor.kept import is_lazy, served
 from inductor.package.decompositions import own_decompositions
 
 ARGUMENT, WEIGHT, GRAPH, PLAIN = "argument", "weight", "graph", "plain"

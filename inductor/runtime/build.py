@@ -18,8 +18,8 @@ from pathlib import Path
 
 from dynamo.background.jobs import is_background
 from dynamo.base.waiting import work_now
-from inductor.runtime.store import DIGEST, Key, Store, make_key
-from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
+from dynamo.store.content import DIGEST, Key, Store, make_key
+from dynamo.store.toolchain import Toolchain, find_toolchain, last_toolchain
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

@@ -1,8 +1,8 @@
 """Libraries of our own kernels, each built once per machine for all graphs; ahead, where one can.
 
 In: the texts of its translation units. Out: the path of its library. Those that were built with the
-package (`inductor/shipped_libraries.py`) are taken where they are for this text, compiler and
-processor. Else `begin` builds in a thread, as soon as it is known that a graph will ask: the
+package (`inductor/driver/shipped_libraries.py`) are taken where they are for this text, compiler
+and processor. Else `begin` builds in a thread, as soon as it is known that a graph will ask: the
 compiler is another process, so that several builds and the compile go on side by side. Whoever asks
 for the library waits for that.
 """
@@ -16,9 +16,9 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 
+from dynamo.store.content import Store
+from dynamo.store.toolchain import Toolchain
 from inductor.runtime.build import Built, build_library, is_whole, library_key
-from inductor.runtime.store import Store
-from inductor.runtime.toolchain import Toolchain
 
 Units = tuple[str, ...]
 SHIPPED = Path(__file__).parent / "libraries"

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from dynamo.base.operator_effects import draws, freedom_of, is_check, is_registered
-from dynamo.base.written_operators import operator_of
+from dynamo.graph_operators.operator_effects import draws, freedom_of, is_check, is_registered
+from dynamo.graph_operators.written_operators import operator_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, MultiOutput, ViewRef
 from inductor.scheduler.schedule import Schedule
 

@@ -23,7 +23,7 @@ import torch
 from torch.autograd import profiler
 
 from dynamo.aot.boxed import with_list
-from dynamo.base.shortfalls import AT
+from dynamo.base.fallbacks import AT
 from dynamo.base.signals import is_of_signal
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation

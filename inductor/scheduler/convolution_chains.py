@@ -26,8 +26,8 @@ from inductor.ir.convolutions import (
 )
 from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
 from inductor.scheduler.domain import product as total
+from inductor.scheduler.gemms import written
 from inductor.scheduler.memory import touched
-from inductor.scheduler.products import written
 from inductor.scheduler.schedule import ConvolutionChain, FusedConvolution, Schedule, Step
 from inductor.scheduler.verify import verify_steps
 

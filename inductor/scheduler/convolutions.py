@@ -21,7 +21,7 @@ from inductor.ir.convolutions import is_own_convolution
 from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
 from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
-from inductor.scheduler.products import epilogue_ops, is_plain, written
+from inductor.scheduler.gemms import epilogue_ops, is_plain, written
 from inductor.scheduler.schedule import FusedConvolution, Kernel, Schedule, Step
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dynamo.base.operator_effects import freedom_of
+from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, Node
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from inductor import cpu_attention
 from inductor.ir.extent import Extent
 from inductor.ir.graph import (
     ExternKernel,
@@ -22,6 +21,7 @@ from inductor.ir.graph import (
     MultiOutput,
     ViewRef,
 )
+from inductor.operators import cpu_attention_ops
 from inductor.scheduler.schedule import (
     Generated,
     Schedule,
@@ -164,7 +164,7 @@ INTO_MEMORY = {
     torch.ops.aten.addmm.default: torch.ops.aten.addmm.out,
     torch.ops.aten.bmm.default: torch.ops.aten.bmm.out,
     torch.ops.aten.baddbmm.default: torch.ops.aten.baddbmm.out,
-    cpu_attention.OPERATOR: cpu_attention.INTO_MEMORY,
+    cpu_attention_ops.OPERATOR: cpu_attention_ops.INTO_MEMORY,
 }
 
 

@@ -39,7 +39,7 @@ The products of one part have equal sizes; its epilogue is a kernel of one stage
 for each element, which reads the products at its own place only. kept: the products that are stored
 as well.
 
-A FusedConvolution is a convolution of our own (on a CPU; see `codegen/cpp/convolution.py`) with a
+A FusedConvolution is a convolution of our own (on a CPU; see `kernels/cpu/convolution.py`) with a
 kernel of one stage that has one iteration for each element of the result, reads that at its own
 place only, and runs for a part of it as soon as this has been stored in `target`:
 
@@ -47,8 +47,8 @@ place only, and runs for a part of it as soon as this has been stored in `target
 
 Chains (on a CPU) are steps that are computed together, part by part, so that what one stores for
 the next one alone, `between`, is never there as a whole. A ProductChain is two products of our own,
-with or without epilogues, in bands of rows (`codegen/cpp/product_chain.py`); a ConvolutionChain is
-convolutions of our own in strips of lines (`codegen/cpp/convolution_chain.py`):
+with or without epilogues, in bands of rows (`kernels/cpu/gemm_chain.py`); a ConvolutionChain is
+convolutions of our own in strips of lines (`kernels/cpu/convolution_chain.py`):
 
     ProductChain     := links(TemplateKernel | ExternKernel, TemplateKernel | ExternKernel) between
     ConvolutionChain := links((FusedConvolution | ExternKernel)*) between

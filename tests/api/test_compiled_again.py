@@ -14,7 +14,7 @@ import torch
 
 import dynamo
 from dynamo.base.config import config
-from dynamo.sharing import KEPT, regions
+from dynamo.frames.sharing import KEPT, regions
 from dynamo.testing import CompileCounter
 
 

@@ -14,8 +14,8 @@ from torch.autograd.profiler import emit_nvtx
 from torch.profiler import record_function
 
 import dynamo
-from inductor.runtime.store import Store
-from inductor.runtime.toolchain import find_toolchain
+from dynamo.store.content import Store
+from dynamo.store.toolchain import find_toolchain
 from inductor.runtime.triton_launch import named
 
 Ranges = Callable[[Callable[[], Any]], list[tuple[str, ...]]]

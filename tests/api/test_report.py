@@ -15,9 +15,9 @@ import torch
 import dynamo
 from dynamo.base import recordings
 from dynamo.base.config import config
-from dynamo.graph_functions import copy_of_graph
+from dynamo.frames.graph_functions import copy_of_graph
 from dynamo.graphs import Peaks
-from dynamo.reporting import api
+from dynamo.reporting import report
 from dynamo.reporting.eager import Eager, eager_times
 from dynamo.reporting.facts import Report, gather
 from dynamo.reporting.kernels import Life, Part, Step
@@ -86,7 +86,7 @@ def recording(tmp_path: Path) -> Iterator[None]:
     recordings.clear()
     with config.patch(report=str(tmp_path / "out")):
         yield
-    api.stop()
+    report.stop()
     recordings.clear()
     for launcher in _launch.launchers():
         launcher.clear_times()
@@ -203,7 +203,7 @@ def test_each_compile_has_its_seconds(recorded: Report) -> None:
 def test_timelines(recorded: Report) -> None:
     steps = step_bars(recorded)
     assert steps[0].begin == 0 and {bar.depth for bar in steps} == {0, 1}
-    trace = json.loads(api.chrome_trace(recorded))["traceEvents"]
+    trace = json.loads(report.chrome_trace(recorded))["traceEvents"]
     assert {"compile", "run"} == {row["pid"] for row in trace} and all(row["dur"] >= 0 for row in trace)
 
 
@@ -230,10 +230,10 @@ def test_eager_is_timed_beside_ours(recording: None, monkeypatch: pytest.MonkeyP
     (eager,) = eager_times(found).values()
     assert eager.forward > 0 and eager.backward > 0 and not eager.why_not
     assert torch.equal(w, before) and torch.equal(w.grad, slope) and torch.equal(torch.get_rng_state(), drawn)
-    monkeypatch.setattr(api, "_is_busy", lambda: False)
+    monkeypatch.setattr(report, "_is_busy", lambda: False)
     text = dynamo.report().read_text()
     assert text.count(" eager</span>") == 2 and "graph\n0</a> writes, backward" in text
-    monkeypatch.setattr(api, "_is_busy", lambda: True)
+    monkeypatch.setattr(report, "_is_busy", lambda: True)
     assert "Unknown: the machine was busy" in dynamo.report().read_text()
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import dynamo
 from dynamo.exc import GuardFailed, LoadError, Unsupported
-from inductor import shipped
+from inductor.cache import shipped
 from tests.common import new_cache
 from tests.processes import run_python
 

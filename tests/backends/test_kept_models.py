@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import dynamo
-from dynamo.backends.engines import kept, libraries
+from dynamo.backends.engines import cached_parts, libraries
 from dynamo.backends.engines.compile import backend_of
 from dynamo.backends.engines.records import Engine
-from inductor import cpu
+from dynamo.store.content import Store
 from inductor.config import config
-from inductor.runtime.store import Store
+from inductor.driver import cpu
 
 
 class Converter:
@@ -58,7 +58,7 @@ class Converter:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(kept.cpu, "cache_store", lambda: Store(tmp_path))
+    monkeypatch.setattr(cached_parts.cpu, "cache_store", lambda: Store(tmp_path))
     with config.patch(graph_cache=True):
         yield tmp_path
 
@@ -151,4 +151,4 @@ def test_real_engines_convert_once(name: str, package: str, monkeypatch: pytest.
 
 
 def test_the_store_is_that_of_graphs() -> None:
-    assert kept.cpu is cpu
+    assert cached_parts.cpu is cpu

@@ -14,9 +14,10 @@ from torch import nn
 
 import dynamo
 from dynamo.base.config import config
-from inductor import ahead, metrics
+from inductor import metrics
 from inductor.config import config as inductor_config
-from inductor.kept import BACKGROUND_SECONDS, settings_now
+from inductor.driver import ahead
+from inductor.driver.known_results import BACKGROUND_SECONDS, settings_now
 
 LATER = {"background": True}
 SECONDS = 200.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.fx.node import _side_effectful_functions, has_side_effect
 
-from dynamo.base.operator_effects import BOUND, CHECKS, FREE, WRITES, acts, freedom_of
+from dynamo.graph_operators.operator_effects import BOUND, CHECKS, FREE, WRITES, acts, freedom_of
 
 aten = torch.ops.aten
 ATTENTION = aten._scaled_dot_product_efficient_attention.default

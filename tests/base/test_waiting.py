@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import dynamo
-from dynamo import entries
 from dynamo.base.waiting import while_waiting, work_now
+from dynamo.frames import entries
 from inductor.runtime import build
 
 

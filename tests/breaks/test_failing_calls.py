@@ -106,7 +106,7 @@ def test_training() -> None:
 def test_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module, attempts = importlib.import_module("inductor.from_aten"), []
+    module, attempts = importlib.import_module("inductor.driver.from_aten"), []
     plain = module.compile_aten
 
     def compile_aten(gm: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:
@@ -266,7 +266,8 @@ def test_explain_lists_what_is_not_compiled() -> None:
 def test_one_kernel_with_which_triton_fails_runs_as_aten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU: of the kernels, all but one are interpreted by Triton, or all where it is not installed."""
     from dynamo.aot.api import compile_inference
-    from inductor import cuda, metrics
+    from inductor import metrics
+    from inductor.driver import cuda
     from inductor.lowering.run import lower_graph
     from inductor.scheduler.run import schedule_graph
 
@@ -315,7 +316,9 @@ def test_templates_with_which_triton_fails_are_products_of_the_library(monkeypat
     """Without a GPU, as above."""
     pytest.importorskip("jinja2")
     from dynamo.aot.api import compile_inference
-    from inductor import cuda, for_gpu, gpu_products, metrics
+    from inductor import metrics
+    from inductor.autotune import gpu_gemms
+    from inductor.driver import cuda, for_gpu
     from inductor.lowering.run import lower_graph
     from inductor.scheduler.run import schedule_graph
     from inductor.scheduler.schedule import Blocks
@@ -332,7 +335,7 @@ def test_templates_with_which_triton_fails_are_products_of_the_library(monkeypat
     monkeypatch.setattr(cuda, "load", load)
     monkeypatch.setattr(for_gpu, "_need_triton", lambda graph: None)
     monkeypatch.setattr(
-        gpu_products, "likely_blocks", lambda one, layouts: replace(one, blocks=Blocks(64, 64, 32, 4, 3)))
+        gpu_gemms, "likely_blocks", lambda one, layouts: replace(one, blocks=Blocks(64, 64, 32, 4, 3)))
 
     def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:
         lowered = lower_graph(module)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from dynamo.shapes.noticed import draws, may_fail
+from dynamo.shapes.observable import draws, may_fail
 from tests.parametrize import rotated
 
 T = torch.tensor

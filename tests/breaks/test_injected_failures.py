@@ -23,23 +23,23 @@ from tests.common import new_cache
 # stage -> where its function is looked up
 STAGES = {
     "decoding": "dynamo.symbolic.core.context:decode",
-    "tracing": "dynamo.attempts:Attempts.trace",
+    "tracing": "dynamo.frames.attempts:Attempts.trace",
     "tracing a call": "dynamo.symbolic.machine.trace:Trace.call",
-    "outputs": "dynamo.graph_functions:choose_outputs",
-    "pruning": "dynamo.graph_functions:close_graph",
-    "bytecode": "dynamo.convert:generate",
-    "guards": "dynamo.entries:program_text",
+    "outputs": "dynamo.frames.graph_functions:choose_outputs",
+    "pruning": "dynamo.frames.graph_functions:close_graph",
+    "bytecode": "dynamo.frames.convert:generate",
+    "guards": "dynamo.frames.entries:program_text",
     "reference": "dynamo.aot.capture:run_reference",
     "functional form": "dynamo.aot.capture:Session.run",
     "decomposing": "dynamo.aot.api:decompose",
     "joint graph": "dynamo.aot.joint:record_program",
     "partition": "dynamo.aot.api:partition_joint",
     "around the graph": "dynamo.aot.api:wrap_compiled",
-    "lowering": "inductor.from_aten:lower_graph",
-    "scheduling": "inductor.from_aten:schedule_graph",
-    "printing": "inductor.cpu:generate",
-    "the C++ compiler": "inductor.cpu:build",
-    "loading": "inductor.cpu:load",
+    "lowering": "inductor.driver.from_aten:lower_graph",
+    "scheduling": "inductor.driver.from_aten:schedule_graph",
+    "printing": "inductor.driver.cpu:generate",
+    "the C++ compiler": "inductor.driver.cpu:build",
+    "loading": "inductor.driver.cpu:load",
 }
 
 

@@ -260,8 +260,8 @@ def test_kinds_of_handlers(handler: Any) -> None:
 
 
 @pytest.mark.parametrize(("place", "name"), [
-    ("dynamo.convert", "generate"), ("dynamo.entries", "program_text"),
-    ("inductor.from_aten", "compile_aten"),
+    ("dynamo.frames.convert", "generate"), ("dynamo.frames.entries", "program_text"),
+    ("inductor.driver.from_aten", "compile_aten"),
 ])  # fmt: skip
 def test_a_signal_in_the_compiler(
     place: str, name: str, rings_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.symbolic.machine import noticed
+from dynamo.symbolic.machine import finalizers
 
 LOG: list[Any] = []
 
@@ -163,6 +163,6 @@ def test_each_class_is_asked_once() -> None:
         asked.append(kind)
         return lambda value: False
 
-    assert not noticed._holds([items, {"more": items}], telling)
+    assert not finalizers._holds([items, {"more": items}], telling)
     assert sorted(kind.__name__ for kind in asked if kind in (list, dict, Exception)) == [
         "Exception", "dict", "list"]

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # The compiler is imported when it is first used, and so is what `torch.testing` needs: two seconds in each process.
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed.tensor", "dynamo.api", "inductor", "inductor.compile_fx",
-                                "inductor.graph_rows", "dynamo.aot.kept_graphs", "tests.captures.frozen"])
+CONTEXT.set_forkserver_preload(["torch", "torch.distributed.tensor", "dynamo.api", "inductor", "inductor.driver.compile_fx",
+                                "inductor.cache.graph_rows", "dynamo.aot.plain_graphs", "tests.captures.frozen"])
 SECONDS = 240
 HEAD = """
 import torch

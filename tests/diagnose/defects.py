@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from dynamo import graph_functions
 from dynamo.aot import runtime
 from dynamo.aot.runtime import _Writer
+from dynamo.frames import graph_functions
 from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten
-COMPILE_FX = importlib.import_module("inductor.compile_fx")
-FROM_ATEN = importlib.import_module("inductor.from_aten")
+COMPILE_FX = importlib.import_module("inductor.driver.compile_fx")
+FROM_ATEN = importlib.import_module("inductor.driver.from_aten")
 Patch = Callable[[pytest.MonkeyPatch], None]
 Program = Callable[..., Any]
 

@@ -96,7 +96,7 @@ def test_the_script_runs_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     done = run_python(str(script), folder=tmp_path, DYNAMO_CACHE_DIR=str(tmp_path / "other"))
     assert done.returncode == 0 and "does what the graph does" in done.stdout, done.stderr  # it knows no defect
     code = f"import sys; sys.argv=['repro']; from torch import ops; from inductor.lowering.registry import LOWERINGS\n" \
-           f"import inductor.compile_fx\nLOWERINGS[ops.aten.sub.Tensor] = LOWERINGS[ops.aten.add.Tensor]\n" \
+           f"import inductor.driver.compile_fx\nLOWERINGS[ops.aten.sub.Tensor] = LOWERINGS[ops.aten.add.Tensor]\n" \
            f"exec(compile(open({str(script)!r}).read(), {str(script)!r}, 'exec'))"
     done = run_python("-c", code, folder=tmp_path, DYNAMO_CACHE_DIR=str(tmp_path / "third"))
     assert done.returncode == 1 and "values differ" in done.stdout, done.stderr

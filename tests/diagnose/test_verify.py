@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from dynamo import convert, entries
 from dynamo.diagnose import culprit
+from dynamo.frames import convert, entries
 from tests.common import new_cache
 from tests.diagnose.defects import DEFECTS, Defect
 from tests.parametrize import few

@@ -19,7 +19,7 @@ import torch
 
 import dynamo
 from dynamo.base import counters
-from inductor.runtime import toolchain
+from dynamo.store import toolchain
 from tests.fuzz_tensors.compare import Outcome, Raised, batch_difference, difference, eager_outcomes
 from tests.fuzz_tensors.generate import TABLES, generate
 from tests.fuzz_tensors.program import Program, smaller

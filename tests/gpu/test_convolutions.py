@@ -12,9 +12,11 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.base.config import config
-from inductor import for_gpu, gpu_products, metrics
+from inductor import metrics
+from inductor.autotune import gpu_gemms
 from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.codegen.triton.template_likely import likely_blocks
+from inductor.driver import for_gpu
 from inductor.scheduler.schedule import TemplateKernel
 from tests.gpu.support import DTYPES, check, data
 
@@ -49,7 +51,7 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen.append(replace(template, blocks=found[at % len(found)]))
         return chosen[-1]
 
-    monkeypatch.setattr(gpu_products, "likely_blocks", likely)
+    monkeypatch.setattr(gpu_gemms, "likely_blocks", likely)
 
 
 def image(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
@@ -98,10 +100,10 @@ def test_what_is_measured_is_right_and_measured_once(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a cache of its own; the second compile measures nothing."""
-    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda each: candidate_blocks(each)[:2])
-    monkeypatch.setattr(gpu_products, "neighbours", lambda best, each: ())
+    monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda each: candidate_blocks(each)[:2])
+    monkeypatch.setattr(gpu_gemms, "neighbours", lambda best, each: ())
     for limit in ("ADVANTAGE", "CLOSE"):  # whatever the library takes, and whoever else is measuring
-        monkeypatch.setattr(gpu_products, limit, 100.0)
+        monkeypatch.setattr(gpu_gemms, limit, 100.0)
 
     def block(x: Any, w: Any, s: Any) -> Any:
         return F.relu(F.conv2d(x, w, padding=1) * s)
@@ -131,7 +133,7 @@ def test_what_is_likely_without_measuring(monkeypatch: pytest.MonkeyPatch, dtype
         found.append(len(list(schedule.templates())))
         return schedule
 
-    monkeypatch.setattr(gpu_products, "likely_blocks", likely_blocks)
+    monkeypatch.setattr(gpu_gemms, "likely_blocks", likely_blocks)
     monkeypatch.setattr(for_gpu, "choose_templates", spying)
     for count, channels, size, window, stride in ((64, 64, 56, 3, 1), (64, 3, 224, 7, 2), (2, 512, 7, 3, 1)):
         dynamo.reset()

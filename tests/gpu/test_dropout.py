@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynamo
-from inductor import cuda
+from inductor.driver import cuda
 from inductor.runtime.philox import why_not
 from tests.gpu.support import DEVICE, DTYPES, HALVES, data, left_uncompiled
 

@@ -9,8 +9,8 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import dynamo
-from dynamo.base.flex_calls import FlexCall
-from inductor.flex_ops import ServedFlex
+from dynamo.graph_operators.flex_calls import FlexCall
+from inductor.operators.flex_ops import ServedFlex
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 SIZES = (2, 4, 2, 300, 300, 64)
@@ -84,7 +84,7 @@ def test_values_and_gradients(name: str, dtype: torch.dtype, mode: str | None) -
 
 def test_our_kernels_serve() -> None:
     """And what they give without gradients is what they give with them."""
-    from inductor.fx_passes.attention import serve_attention
+    from inductor.fx_passes.attention.calls import serve_attention
 
     found: list[Any] = []
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynamo
-from inductor.joined_products import OPERATOR
+from inductor.operators.joined_gemms import OPERATOR
 from tests.gpu.support import DEVICE, DTYPES, assert_near, data, exactly, left_uncompiled
 
 SIZE, HEADS = 256, 4
@@ -38,7 +38,7 @@ class Attention(nn.Module):
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many joined products each graph has."""
     seen: list[int] = []
-    where = importlib.import_module("inductor.inference")
+    where = importlib.import_module("inductor.driver.inference")
     before = where.join_products
 
     def spying(module: torch.fx.GraphModule, *rest: Any) -> torch.fx.GraphModule:

@@ -273,13 +273,13 @@ def run():
 
 
 @pytest.mark.parametrize("line, word", [
-    ("from inductor.runtime import gpu_facts; gpu_facts.kinds_of_gpus = lambda: '1 NVIDIA H1 9.1 x1'", "gpus"),
-    ("from inductor.runtime import gpu_facts; gpu_facts.driver = lambda: 'CUDA 9000, 1.2.3'", "driver"),
-    ("from inductor.runtime import gpu_facts; gpu_facts.triton_version = lambda: '2.9'", "triton"),
+    ("from dynamo.store import gpu_facts; gpu_facts.kinds_of_gpus = lambda: '1 NVIDIA H1 9.1 x1'", "gpus"),
+    ("from dynamo.store import gpu_facts; gpu_facts.driver = lambda: 'CUDA 9000, 1.2.3'", "driver"),
+    ("from dynamo.store import gpu_facts; gpu_facts.triton_version = lambda: '2.9'", "triton"),
 ])
 def test_another_machine_is_another_key(line: str, word: str, twice: Any) -> None:
     source = PROGRAMS["attention"]
-    first, second, said = twice(f"import inductor.runtime.gpu_facts\n{source}", f"{line}\n{source}")
+    first, second, said = twice(f"import dynamo.store.gpu_facts\n{source}", f"{line}\n{source}")
     assert second["kept"] == 0 and second["graphs"] == 0 and second["lowered"] == first["lowered"]
     for kind in ("capture", "graph"):
         assert f"the nearest {kind} differs in: {word} (" in said, said[-2000:]
@@ -330,7 +330,7 @@ def run():
     dynamo.compile(torch.nn.ReLU()).aot_compile(data(4)).save("relu.compiled")
 """
     loads = """
-from inductor.runtime import gpu_facts
+from dynamo.store import gpu_facts
 gpu_facts.kind_of_gpu = lambda number: "NVIDIA H1 9.1 x1"
 def run():
     try:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from inductor.compile_fx import compile_fx
+from inductor.driver.compile_fx import compile_fx
 from inductor.lowering.registry import LOWERINGS
 from tests.gpu.samples import Sample, copied, samples_of
 from tests.gpu.support import DEVICE, DTYPES, assert_near, left_uncompiled

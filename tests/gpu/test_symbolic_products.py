@@ -11,8 +11,9 @@ import torch.nn.functional as F
 
 from dynamo.base import logs
 from dynamo.base.config import config
-from inductor import for_gpu, gpu_products
+from inductor.autotune import gpu_gemms
 from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.driver import for_gpu
 from tests.gpu.support import DTYPES, check, data
 
 
@@ -72,10 +73,10 @@ def test_measured(
     dtype: torch.dtype,
 ) -> None:
     """What is faster at the first sizes, of which some are no multiples of a tile's."""
-    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda each: candidate_blocks(each)[:2])
-    monkeypatch.setattr(gpu_products, "neighbours", lambda best, each: ())
+    monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda each: candidate_blocks(each)[:2])
+    monkeypatch.setattr(gpu_gemms, "neighbours", lambda best, each: ())
     for limit in ("ADVANTAGE", "CLOSE"):  # whatever the library takes, and whoever else is measuring
-        monkeypatch.setattr(gpu_products, limit, 100.0)
+        monkeypatch.setattr(gpu_gemms, limit, 100.0)
     monkeypatch.setattr(logs.log("autotuning"), "enabled", True)
     w, b = weight(200, 120, dtype=dtype), weight(200, dtype=dtype)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-import inductor.attention_ops  # noqa: F401  (defines the operator)
+import inductor.operators.attention_ops  # noqa: F401  (defines the operator)
 from tests.gpu.time_flex import HEAD, HEADS, milliseconds
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 import dynamo
-from dynamo.base.kernel_writes import written_names
+from dynamo.graph_operators.kernel_writes import written_names
 from tests.gpu.support import DEVICE, check, data, left_uncompiled
 
 MODES = [None, "reduce-overhead"] if DEVICE == "cuda" else [None]

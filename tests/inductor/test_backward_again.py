@@ -168,7 +168,7 @@ def test_a_defect_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise AssertionError("a defect")
 
-    monkeypatch.setattr(sys.modules["inductor.compile_fx"], "compile_forward", fails)
+    monkeypatch.setattr(sys.modules["inductor.driver.compile_fx"], "compile_forward", fails)
     x, y = given()
     with pytest.warns(UserWarning, match="a defect"), dynamo.config.patch(suppress_errors=True):
         found = dynamo.compile(lacks)(x, y)

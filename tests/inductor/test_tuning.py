@@ -12,15 +12,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from dynamo.aot.api import simplify
 from dynamo.aot.capture import capture_forward
 from dynamo.aot.worlds import capture_in_world
-from inductor import gpu_blocks
+from dynamo.store.content import Key, Store
+from inductor.autotune import gpu_blocks
+from inductor.autotune.gpu_blocks import least_bytes, tune_blocks
+from inductor.autotune.tuning import Question, Tuner, Way, make_question_key
 from inductor.codegen.triton.print_kernel import print_kernel
-from inductor.fx_passes.run import decompositions
-from inductor.gpu_blocks import least_bytes, tune_blocks
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph
 from inductor.lowering.run import lower_graph
-from inductor.runtime.store import Key, Store
 from inductor.scheduler.run import schedule_graph
-from inductor.tuning import Question, Tuner, Way, make_question_key
 
 CPU = torch.device("cpu")
 GRAPH = LoopGraph((InputBuffer("arg0", Layout(CPU, torch.float32, (4, 3), (3, 1)), 0),), (), (), (), CPU)
@@ -50,7 +50,7 @@ def timer(call, sets):
 
 
 def test_each_question_is_measured_once(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("inductor.tuning._triton_version", lambda: "3.6")
+    monkeypatch.setattr("inductor.autotune.tuning._triton_version", lambda: "3.6")
     ran: list[str] = []
     store = Store(tmp_path)
     tuner = Tuner(store, load, timer)
@@ -64,7 +64,7 @@ def test_each_question_is_measured_once(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("content", [b"{", b'{"fast": 9}', b""])
 def test_an_answer_that_cannot_be_read_is_measured_again(content, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("inductor.tuning._triton_version", lambda: "3.6")
+    monkeypatch.setattr("inductor.autotune.tuning._triton_version", lambda: "3.6")
     ran: list[str] = []
     store = Store(tmp_path)
     one = question(store, ran)
@@ -74,7 +74,7 @@ def test_an_answer_that_cannot_be_read_is_measured_again(content, tmp_path, monk
 
 
 def test_ways_with_other_results_are_left_out(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("inductor.tuning._triton_version", lambda: "3.6")
+    monkeypatch.setattr("inductor.autotune.tuning._triton_version", lambda: "3.6")
     results = {"first": 1.0, "near": 1.001, "wrong": 1.2, "nan": float("nan")}
 
     def bound(text, graph, measure):

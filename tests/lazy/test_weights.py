@@ -12,7 +12,7 @@ from torch import nn
 
 from dynamo import lazy
 from dynamo.lazy import _C
-from inductor.freezing import FrozenCall
+from inductor.driver.freezing import FrozenCall
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 import dynamo
 from dynamo.exc import GuardFailed, LoadError, Unsupported
-from dynamo.packaged import DTYPES, NUMBERS
+from dynamo.exporting.packaged import DTYPES, NUMBERS
 from examples.package import make
-from inductor.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import cache_store, need_toolchain
 from inductor.package.build import needed_instructions
 from inductor.scheduler import convolution_chains
 

@@ -8,7 +8,7 @@ PRELUDE = """
 import sys
 import torch, torch.nn as nn, torch.nn.functional as F
 import dynamo
-import inductor.compile_fx
+import inductor.driver.compile_fx
 torch.manual_seed(0)
 
 def same(found, expected):  # torch.testing imports SymPy

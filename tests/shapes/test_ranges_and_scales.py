@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import dynamo
-from dynamo.base.cuts import RANGES, is_cut
+from dynamo.graph_operators.cuts import RANGES, is_cut
 from dynamo.testing import CompileCounter
 from tests.parametrize import rotated
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import dynamo
-from dynamo.base import cuts
+from dynamo.graph_operators import cuts
 from dynamo.testing import CompileCounter
 
 SIZES = [(3, 4), (5, 7), (2, 9), (7, 3), (4, 4)]

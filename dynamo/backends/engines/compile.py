@@ -22,15 +22,15 @@ from dynamo.aot.program import is_of_program
 from dynamo.aot.records import NeedsGradients, Unsupported
 from dynamo.backends.engines.parts import compile_parts
 from dynamo.backends.engines.records import Engine
-from dynamo.base.cuts import has_cuts
 from dynamo.base.examples import real_examples
-from dynamo.base.gradients import has_gradients
-from dynamo.base.shortfalls import BACKWARD, GRAPH, Site, failed, place_of, refused, site_now
+from dynamo.base.fallbacks import BACKWARD, GRAPH, Site, failed, place_of, refused, site_now
 from dynamo.base.signals import is_of_signal
-from inductor.dynamic_shapes.pieces import NothingToCompile, compile_pieces, has_unknowns
+from dynamo.graph_operators.cuts import has_cuts
+from dynamo.graph_operators.gradients import has_gradients
+from inductor.driver.freezing import frozen_inputs
+from inductor.driver.known_results import is_lazy
 from inductor.dynamic_shapes.specialise import BySizes, fits, is_symbolic
-from inductor.freezing import frozen_inputs
-from inductor.kept import is_lazy
+from inductor.dynamic_shapes.subgraphs import NothingToCompile, compile_pieces, has_unknowns
 
 Compiled = Callable[..., Any]
 

@@ -21,13 +21,13 @@ from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
 
 from dynamo.aot.graphs import is_once, must_run
-from dynamo.backends.engines.kept import converted
+from dynamo.backends.engines.cached_parts import converted
 from dynamo.backends.engines.records import MAKES, VIEWS, Built, Engine
 from dynamo.base import logs
 from dynamo.base.counters import timed
-from dynamo.base.shortfalls import PIECE, Site, failed, line_of, refused
+from dynamo.base.fallbacks import PIECE, Site, failed, line_of, refused
 from dynamo.base.signals import is_of_signal
-from inductor.freezing import Identities
+from inductor.driver.freezing import Identities
 from inductor.runtime import _launch
 
 MOST_ATTEMPTS = 8  # at a graph whose operators the converter refuses one by one

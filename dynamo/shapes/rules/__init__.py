@@ -13,10 +13,10 @@ from dynamo.shapes.rules import (
     factories,
     indexing,
     losses,
+    matmuls,
     measured,
     normalization,
     pointwise,
-    products,
     reductions,
     windows,
 )
@@ -25,5 +25,5 @@ from dynamo.shapes.rules.table import SHAPE_RULES
 
 __all__ = [
     "SHAPE_RULES", "attention", "factories", "indexing", "losses", "measured", "normalization",
-    "pointwise", "pointwise_outcome", "products", "reductions", "windows",
+    "pointwise", "pointwise_outcome", "matmuls", "reductions", "windows",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from dynamo.base.errors import RecompileLimitExceeded
-from dynamo.base.regions import REGION, kind_of
+from dynamo.graph_operators.regions import REGION, kind_of
 from dynamo.guards.records import UserLine, source_text
 from dynamo.guards.sources import DrawSource, ItemSource, Source
 from dynamo.shapes.fake import Fake

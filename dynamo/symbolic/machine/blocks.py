@@ -13,6 +13,7 @@ from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.tensors import devices
 from dynamo.symbolic.tensors.tensor import TensorVar
 
+
 def no_manager(cls: type, missing: str) -> str:
     """What Python 3.14 says."""
     return (f"'{full_name(cls)}' object does not support the context manager protocol "

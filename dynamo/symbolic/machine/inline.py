@@ -33,10 +33,10 @@ OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
-        python/standins python/standin_iterators python/standin_heaps python/standin_checks
+        python/polyfills python/polyfill_iterators python/polyfill_heaps python/polyfill_checks
         tensors/autograd_functions tensors/optimizer_steps tensors/fused_steps tensors/loops
-        tensors/standin_hooks
-        tensors/averaging tensors/flex_standins tensors/checkpointing
+        tensors/polyfill_hooks
+        tensors/averaging tensors/flex_polyfills tensors/checkpointing
     """.split()
 ) | {strictness.__file__}
 # Programs that are compiled like those of users: those of the backends' check, int8 layers.

@@ -45,7 +45,7 @@ from dynamo.symbolic.core.lookup import (
 from dynamo.symbolic.core.places import user_line, user_stack
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.machine.noticed import Noticed
+from dynamo.symbolic.machine.finalizers import Noticed
 from dynamo.symbolic.machine.protocols import RunningFrame
 from dynamo.symbolic.numpy.array import ArrayVar
 from dynamo.symbolic.python import decided
@@ -61,7 +61,7 @@ from dynamo.symbolic.python.makers import Makers
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.reflected import has_own_operator
 from dynamo.symbolic.shapes.symbols import Symbols
-from dynamo.symbolic.shapes.unknown import UnknownNumber
+from dynamo.symbolic.shapes.unbacked import UnknownNumber
 from dynamo.symbolic.tensors import torch_functions, transforms
 from dynamo.symbolic.tensors.overriding import intercept
 from dynamo.symbolic.tensors.state import TensorState

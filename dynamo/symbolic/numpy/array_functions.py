@@ -18,7 +18,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.numpy.array_calls import CPU, Call, call, is_about_arrays
-from dynamo.symbolic.shapes.unknowns import flat
+from dynamo.symbolic.shapes.unbacked_facts import flat
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 Compute = Callable[..., Any]

@@ -34,7 +34,7 @@ from dynamo.symbolic.python.partials import PartialVar
 from dynamo.symbolic.python.ranges import RangeVar, SliceVar
 from dynamo.symbolic.python.sameness import guarded_type
 from dynamo.symbolic.python.sized import has_keys, is_iterable, unpack_sized
-from dynamo.symbolic.shapes import numbers, unknown
+from dynamo.symbolic.shapes import numbers, unbacked
 
 READS_FRAME = "it reads its own frame"
 
@@ -55,7 +55,7 @@ def to_number(tx: Frame, kind: type, args: tuple[Var, ...]) -> Var | None:
     """`int(x)` or `float(x)` of a number that is symbolic or unknown."""
     if len(args) != 1:
         return None
-    return numbers.convert(tx.trace, kind, args[0]) or unknown.convert(tx.trace, kind, args[0])
+    return numbers.convert(tx.trace, kind, args[0]) or unbacked.convert(tx.trace, kind, args[0])
 
 
 @rule([int])

@@ -32,7 +32,7 @@ from dynamo.symbolic.python.operators import (
 from dynamo.symbolic.python.ranges import RangeVar
 from dynamo.symbolic.python.reflected import has_own_operator, try_user
 from dynamo.symbolic.python.sameness import same
-from dynamo.symbolic.shapes import numbers, unknown
+from dynamo.symbolic.shapes import numbers, unbacked
 
 COMPARE = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 COMPARISONS = tuple(f"__{name}__" for name in COMPARE)
@@ -172,7 +172,7 @@ def comparison(name: str) -> Callable[..., Var]:
             a.is_tensor or b.is_tensor
         ):
             raise unknown_comparison(name, a, b)
-        decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
+        decided = numbers.compare(tx.trace, name, a, b) or unbacked.compare(tx.trace, name, a, b)
         if decided is not None:
             return decided
         if both(a, b, ConstVar | RangeVar):

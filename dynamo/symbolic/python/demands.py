@@ -14,7 +14,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.shapes.numbers import is_open
-from dynamo.symbolic.shapes.unknown import is_unknown
+from dynamo.symbolic.shapes.unbacked import is_unknown
 
 TYPES: dict[str, type] = {
     "__bool__": bool, "__str__": str, "__repr__": str, "__format__": str, "__hash__": int,

@@ -18,7 +18,7 @@ import torch
 from dynamo.base.autograd_apply import APPLY, is_apply
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break
-from dynamo.base.regions import is_marked, most_kinds_of
+from dynamo.graph_operators.regions import is_marked, most_kinds_of
 from dynamo.guards.sources import (
     AttrSource,
     DictSource,

@@ -33,7 +33,7 @@ from dynamo.symbolic.python.lists import DequeVar, ListVar, SequenceVar, TupleVa
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.ranges import RangeVar, break_where_long
 from dynamo.symbolic.python.sized import is_iterable, unpack_sized
-from dynamo.symbolic.shapes import numbers, unknown
+from dynamo.symbolic.shapes import numbers, unbacked
 
 
 @rule([iter])
@@ -245,9 +245,9 @@ def extreme_number(tx: Frame, name: str, args: tuple[Var, ...]) -> Var | None:
     """`min` or `max` of numbers that are not fixed, alone or in a list."""
     if len(args) == 1 and isinstance(args[0], ListVar | TupleVar):
         args = tuple(args[0].items)
-        if not any(map(unknown.is_unknown, args)):
+        if not any(map(unbacked.is_unknown, args)):
             return None
-    return unknown.extreme(tx.trace, name, args) or numbers.extreme(tx.trace, name, args)
+    return unbacked.extreme(tx.trace, name, args) or numbers.extreme(tx.trace, name, args)
 
 
 @rule(torch.sym_max)

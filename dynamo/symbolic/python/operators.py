@@ -46,7 +46,7 @@ from dynamo.symbolic.python.reflected import (
 from dynamo.symbolic.python.sameness import same
 from dynamo.symbolic.python.sized import is_iterable
 from dynamo.symbolic.python.texts import is_told
-from dynamo.symbolic.shapes import numbers, unknown
+from dynamo.symbolic.shapes import numbers, unbacked
 
 BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
@@ -195,7 +195,7 @@ def binary(op: Operator) -> Callable[..., Var]:
         if not formats:
             b = plain_number(b, name)
         check_repeating(tx, op, given, a, b)
-        number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
+        number = numbers.binary(tx.trace, name, a, b) or unbacked.binary(tx.trace, name, a, b)
         if number is not None:
             return number
         if both(a, b, ConstVar):
@@ -342,7 +342,7 @@ def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]
             not a.is_tensor and a.python_type() is bool
         ):
             raise Break("operator_unknown", f"~ of {a!r}, which warns each time")
-        number = numbers.unary(tx.trace, name, a) or unknown.unary(tx.trace, name, a)
+        number = numbers.unary(tx.trace, name, a) or unbacked.unary(tx.trace, name, a)
         if number is not None:
             return number
         if a.is_tensor:

@@ -37,7 +37,7 @@ from dynamo.symbolic.python.handlers import sees_errors
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.shapes.numbers import is_open
-from dynamo.symbolic.shapes.open_text import is_open_text
+from dynamo.symbolic.shapes.symbolic_text import is_open_text
 
 METHODS = {
     re.Pattern: """match fullmatch search split findall sub subn __eq__ __hash__ __repr__""",

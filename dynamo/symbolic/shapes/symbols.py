@@ -37,8 +37,8 @@ from dynamo.symbolic.shapes.numbers import (
     is_guardable,
 )
 from dynamo.symbolic.shapes.sizes import is_argument, is_named_number, is_schedule
-from dynamo.symbolic.shapes.unknown import UnknownNumber
-from dynamo.symbolic.shapes.unknowns import Unknowns
+from dynamo.symbolic.shapes.unbacked import UnknownNumber
+from dynamo.symbolic.shapes.unbacked_facts import Unknowns
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,

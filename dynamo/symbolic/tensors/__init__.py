@@ -13,5 +13,6 @@ load_all(__name__, """
     collectives meshes comptime conditional copying devices distributions flex foreach loops
     methods number_tensors
     optimizer_steps fused_steps optimizers overriding parameters placing process_groups
-    random_state attributes trees triton_kernels typed_tensors unknown_numbers conversions operators
+    random_state attributes trees triton_kernels typed_tensors unbacked_numbers
+    conversions operators
 """)

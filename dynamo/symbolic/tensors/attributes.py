@@ -24,7 +24,7 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_stand_in
 from dynamo.symbolic.python.lists import SizeVar
-from dynamo.symbolic.python.standin_checks import check_assertion
+from dynamo.symbolic.python.polyfill_checks import check_assertion
 from dynamo.symbolic.tensors import hooks, torch_functions
 from dynamo.symbolic.tensors.overriding import read_attribute, special, write_attribute
 from dynamo.symbolic.tensors.picking import keep_unasked

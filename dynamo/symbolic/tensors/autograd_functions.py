@@ -20,10 +20,10 @@ from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn.modules._functions import BackwardHookFunction
 
 from dynamo.base.autograd_apply import APPLY
-from dynamo.base.cuts import runs_alone
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
-from dynamo.base.kernel_launches import launches_recorded
+from dynamo.graph_operators.cuts import runs_alone
+from dynamo.graph_operators.kernel_launches import launches_recorded
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame

@@ -22,9 +22,9 @@ import torch.utils.checkpoint
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dynamo.base.again import running_again
-from dynamo.base.cuts import expect
 from dynamo.base.errors import Break
+from dynamo.base.recomputing import running_again
+from dynamo.graph_operators.cuts import expect
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.graph import storage_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from dynamo.base import collectives
 from dynamo.base.errors import Break
+from dynamo.graph_operators import collectives
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import Handler, late_rule

@@ -9,10 +9,10 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.shapes.open_text import UnreadText
+from dynamo.symbolic.shapes.symbolic_text import UnreadText
 from dynamo.symbolic.tensors import held
+from dynamo.symbolic.tensors.min_max import winner
 from dynamo.symbolic.tensors.tensor import TensorVar
-from dynamo.symbolic.tensors.winners import winner
 
 
 @first_rule([int], TensorVar)

@@ -22,7 +22,7 @@ from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in, shortens
 from dynamo.symbolic.python.global_names import GlobalNames
-from dynamo.symbolic.python.standins import copy_once
+from dynamo.symbolic.python.polyfills import copy_once
 from dynamo.symbolic.tensors.hooks import set_requires_grad
 from dynamo.symbolic.tensors.memory import guard_apart
 from dynamo.symbolic.tensors.state import tensor_state

@@ -22,7 +22,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import module_of
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.handlers import catches, handles
-from dynamo.symbolic.shapes.unknowns import flat
+from dynamo.symbolic.shapes.unbacked_facts import flat
 from dynamo.symbolic.tensors.state import tensor_state
 
 aten = torch.ops.aten

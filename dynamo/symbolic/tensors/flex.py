@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from dynamo.base.errors import Break
-from dynamo.base.flex_calls import TABLES, FlexCall, FlexFacts, each_head
+from dynamo.graph_operators.flex_calls import TABLES, FlexCall, FlexFacts, each_head
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import first_rule, late_rule
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -25,7 +25,7 @@ from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.checkpointing import check_unseen
-from dynamo.symbolic.tensors.flex_standins import (
+from dynamo.symbolic.tensors.flex_polyfills import (
     dense_mask,
     empty_block_mask,
     over_all,

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from dynamo.base.cuts import watch_gradient
 from dynamo.base.errors import Break
-from dynamo.base.gradients import gradients, gradients_of_leaves
-from dynamo.base.kernel_launches import launches_recorded
+from dynamo.graph_operators.cuts import watch_gradient
+from dynamo.graph_operators.gradients import gradients, gradients_of_leaves
+from dynamo.graph_operators.kernel_launches import launches_recorded
 from dynamo.guards.sources import AttrSource
 from dynamo.shapes.fake import has_outer_history
 from dynamo.symbolic.core.constant import ConstVar

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from dynamo.base.cuts import watch_gradient
 from dynamo.base.errors import Break
+from dynamo.graph_operators.cuts import watch_gradient
 from dynamo.hook import Disabled
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame

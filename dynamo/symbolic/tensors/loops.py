@@ -16,8 +16,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break
+from dynamo.graph_operators.cuts import runs_alone
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import late_rule
 from dynamo.symbolic.core.var import Var

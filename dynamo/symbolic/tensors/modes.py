@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._C import _functorch
 
-from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break
+from dynamo.graph_operators.cuts import runs_alone
 from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame

@@ -31,7 +31,7 @@ from dynamo.symbolic.python.lists import SequenceVar, TupleVar
 from dynamo.symbolic.python.objects import TRACKERS, ObjectVar
 from dynamo.symbolic.python.ranges import SliceVar
 from dynamo.symbolic.tensors.lazy_modules import LazyModuleVar, is_unfinished
-from dynamo.symbolic.tensors.standin_hooks import run_before, run_behind
+from dynamo.symbolic.tensors.polyfill_hooks import run_before, run_behind
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 MODULE = torch.nn.Module

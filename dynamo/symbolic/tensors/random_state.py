@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.random
 
-from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break
+from dynamo.graph_operators.cuts import runs_alone
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import foldable, rule

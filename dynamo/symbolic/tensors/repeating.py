@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.base.cuts import Unforeseen, expect, watch_gradient
 from dynamo.base.errors import Break, RestartTrace
 from dynamo.bytecode.decode import Decoded, Instruction
+from dynamo.graph_operators.cuts import Unforeseen, expect, watch_gradient
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.graph import storage_of

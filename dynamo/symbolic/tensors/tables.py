@@ -17,7 +17,7 @@ from dynamo.base.errors import RestartTrace
 from dynamo.guards.sources import ItemSource, LocalSource, is_table
 from dynamo.symbolic.core.frame import Evaluation
 from dynamo.symbolic.core.graph import storage_of
-from dynamo.symbolic.shapes.unknowns import flat
+from dynamo.symbolic.shapes.unbacked_facts import flat
 from dynamo.symbolic.tensors.memory import guard_apart
 from dynamo.symbolic.tensors.state import tensor_state
 

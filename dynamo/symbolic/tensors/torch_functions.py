@@ -16,10 +16,10 @@ import torch
 from torch import fx
 from torch.utils._device import _device_constructors
 
-from dynamo.base.cuts import ASSERTIONS
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.base.subclasses import PLAIN, is_wrapper, shielded
+from dynamo.graph_operators.cuts import ASSERTIONS
 from dynamo.shapes.facts import contiguous_stride
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
 from dynamo.shapes.trials import Trial
@@ -30,7 +30,7 @@ from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import DTYPES, ClassVar
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
-from dynamo.symbolic.shapes.unknowns import flat
+from dynamo.symbolic.shapes.unbacked_facts import flat
 from dynamo.symbolic.tensors.failing import (
     TORCH_OPERATORS,
     break_where_caught,

@@ -19,9 +19,9 @@ from torch._functorch import eager_transforms, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Break
-from dynamo.base.operator_effects import acts
+from dynamo.graph_operators.operator_effects import acts
 from dynamo.shapes.fake import Fake
-from dynamo.shapes.noticed import noticed
+from dynamo.shapes.observable import noticed
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import rule

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.base.kernel_calls import (
+from dynamo.graph_operators.kernel_calls import (
     DIMENSIONS,
     KernelCall,
     configurations,

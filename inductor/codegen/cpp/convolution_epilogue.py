@@ -18,7 +18,7 @@ from inductor.codegen.cpp.types import memory_type
 from inductor.ir.body import Op
 from inductor.ir.graph import Layout
 from inductor.ir.index import Index, print_cpp, variable
-from inductor.scheduler.products import epilogue_ops
+from inductor.scheduler.gemms import epilogue_ops
 from inductor.scheduler.schedule import Kernel
 
 USUAL = """

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.codegen.cpp.types import memory_type
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
+from inductor.kernels.cpu.gemm import PRODUCT_NAME
 
 aten = torch.ops.aten
 STACKS = aten.bmm.default

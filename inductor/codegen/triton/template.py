@@ -35,7 +35,7 @@ from inductor.codegen.triton.print_stage import (
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import MULTIPROCESSORS
-from inductor.codegen.triton.templates.product import PRODUCT
+from inductor.codegen.triton.templates.gemm import PRODUCT
 from inductor.codegen.triton.window import (
     WindowText,
     describe_window,
@@ -48,7 +48,7 @@ from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, constant, floordiv, mod, variable
-from inductor.scheduler.products import epilogue_ops, place, place_of_left, place_of_right
+from inductor.scheduler.gemms import epilogue_ops, place, place_of_left, place_of_right
 from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
 
 TEMPLATE_VERSION = "5"  # part of the keys under which choices are kept

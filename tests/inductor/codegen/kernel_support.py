@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
+from dynamo.store.content import Store
+from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor.codegen.cpp.kernel import print_kernel
 from inductor.codegen.cpp.unit import print_unit
 from inductor.ir.body import LoopBody
 from inductor.ir.graph import Layout
 from inductor.ir.interpret import _EVALUATORS, _BodyState, _evaluate_plain
 from inductor.runtime.build import build_library
-from inductor.runtime.store import Store
-from inductor.runtime.toolchain import Toolchain, find_toolchain
 from inductor.scheduler.schedule import Kernel
 
 Storages = dict[str, torch.Tensor]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import dynamo
-from inductor import cpu
 from inductor.codegen.wrapper import AFTER_LONG, BEFORE_LONG, LONG
+from inductor.driver import cpu
 
 
 def products(count: int) -> Any:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import dynamo
-from inductor import cpu
 from inductor.codegen.sharing import Shared
+from inductor.driver import cpu
 
 
 @pytest.mark.parametrize("rows", [(6, 9), (9, 6)])

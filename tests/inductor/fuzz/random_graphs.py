@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from inductor.compile_fx import compile_fx
+from inductor.driver.compile_fx import compile_fx
 
 Tensors = list[torch.Tensor]
 Step = Callable[[Tensors], Any]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dynamo.base.config import config
-from inductor.compile_fx import compile_fx
+from inductor.driver.compile_fx import compile_fx
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_graphs import Program, difference, traced  # noqa: E402

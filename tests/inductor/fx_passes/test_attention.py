@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import fx
 
 import dynamo
-import inductor.attention_ops
-import inductor.written_attention
-from inductor.compile_fx import aot_eager
-from inductor.fx_passes.attention import serve_attention
+import inductor.fx_passes.attention.written_attention
+import inductor.operators.attention_ops
+from inductor.driver.compile_fx import aot_eager
+from inductor.fx_passes.attention.calls import serve_attention
 
 LEAST = torch.finfo(torch.float32).min
 
@@ -114,10 +114,10 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def has_kernel(q, k, v, added=None):
         return True
 
-    for module in (inductor.attention_ops, inductor.written_attention):
+    for module in (inductor.operators.attention_ops, inductor.fx_passes.attention.written_attention):
         monkeypatch.setattr(module, "has_kernel", has_kernel)
-    monkeypatch.setattr(inductor.attention_ops, "is_faster", has_kernel)
-    monkeypatch.setitem(inductor.written_attention.LARGE, torch.float64, -1e30)
+    monkeypatch.setattr(inductor.operators.attention_ops, "is_faster", has_kernel)
+    monkeypatch.setitem(inductor.fx_passes.attention.written_attention.LARGE, torch.float64, -1e30)
 
 
 def tensors(grad: bool = False) -> list[torch.Tensor]:
@@ -201,13 +201,13 @@ def test_heads_that_the_program_repeats(
     program, heads: int, grad: bool, faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Our kernel reads them once; torch's gets them as the program has written them."""
-    monkeypatch.setattr(inductor.attention_ops, "is_faster", lambda *_: faster)
+    monkeypatch.setattr(inductor.operators.attention_ops, "is_faster", lambda *_: faster)
     keys: list[int] = []
 
     def backend(gm, example_inputs):
         serve_attention(gm)
         for node in gm.graph.nodes:
-            if node.target is inductor.attention_ops.attention:
+            if node.target is inductor.operators.attention_ops.attention:
                 keys.append(node.args[1].meta["example_value"].shape[1])
         return aot_eager(gm, example_inputs)
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from inductor import attention_ops
-from inductor.fx_passes.attention import SDPA
-from inductor.fx_passes.attention_masks import MaskParts, parts_of
+from inductor.fx_passes.attention.calls import SDPA
+from inductor.fx_passes.attention.masks import MaskParts, parts_of
+from inductor.operators import attention_ops
 
 B, H, Q, K, D = 2, 3, 7, 7, 4
 Given = tuple[torch.Tensor, ...]

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.base.config import config as base_config
-from inductor import attention_choice
+from inductor.autotune import attention_choice
 from inductor.codegen import own_functions
 from inductor.config import config
-from inductor.cpu_attention import load
-from inductor.fx_passes import cpu_attention
+from inductor.fx_passes.attention import cpu_calls
+from inductor.operators.cpu_attention_ops import load
 
 Tensor = torch.Tensor
 LEAST = torch.finfo(torch.float32).min
@@ -34,8 +34,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         call(writer, step)
 
     monkeypatch.setattr(own_functions, "call_attention", noted)
-    monkeypatch.setattr(cpu_attention, "is_faster", lambda *facts: load(torch.float32) is not None)
-    monkeypatch.setattr("inductor.written_attention.FEWEST_OPERATIONS", 0)
+    monkeypatch.setattr(cpu_calls, "is_faster", lambda *facts: load(torch.float32) is not None)
+    monkeypatch.setattr("inductor.fx_passes.attention.written_attention.FEWEST_OPERATIONS", 0)
     with torch.no_grad():
         yield names
 
@@ -205,7 +205,7 @@ def test_operator_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = (None, False, 0.2, 0, 1.5, False, False, list(q.stride()))
     attend = torch.ops.dynamo_jit.cpu_attention
     ours = attend(q, k, v, m, *facts)
-    monkeypatch.setattr("inductor.cpu_attention.load", lambda dtype: None)
+    monkeypatch.setattr("inductor.operators.cpu_attention_ops.load", lambda dtype: None)
     torch.testing.assert_close(attend(q, k, v, m, *facts), ours)
     filled_ = (None, False, 0.2, 0, 0.0, True, True, list(q.stride()))
     q[0, 0, 0, 0] = math.nan

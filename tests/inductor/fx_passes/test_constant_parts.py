@@ -210,7 +210,7 @@ def test_no_more_than_there_is_room_for(
     taken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = Projected().eval(), torch.randn(4, 5)
-    monkeypatch.setattr(sys.modules["inductor.inference"], "most_bytes", lambda: 7 * 5 * 4 - 1)
+    monkeypatch.setattr(sys.modules["inductor.driver.inference"], "most_bytes", lambda: 7 * 5 * 4 - 1)
     with torch.no_grad():
         torch.testing.assert_close(dynamo.compile(model)(x), model(x))
     assert not taken

@@ -48,7 +48,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
         seen.append([node.target for node in folded.graph.nodes if node.op == "call_function"])
         return folded
 
-    monkeypatch.setattr(importlib.import_module("inductor.fx_passes.run"), "fold_constants", spying)
+    monkeypatch.setattr(importlib.import_module("inductor.fx_passes.pipeline"), "fold_constants", spying)
     return seen
 
 

@@ -32,7 +32,7 @@ def cats(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         seen.append((before, count(module)))
         return module
 
-    run = importlib.import_module("inductor.fx_passes.run")
+    run = importlib.import_module("inductor.fx_passes.pipeline")
     monkeypatch.setattr(run, "share_growing_cats", spying)
     dynamo.reset()
     return seen

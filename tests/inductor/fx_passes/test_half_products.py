@@ -15,8 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 import dynamo
-from inductor.fx_passes import half_products
-from inductor.fx_passes.half_products import RULES, compute_in_float32
+from inductor.fx_passes import half_gemms
+from inductor.fx_passes.half_gemms import RULES, compute_in_float32
 from inductor.lowering import run as lowering
 from tests.parametrize import few
 
@@ -32,7 +32,7 @@ def products_of(module: torch.fx.GraphModule) -> list[torch.dtype]:
 @pytest.fixture(autouse=True)
 def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     """The dtype of each product that is lowered, as on a processor that knows float32 alone."""
-    monkeypatch.setattr(half_products, "is_native", lambda dtype: False)
+    monkeypatch.setattr(half_gemms, "is_native", lambda dtype: False)
     found: list[torch.dtype] = []
     lower = lowering.lower_graph
 
@@ -40,7 +40,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
         found.extend(products_of(module))
         return lower(module, *rest, **how)
 
-    monkeypatch.setattr(sys.modules["inductor.from_aten"], "lower_graph", noted)
+    monkeypatch.setattr(sys.modules["inductor.driver.from_aten"], "lower_graph", noted)
     return found
 
 
@@ -160,7 +160,7 @@ def test_few_rows_of_a_dense_weight_stay(products: list[Any]) -> None:
 def test_processors_with_instructions_are_asked(
     monkeypatch: pytest.MonkeyPatch, products: list[Any]
 ) -> None:
-    monkeypatch.setattr(half_products, "is_native", lambda dtype: dtype is torch.bfloat16)
+    monkeypatch.setattr(half_gemms, "is_native", lambda dtype: dtype is torch.bfloat16)
     for dtype, used in zip(HALVES, (torch.bfloat16, torch.float32), strict=True):
         products.clear()
         given = operands(dtype)

@@ -289,7 +289,7 @@ def test_backward_of_a_chain_copies_nothing() -> None:
         return graphs[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["inductor.fx_passes.run"], "write_in_place", keep)
+        patch.setattr(sys.modules["inductor.fx_passes.pipeline"], "write_in_place", keep)
         x = LAYOUTS["dense"]().requires_grad_()
         dynamo.compile(weighted, backend="inductor")(x).backward()
     targets = [node.target for graph in graphs for node in graph.graph.nodes]

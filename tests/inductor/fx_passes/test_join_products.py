@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from inductor.fx_passes.join_products import addresses_of, join_products
-from inductor.joined_products import OPERATOR, lie_in_order
+from inductor.fx_passes.join_gemms import addresses_of, join_products
 from inductor.lowering.registry import LOWERINGS
+from inductor.operators.joined_gemms import OPERATOR, lie_in_order
 
 ROWS, INNER, HEADS = 20, 24, 3
 Program = Callable[..., Any]

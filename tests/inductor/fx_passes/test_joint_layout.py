@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dynamo.aot.api import compile_training
 from dynamo.aot.capture import capture_forward
-from inductor.from_aten import compile_aten
+from inductor.driver.from_aten import compile_aten
 from inductor.fx_passes import bias
 from inductor.fx_passes.layout import channels_last
-from inductor.fx_passes.run import laid_out
+from inductor.fx_passes.pipeline import laid_out
 from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten

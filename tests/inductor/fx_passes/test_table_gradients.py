@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynamo
-from inductor.fx_passes import run, table_gradients
+from inductor.fx_passes import pipeline, table_gradients
 
 Tensor = torch.Tensor
 Seen = list[list[Any]]
@@ -29,7 +29,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         found.append([node.target for node in module.graph.nodes])
         return module
 
-    monkeypatch.setattr(run, "add_rows_to_products", watched)
+    monkeypatch.setattr(pipeline, "add_rows_to_products", watched)
     return found
 
 

@@ -8,21 +8,21 @@ import pytest
 import torch
 
 import dynamo
-import inductor.attention_ops
+import inductor.operators.attention_ops
 from dynamo.aot.capture import capture_forward
 from dynamo.base.counters import counters
-from inductor import cuda
-from inductor.codegen.attention.spec import Blocks, few_of, four_strides, spec_of
-from inductor.fx_passes.attention import serve_attention
-from inductor.lowering.run import lower_graph
-from inductor.runtime.attention import (
+from inductor.driver import cuda
+from inductor.fx_passes.attention.calls import serve_attention
+from inductor.kernels.attention_reference import reference_attention, reference_backward
+from inductor.kernels.attention_spec import Blocks, few_of, four_strides, spec_of
+from inductor.kernels.gpu.attention.launches import (
     AttentionBackwardCall,
     AttentionCall,
     prepare_backward,
     prepare_few,
     prepare_forward,
 )
-from inductor.runtime.attention_reference import reference_attention, reference_backward
+from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
 
 HALF = torch.float16
@@ -153,7 +153,7 @@ def test_few_queries_without_their_kernel_are_counted(monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> Any:
         raise RuntimeError("out of resources")
 
-    monkeypatch.setattr("inductor.runtime.attention.prepare_few", refuse)
+    monkeypatch.setattr("inductor.kernels.gpu.attention.launches.prepare_few", refuse)
     (q, k, v, _, _), facts = tensors((1, 2, 1, 1, 300, 16, 16))
     before = attention_refused()
     call = AttentionCall()
@@ -192,7 +192,7 @@ def test_a_kernel_that_fails_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(*_: Any) -> Any:
         raise RuntimeError("out of resources")
 
-    monkeypatch.setattr("inductor.runtime.attention.prepare_forward", refuse)
+    monkeypatch.setattr("inductor.kernels.gpu.attention.launches.prepare_forward", refuse)
     (q, k, v, _, _), facts = tensors()
     before = attention_refused()
     call = AttentionCall()
@@ -213,7 +213,7 @@ def test_in_a_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
         return y.transpose(1, 2).reshape(2, 8, 8) + 1
 
     for name in ("has_kernel", "is_faster"):
-        monkeypatch.setattr(inductor.attention_ops, name, lambda *_: True)
+        monkeypatch.setattr(inductor.operators.attention_ops, name, lambda *_: True)
     gm = torch.fx.symbolic_trace(program)
     serve_attention(gm)
     given = [torch.randn(2, 8, 24), torch.rand(1, 1, 8, 8) > 0.3]
@@ -238,7 +238,7 @@ def test_a_mask_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         return y.transpose(1, 2).reshape(2, 8, 8) + 1
 
     for name in ("has_kernel", "is_faster_in_parts"):
-        monkeypatch.setattr(inductor.attention_ops, name, lambda *_: True)
+        monkeypatch.setattr(inductor.operators.attention_ops, name, lambda *_: True)
     padding = torch.rand(2, 8) > 0.3
     padding[:, 0] = True
     found: list[Any] = []

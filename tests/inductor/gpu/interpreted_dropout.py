@@ -14,10 +14,10 @@ from test_dropout import PROGRAMS, eager_of, flat
 import dynamo
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places
-from inductor import cuda
 from inductor.codegen.triton import configs, plan
+from inductor.driver import cuda
 from inductor.fx_passes.dropout import draw_in_kernels
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
 

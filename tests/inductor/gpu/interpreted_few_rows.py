@@ -14,7 +14,7 @@ from interpreter_repairs import repair
 import dynamo
 from inductor.codegen.triton import shared_rows, split
 from inductor.ir.interpret import interpret_graph
-from inductor.lowering import pointwise, products
+from inductor.lowering import gemms, pointwise
 from inductor.lowering.builder import Builder
 from inductor.lowering.run import lower_graph
 
@@ -30,12 +30,12 @@ def as_on_a_gpu(monkeypatch) -> None:
     repair(monkeypatch)
     dynamo.reset()
     texts.clear()
-    monkeypatch.setattr(products, "_most_rows", lambda call, is_narrow: 4 if is_narrow else 1)
-    monkeypatch.setattr(products, "_reads_words", lambda call: True)
+    monkeypatch.setattr(gemms, "_most_rows", lambda call, is_narrow: 4 if is_narrow else 1)
+    monkeypatch.setattr(gemms, "_reads_words", lambda call: True)
     monkeypatch.setattr(pointwise, "converts_small_floats", lambda device: True)
-    monkeypatch.setattr(products, "FEWEST_TERMS", 1)
-    monkeypatch.setattr(products, "FEWEST_BYTES", 1)
-    monkeypatch.setattr(products, "FEWEST_OF_HALVES", 1)
+    monkeypatch.setattr(gemms, "FEWEST_TERMS", 1)
+    monkeypatch.setattr(gemms, "FEWEST_BYTES", 1)
+    monkeypatch.setattr(gemms, "FEWEST_OF_HALVES", 1)
     monkeypatch.setattr(shared_rows, "FEWEST_LEFT", 1)
     monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 1)
 

@@ -11,13 +11,13 @@ from interpreted_programs import texts, trained
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import dynamo
-from dynamo.base.flex_calls import TABLES, FlexCall
-from inductor import flex_ops
-from inductor.codegen.attention.spec import Blocks
-from inductor.codegen.flex.program import program_of
-from inductor.codegen.flex.spec import flex_spec_of
-from inductor.fx_passes.attention import serve_flex
-from inductor.runtime.flex import prepare_backward, prepare_forward
+from dynamo.graph_operators.flex_calls import TABLES, FlexCall
+from inductor.fx_passes.attention.calls import serve_flex
+from inductor.kernels.attention_spec import Blocks
+from inductor.kernels.gpu.attention.flex_launches import prepare_backward, prepare_forward
+from inductor.kernels.gpu.attention.flex_program import program_of
+from inductor.kernels.gpu.attention.flex_spec import flex_spec_of
+from inductor.operators import flex_ops
 
 HALF = torch.float16
 slopes, document = torch.rand(2), torch.arange(40) // 13

@@ -14,13 +14,13 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places
-from inductor import cuda
 from inductor.codegen.triton import configs, online, plan, split, tiling
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.driver import cuda
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.peak import with_less_held

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from interpreter_repairs import repair
 
 from dynamo.aot.records import Unsupported
-from inductor import cuda
 from inductor.codegen.bind import where_it_holds
 from inductor.codegen.triton import configs, numbers, plan, print_kernel
 from inductor.codegen.triton.launch import NotPrintable
+from inductor.driver import cuda
 from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant
 from inductor.lowering import depthwise
 from inductor.lowering.run import lower_graph

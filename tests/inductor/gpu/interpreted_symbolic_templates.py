@@ -13,15 +13,16 @@ import torch.nn.functional as F
 from interpreter_repairs import repair
 
 from dynamo.base import logs
-from inductor import cuda, gpu_products
+from dynamo.store.content import Store
+from inductor.autotune import gpu_gemms
+from inductor.autotune.gpu_gemms import choose_templates
+from inductor.autotune.tuning import Tuner
 from inductor.codegen.bind import where_it_holds
+from inductor.driver import cuda
 from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant
-from inductor.gpu_products import choose_templates
 from inductor.lowering.run import lower_graph
-from inductor.runtime.store import Store
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Blocks
-from inductor.tuning import Tuner
 
 sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
 from for_all_sizes import check
@@ -62,8 +63,8 @@ def repaired(monkeypatch) -> None:
 def every(monkeypatch) -> None:
     """Each candidate is a template."""
     monkeypatch.setattr(
-        gpu_products, "likely_blocks", lambda each, layouts: replace(each, blocks=BLOCKS))
-    monkeypatch.setattr(gpu_products, "_is_worth_asking", lambda each, found: True)
+        gpu_gemms, "likely_blocks", lambda each, layouts: replace(each, blocks=BLOCKS))
+    monkeypatch.setattr(gpu_gemms, "_is_worth_asking", lambda each, found: True)
 
 
 def of(x, w):
@@ -153,8 +154,8 @@ def test_measured_at_the_sizes_of_the_compile(tmp_path, monkeypatch) -> None:
         asked.append(sets[0][0].shape)
         return 10.0 if len(asked) % 2 else 5.0
 
-    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda each: (BLOCKS,))
-    monkeypatch.setattr(gpu_products, "neighbours", lambda best, each: ())
+    monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda each: (BLOCKS,))
+    monkeypatch.setattr(gpu_gemms, "neighbours", lambda best, each: ())
     counts = []
     function = linear()
     for first in (20, 20, 33):

@@ -12,18 +12,19 @@ from interpreter_repairs import repair
 
 import dynamo
 from dynamo.aot.api import compile_inference
-from inductor import cuda, gpu_blocks, gpu_products
+from dynamo.store.content import Store
+from inductor.autotune import gpu_blocks, gpu_gemms
+from inductor.autotune.tuning import Tuner
 from inductor.codegen.triton import template
 from inductor.codegen.triton.template_configs import can_describe, candidate_blocks
-from inductor.fx_passes.run import decompositions
+from inductor.driver import cuda
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import Layout
 from inductor.lowering.run import lower_graph
-from inductor.runtime.store import Store
-from inductor.scheduler.products import choose_disjoint, find_candidates, with_templates
+from inductor.scheduler.gemms import choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Blocks
 from inductor.scheduler.verify import verify_steps
-from inductor.tuning import Tuner
 
 BLOCKS = Blocks(16, 32, 16, 4, 2, group=2)
 
@@ -433,11 +434,11 @@ def test_convolutions_are_measured_once(tmp_path, monkeypatch) -> None:
         asked.append(1)
         return 10.0 if len(asked) % 2 else 5.0
 
-    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda t: (BLOCKS,))
-    monkeypatch.setattr(gpu_products, "neighbours", lambda best, t: ())
+    monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda t: (BLOCKS,))
+    monkeypatch.setattr(gpu_gemms, "neighbours", lambda best, t: ())
 
     def choose(graph, schedule):
-        return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
 
     x, w = images(20, 33, (3, 3), (6, 7))
     function = lambda x, w: F.conv2d(x, w, padding=1).relu()  # noqa: E731
@@ -449,7 +450,7 @@ def test_convolutions_are_measured_once(tmp_path, monkeypatch) -> None:
     assert len(asked) == 2 and str(again) == str(schedule)
     dynamo.reset()
     _, (unmeasured,) = run(
-        function, x, w, choose=lambda graph, made: gpu_products.choose_templates(graph, made, None))
+        function, x, w, choose=lambda graph, made: gpu_gemms.choose_templates(graph, made, None))
     assert not list(unmeasured.templates())  # the library's, where nothing was measured
 
 
@@ -464,10 +465,10 @@ def test_choosing_measures_once(tmp_path, monkeypatch) -> None:
 
     x, w, b = noise(33, 40), noise(70, 40), noise(70)
     function = lambda x, w, b: F.gelu(F.linear(x, w, b))  # noqa: E731
-    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda t: candidate_blocks(t)[:1])
+    monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda t: candidate_blocks(t)[:1])
 
     def choose(graph, schedule):
-        return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
 
     got, (schedule,) = run(function, x, w, b, choose=choose)
     assert [len(each.nodes) for each in schedule.templates()] == [2]
@@ -481,8 +482,8 @@ def test_choosing_measures_once(tmp_path, monkeypatch) -> None:
 
 def test_convolutions_alone_are_asked_where_nothing_follows(tmp_path, monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda t: (BLOCKS,))
-    before = gpu_products._question
+    monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda t: (BLOCKS,))
+    before = gpu_gemms._question
 
     def question(graph, schedule, candidate, *rest):
         asked.append(len(candidate.template.epilogues()))
@@ -490,9 +491,9 @@ def test_convolutions_alone_are_asked_where_nothing_follows(tmp_path, monkeypatc
 
     def choose(graph, schedule):
         timer = lambda call, sets: call(*sets[0]) and 1.0  # noqa: E731
-        return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
 
-    monkeypatch.setattr(gpu_products, "_question", question)
+    monkeypatch.setattr(gpu_gemms, "_question", question)
     x, w = images(20, 33, (3, 3), (6, 7))
     for function, expected in (
         (lambda x, w: F.conv2d(x, w), [0]), (lambda x, w: F.conv2d(x, w).relu(), [1]),
@@ -508,10 +509,10 @@ def test_a_way_that_fails_is_left_out(tmp_path, monkeypatch) -> None:
     def timer(call, sets):
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(gpu_products, "candidate_blocks", lambda t: candidate_blocks(t)[:1])
+    monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda t: candidate_blocks(t)[:1])
 
     def choose(graph, schedule):
-        return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
 
     x, w = noise(33, 40), noise(40, 20)
     got, (schedule,) = run(lambda x, w: (x @ w).relu(), x, w, choose=choose)
@@ -561,7 +562,7 @@ def test_blocks_are_searched_and_kept(tmp_path, monkeypatch) -> None:
 
 def test_few_rows_take_templates_without_measuring() -> None:
     def choose(graph, schedule):
-        return gpu_products.choose_templates(graph, schedule, None)
+        return gpu_gemms.choose_templates(graph, schedule, None)
 
     g, u, d = noise(72, 40) / 8, noise(72, 40) / 8, noise(40, 72) / 8
 

@@ -12,12 +12,12 @@ from eager_dropout import BLOCKS, Generator, mask_of, native_dropout, on_cpu
 import dynamo
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import run_as_it_is
-from inductor.dropout_ops import MASK, STATE
 from inductor.fx_passes.dropout import draw_in_kernels
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.interpret import interpret_graph
 from inductor.ir.philox import draw_of, keeps, limit_of, philox
 from inductor.lowering.run import lower_graph
+from inductor.operators.dropout_ops import MASK, STATE
 
 aten = torch.ops.aten
 dropout = torch.native_dropout

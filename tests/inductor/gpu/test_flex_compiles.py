@@ -11,12 +11,12 @@ triton = pytest.importorskip("triton", reason="triton is not installed here")
 from interpreted_flex import CASES, captured  # noqa: E402
 from test_triton_compiles import POINTERS  # noqa: E402
 
-from dynamo.base.flex_calls import TABLES  # noqa: E402
-from inductor import flex_ops  # noqa: E402
-from inductor.codegen.flex.kernels import kernel_text  # noqa: E402
-from inductor.codegen.flex.program import program_of  # noqa: E402
-from inductor.codegen.flex.spec import flex_spec_of  # noqa: E402
-from inductor.runtime.attention import load_text  # noqa: E402
+from dynamo.graph_operators.flex_calls import TABLES  # noqa: E402
+from inductor.kernels.gpu.attention.flex_kernels import kernel_text  # noqa: E402
+from inductor.kernels.gpu.attention.flex_program import program_of  # noqa: E402
+from inductor.kernels.gpu.attention.flex_spec import flex_spec_of  # noqa: E402
+from inductor.kernels.gpu.attention.launches import load_text  # noqa: E402
+from inductor.operators import flex_ops  # noqa: E402
 
 PLAIN = {"COUNT": "*i32", "INDEX": "*i32", "FULL_COUNT": "*i32", "FULL_INDEX": "*i32"}
 

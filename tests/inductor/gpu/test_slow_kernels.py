@@ -8,8 +8,9 @@ from triton_kernels import CASES
 
 import dynamo
 from dynamo.aot.api import compile_inference
-from inductor import cuda, metrics
+from inductor import metrics
 from inductor.codegen.triton.launch import NotPrintable
+from inductor.driver import cuda
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
 

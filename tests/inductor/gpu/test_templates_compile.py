@@ -18,7 +18,7 @@ from inductor.codegen.triton.template_likely import estimates, likely_blocks
 from inductor.config import config
 from inductor.ir.body import LoopBody, Ops, loop_variables
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
-from inductor.scheduler.products import as_product
+from inductor.scheduler.gemms import as_product
 from inductor.scheduler.schedule import Kernel, Part, TemplateKernel
 
 triton = pytest.importorskip("triton", reason="triton is not installed here")

@@ -16,7 +16,7 @@ from dynamo.aot.capture import capture_forward
 from dynamo.aot.rows import merge_equal
 from dynamo.aot.worlds import capture_in_world
 from inductor.codegen.triton.plan import plan_kernel
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir import interpret
 from inductor.ir.graph import ComputedBuffer
 from inductor.lowering.run import Lowered, lower_graph

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import dynamo
 from dynamo.aot.capture import capture_forward
 from inductor import metrics
-from inductor.compile_fx import compile_fx
+from inductor.driver.compile_fx import compile_fx
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering.run import lower_graph
 from tests.parametrize import threes

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.api import compile_inference
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import ComputedBuffer
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering.run import lower_graph

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from inductor import attention_choice, library_convolutions
-from inductor.runtime.processor import processor
-from inductor.scheduler import product_choice
+from dynamo.store.processor import processor
+from inductor.autotune import attention_choice, gemm_choice, library_convolutions
 
 
 @pytest.fixture
 def nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """No library is said to be the fastest: for tests of how that is measured."""
     record = replace(processor(), fastest="")
-    for module in (attention_choice, library_convolutions, product_choice):
+    for module in (attention_choice, library_convolutions, gemm_choice):
         monkeypatch.setattr(module, "processor", lambda: record)

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from inductor import cpu, library_convolutions
+from inductor.autotune import gemm_choice, library_convolutions
 from inductor.config import config
-from inductor.cpu import cache_store, need_toolchain
+from inductor.driver import cpu
+from inductor.driver.cpu import cache_store, need_toolchain
 from inductor.ir.convolutions import Geometry
-from inductor.scheduler import product_choice
 from inductor.scheduler.schedule import Schedule
 
 
@@ -43,7 +43,7 @@ def products_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.ours(torch.float32) is not None
         return "ours"
 
-    monkeypatch.setattr(product_choice.Chooser, "fastest", ours)
+    monkeypatch.setattr(gemm_choice.Chooser, "fastest", ours)
 
 
 def convolutions_are_ours(monkeypatch: pytest.MonkeyPatch, way: str = "ours") -> None:

@@ -28,7 +28,7 @@ def compiled_in(folder: Path, function: Callable[..., torch.Tensor]) -> dict[str
     return {name: after.get(name, 0) - before.get(name, 0) for name in names}
 
 
-def saved(folder: Path) -> tuple[bytes, inductor.runtime.artifacts.CacheInfo]:
+def saved(folder: Path) -> tuple[bytes, dynamo.store.artifacts.CacheInfo]:
     with config.patch(cache_dir=str(folder)):
         found = dynamo.save_cache_artifacts()
     assert found is not None

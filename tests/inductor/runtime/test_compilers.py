@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from inductor.codegen.cpp.clang_openmp import OPENMP_UNIT
+from dynamo.store.clang_openmp import OPENMP_UNIT
+from dynamo.store.content import Store
+from dynamo.store.toolchain import ONLY_GCC, Toolchain, find_toolchain
 from inductor.runtime.build import build_library
-from inductor.runtime.store import Store
-from inductor.runtime.toolchain import ONLY_GCC, Toolchain, find_toolchain
 from tests.processes import run_python
 
 needs_clang = pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import dynamo
-from inductor import library_convolutions
+from inductor.autotune import library_convolutions
 from inductor.config import config
 from inductor.scheduler import convolution_chains
 from inductor.scheduler.schedule import ConvolutionChain, Schedule

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from inductor.cpu import cache_store, need_toolchain
-from inductor.runtime.attention_reference import scores_of
-from inductor.runtime.cpu_attention import CpuAttention, load_attention
+from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.kernels.attention_reference import scores_of
+from inductor.kernels.cpu.attention.library import CpuAttention, load_attention
 from tests.seeds import some
 
 INF = math.inf

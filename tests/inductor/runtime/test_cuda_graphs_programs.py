@@ -22,9 +22,9 @@ from inductor.scheduler.schedule import Schedule
 @pytest.fixture
 def calls(monkeypatch: Any) -> list[GraphedCall]:
     """The graphed calls that are made for graphs."""
-    driver = importlib.import_module("inductor.from_aten")
+    driver = importlib.import_module("inductor.driver.from_aten")
     monkeypatch.setattr(recorded_memory, "SIZE", 1 << 25)
-    monkeypatch.setattr(importlib.import_module("inductor.inference"), "frozen_inputs", lambda *_: frozenset())  # as on a GPU
+    monkeypatch.setattr(importlib.import_module("inductor.driver.inference"), "frozen_inputs", lambda *_: frozenset())  # as on a GPU
     real, pools = driver.compile_aten, Pools()
     made: list[GraphedCall] = []
 

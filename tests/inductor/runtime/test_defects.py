@@ -12,7 +12,7 @@ import dynamo
 import inductor
 from dynamo.base.config import config
 
-FROM_ATEN = importlib.import_module("inductor.from_aten")
+FROM_ATEN = importlib.import_module("inductor.driver.from_aten")
 
 
 def broken(*args: Any, **kwargs: Any) -> Any:

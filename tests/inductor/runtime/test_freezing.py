@@ -13,10 +13,11 @@ from torch import nn
 
 import dynamo
 from dynamo.base import logs
-from inductor import compile_fx, freezing
+from inductor import compile_fx
+from inductor.autotune import gemm_choice
+from inductor.driver import freezing
 from inductor.ir.graph import Prepared
 from inductor.runtime import _launch
-from inductor.scheduler import product_choice
 
 
 class Conv1D(nn.Module):
@@ -45,7 +46,7 @@ def fastest(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             return "onednn"
         return str(request.param)
 
-    monkeypatch.setattr(product_choice.Chooser, "fastest", answer)
+    monkeypatch.setattr(gemm_choice.Chooser, "fastest", answer)
     return request.param
 
 
@@ -237,7 +238,7 @@ def test_weights_that_change_at_each_call_are_not_prepared_for_long(
     def answer(chooser: Any, linear: Any) -> str:
         return "packed" if linear.frozen else "onednn"
 
-    monkeypatch.setattr(product_choice.Chooser, "fastest", answer)
+    monkeypatch.setattr(gemm_choice.Chooser, "fastest", answer)
     calls = counting(monkeypatch)
     model = nn.Linear(64, 32)
     fast = compiled(model)
@@ -251,7 +252,7 @@ def test_weights_that_change_at_each_call_are_not_prepared_for_long(
 
 
 def test_seldom_changes_are_prepared_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product_choice.Chooser, "fastest", lambda *_: "packed")
+    monkeypatch.setattr(gemm_choice.Chooser, "fastest", lambda *_: "packed")
     calls = counting(monkeypatch)
     model = nn.Linear(64, 32)
     fast = compiled(model)
@@ -271,7 +272,7 @@ def test_limit_of_memory(
     def answer(chooser: Any, linear: Any) -> str:
         return "packed" if linear.frozen else "onednn"
 
-    monkeypatch.setattr(product_choice.Chooser, "fastest", answer)
+    monkeypatch.setattr(gemm_choice.Chooser, "fastest", answer)
     monkeypatch.setattr(logs.log("inductor"), "enabled", True)
     model = nn.Sequential(*(nn.Linear(400, 400) for _ in range(3)))  # 0.61 MB each
     options = {"library_kernels": "measure", "frozen_megabytes": megabytes}

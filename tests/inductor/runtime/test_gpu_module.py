@@ -16,15 +16,16 @@ from torch import fx
 from dynamo.aot.recipes import not_kept
 from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
-from inductor import graph_key
+from dynamo.store import gpu_facts
+from dynamo.store.content import Store
+from inductor.cache import graph_key, kernel_binaries
+from inductor.cache.gpu_module import GpuModule, call_again, with_recipe
+from inductor.cache.graph_cache import Unkept, read_record, write_record
+from inductor.cache.launched import Watched
 from inductor.codegen.python_wrapper import HEAD, host_part
 from inductor.config import config
-from inductor.graph_cache import Unkept, read_record, write_record
-from inductor.runtime import binaries, gpu_facts, kept_binaries, triton_binary, triton_launch
+from inductor.runtime import binaries, triton_binary, triton_launch
 from inductor.runtime.binaries import Binary, Later, NotLoaded, Started, binary_of, start_of
-from inductor.runtime.gpu_module import GpuModule, call_again, with_recipe
-from inductor.runtime.launched import Watched
-from inductor.runtime.store import Store
 from inductor.runtime.triton_launch import KeptPreparation, Preparation
 
 DEVICE = torch.device("cuda", 0)
@@ -242,22 +243,22 @@ def test_binaries_in_the_folder(two_gpus: None, tmp_path: Path, monkeypatch: pyt
     x = torch.ones(2)
 
     def key(text: str = "def k(): ..", rows: int = 64, tensor: torch.Tensor = x) -> Any:
-        return kept_binaries.key_of(text, "k", {"ROWS": rows}, [tensor])
+        return kernel_binaries.key_of(text, "k", {"ROWS": rows}, [tensor])
 
     with config.patch(graph_cache=True), dynamo_config.patch(cache_dir=str(tmp_path)):
-        assert kept_binaries.find(key()) is None
-        with kept_binaries.noting() as noted:
-            kept_binaries.keep(key(), BINARY)
+        assert kernel_binaries.find(key()) is None
+        with kernel_binaries.noting() as noted:
+            kernel_binaries.keep(key(), BINARY)
         (name,) = noted
         assert name.startswith("binary/") and (tmp_path / name).read_bytes() == noted[name]
-        assert kept_binaries.find(key()) == BINARY
+        assert kernel_binaries.find(key()) == BINARY
         for other in (key("def k(): pass"), key(rows=32), key(tensor=x.half())):
-            assert kept_binaries.find(other) is None
+            assert kernel_binaries.find(other) is None
         logs.set_logs(cache=True)
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(gpu_facts, "driver", lambda: "CUDA 9, 1")
-                assert kept_binaries.find(key()) is None
+                assert kernel_binaries.find(key()) is None
         finally:
             logs.set_logs("-cache")
         assert "the nearest binary differs in: driver ('CUDA" in capfd.readouterr().err
@@ -265,16 +266,16 @@ def test_binaries_in_the_folder(two_gpus: None, tmp_path: Path, monkeypatch: pyt
 
 def test_a_damaged_binary_is_not_used(two_gpus: None, tmp_path: Path) -> None:
     with config.patch(graph_cache=True), dynamo_config.patch(cache_dir=str(tmp_path)):
-        key = kept_binaries.key_of("text", "k", {}, [torch.ones(2)])
-        kept_binaries.keep(key, BINARY)
+        key = kernel_binaries.key_of("text", "k", {}, [torch.ones(2)])
+        kernel_binaries.keep(key, BINARY)
         path = next(tmp_path.glob("binary/??/*.cubin"))
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-        assert kept_binaries.find(key) is None
+        assert kernel_binaries.find(key) is None
 
 
 def test_nothing_is_kept_where_the_cache_is_off(two_gpus: None) -> None:
     with config.patch(graph_cache=False):
-        assert kept_binaries.key_of("text", "k", {}, [torch.ones(2)]) is None
+        assert kernel_binaries.key_of("text", "k", {}, [torch.ones(2)]) is None
 
 
 class OnGpu(torch.Tensor):

@@ -19,10 +19,11 @@ from torch import nn
 import dynamo
 from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
-from inductor import graph_cache, graph_key, metrics
+from dynamo.store.artifacts import load_cache_artifacts, save_cache_artifacts
+from dynamo.store.processor import describe
+from inductor import metrics
+from inductor.cache import graph_cache, graph_key
 from inductor.config import config
-from inductor.runtime.artifacts import load_cache_artifacts, save_cache_artifacts
-from inductor.runtime.processor import describe
 from tests.common import new_cache
 from tests.processes import run_python
 
@@ -431,7 +432,7 @@ def test_artifacts_carry_graphs(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inductor.runtime.store import Store
+    from dynamo.store.content import Store
 
     real = Store.write
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.store.content import Store
+from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor.runtime.build import build_library
-from inductor.runtime.store import Store
-from inductor.runtime.toolchain import Toolchain, find_toolchain
 
 _launch = pytest.importorskip("inductor.runtime._launch", reason="the extension is not built")
 

@@ -13,17 +13,16 @@ import pytest
 import torch
 
 from dynamo.aot.capture import capture_forward
+from dynamo.store.content import Store, opened
 from inductor import compile_fx
+from inductor.autotune import gemm_choice, gemm_trials, trials
+from inductor.autotune.library_kernels import choose_library_kernels
+from inductor.autotune.linear import Linear, as_linear
 from inductor.config import config
 from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering.run import lower_graph
-from inductor.runtime import trials
 from inductor.runtime.build import BuildError
-from inductor.runtime.store import Store, opened
-from inductor.scheduler import product_choice, product_trials
-from inductor.scheduler.library_kernels import choose_library_kernels
-from inductor.scheduler.linear import Linear, as_linear
 
 pytestmark = pytest.mark.usefixtures("nothing_is_said")
 
@@ -49,7 +48,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
     """Says what every measurement finds; returns the products that were measured."""
     asked: list[Any] = []
     monkeypatch.setattr(
-        product_choice,
+        gemm_choice,
         "measure",
         lambda product, *rest: asked.append(product) or {"aten": 0.0, name: -1.0 * (name != "aten")},
     )
@@ -97,7 +96,7 @@ def test_answer_is_used_and_kept(
     ],
 )
 def test_another_product_must_be_clearly_faster(ratios: Any, chosen: str, narrow: bool) -> None:
-    answer = product_choice.Answer(ratios, 1, 0)
+    answer = gemm_choice.Answer(ratios, 1, 0)
     assert (answer.choice(), answer.is_narrow()) == (chosen, narrow)
 
 
@@ -105,21 +104,21 @@ def test_a_noisy_answer_is_not_kept_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [{"aten": 0.0, "onednn": 0.02}, {"aten": 0.0, "onednn": -0.5}]
-    monkeypatch.setattr(product_choice, "measure", lambda *_: found.pop(0))
+    monkeypatch.setattr(gemm_choice, "measure", lambda *_: found.pop(0))
     graph = lowered(linear, torch.randn(6, 8), torch.randn(5, 8), torch.randn(5))
     chosen = []
     for process in (1, 1, 2, 3):
-        monkeypatch.setattr(product_choice.os, "getpid", lambda process=process: process)
+        monkeypatch.setattr(gemm_choice.os, "getpid", lambda process=process: process)
         chosen += targets(choose_library_kernels(graph, Store(tmp_path), 1))
     assert ["mkldnn" in target for target in chosen] == [False, False, True, True]
     assert not found
 
 
 def test_answers_of_other_candidates_are_not_mixed() -> None:
-    one = product_choice.Answer({"aten": 0.0}, 2, 1)
-    other = product_choice.Answer({"aten": 0.0, "packed": -0.2}, 1, 2)
+    one = gemm_choice.Answer({"aten": 0.0}, 2, 1)
+    other = gemm_choice.Answer({"aten": 0.0, "packed": -0.2}, 1, 2)
     assert one.joined(other) is other
-    both = other.joined(product_choice.Answer({"aten": 0.0, "packed": -0.4}, 1, 3))
+    both = other.joined(gemm_choice.Answer({"aten": 0.0, "packed": -0.4}, 1, 3))
     assert both.ratios["packed"] == pytest.approx(-0.3) and both.measurements == 2
 
 
@@ -128,11 +127,11 @@ def test_answers_of_other_candidates_are_not_mixed() -> None:
 )
 def test_measured_sizes(sizes: Any) -> None:
     linear = SimpleNamespace(**dict(zip("mnk", sizes)), dtype=torch.float32)
-    m, n, k = product_trials.measured_sizes(linear)  # type: ignore[arg-type]
+    m, n, k = gemm_trials.measured_sizes(linear)  # type: ignore[arg-type]
     size, flops = 4 * n * k, 2 * m * n * k
-    assert flops <= product_trials.MOST_FLOPS and size <= product_trials.MOST_TRIED
+    assert flops <= gemm_trials.MOST_FLOPS and size <= gemm_trials.MOST_TRIED
     whole = (m, n, k) == sizes
-    assert whole or 2 * flops > product_trials.MOST_FLOPS or 2 * size > product_trials.MOST_TRIED
+    assert whole or 2 * flops > gemm_trials.MOST_FLOPS or 2 * size > gemm_trials.MOST_TRIED
 
 
 def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +184,7 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
         asked.append(torch.addmm(b, x, w, out=out))
 
     ours = SimpleNamespace(multiply=multiply)
-    found = product_trials.measure(product, ours, 1)  # type: ignore[arg-type]
+    found = gemm_trials.measure(product, ours, 1)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "onednn", "ours"} and found["aten"] == 0.0
     assert asked
 
@@ -205,15 +204,15 @@ def test_a_left_side_by_columns_is_measured_as_it_lies(
         torch.mm(x, w, out=out)
 
     ours = SimpleNamespace(multiply=multiply)
-    found = product_trials.measure(product, ours, 1)  # type: ignore[arg-type]
+    found = gemm_trials.measure(product, ours, 1)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "ours"} and strides == {(1, 24)}
-    chooser = product_choice.Chooser(Store(tmp_path), 1)
-    monkeypatch.setattr(product_choice, "measure", lambda *_: pytest.fail("it is too small"))
+    chooser = gemm_choice.Chooser(Store(tmp_path), 1)
+    monkeypatch.setattr(gemm_choice, "measure", lambda *_: pytest.fail("it is too small"))
     assert chooser.fastest(product) == "aten"
 
 
 def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Path) -> None:
-    chooser = product_choice.Chooser(Store(tmp_path), 1)
+    chooser = gemm_choice.Chooser(Store(tmp_path), 1)
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
 
     def chosen(m: int, n: int, k: int, columns: bool = False) -> str:
@@ -222,8 +221,8 @@ def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Pat
             return chooser.fastest(linear)
 
     assert chosen(64, 64, 64) == "aten"
-    near = product_choice.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
-    far = product_choice.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
+    near = gemm_choice.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
+    far = gemm_choice.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
     kind = (False, False, False, False, False, "torch.float32")
     chooser.answers = {
         repr((128, 64, 64, *kind)): near,
@@ -253,16 +252,16 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
             return {"aten": 0.0, "onednn": math.log(0.5)}
         return {"aten": 0.0, "onednn": math.log(8.0)}
 
-    monkeypatch.setattr(product_trials, "compare", compare)
-    monkeypatch.setattr(product_trials, "STEADY", -1.0 if steady else 1e9)
+    monkeypatch.setattr(gemm_trials, "compare", compare)
+    monkeypatch.setattr(gemm_trials, "STEADY", -1.0 if steady else 1e9)
     before = torch.get_num_threads()
-    found = product_trials.measure(product, None, 2)
+    found = gemm_trials.measure(product, None, 2)
     assert torch.get_num_threads() == before
     assert found["onednn"] == pytest.approx(math.log(8.0 if steady else 0.5))
     # One thread is asked only where all threads tell nothing: it takes longest.
     assert clocks == ([time.perf_counter] if steady else [time.perf_counter, time.thread_time])
     clocks.clear()
-    product_trials.measure(product, None, 1)
+    gemm_trials.measure(product, None, 1)
     assert clocks == [time.thread_time]
 
 
@@ -274,7 +273,7 @@ def test_candidates_compute_the_same(columns: bool) -> None:
     panels = SimpleNamespace(
         panels=lambda w: w, multiply=lambda x, w, b, *_: torch.addmm(b, x, w),
         is_plain=lambda m, k: True)  # fmt: skip
-    found = product_trials.candidates_of(product, panels, x, [weight], bias)  # type: ignore[arg-type]
+    found = gemm_trials.candidates_of(product, panels, x, [weight], bias)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "packed", "ours"} | ({"plain"} if not columns else set())
     for name, make in found.items():
         (call,) = make(1)
@@ -297,7 +296,7 @@ def test_where_most_time_is_spent_is_measured_first(
             x = x @ many
         return x @ few, x @ most
 
-    monkeypatch.setattr(product_choice, "measure", measure)
+    monkeypatch.setattr(gemm_choice, "measure", measure)
     given = [torch.randn(size) for size in ((6, 16), (16, 4), (16, 16), (16, 90))]
     graph = choose_library_kernels(lowered(program, *given), Store(tmp_path), 1)
     assert sizes == [(6, 16, 16), (6, 90, 16), (6, 4, 16)]
@@ -308,11 +307,11 @@ def test_without_a_product_of_our_own(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> Any:
         raise BuildError("this compiler has no vectors")
 
-    monkeypatch.setattr(product_choice, "load_product", refuse)
-    monkeypatch.setattr(product_choice, "FEWEST_OPERATIONS", 1)
+    monkeypatch.setattr(gemm_choice, "load_product", refuse)
+    monkeypatch.setattr(gemm_choice, "FEWEST_OPERATIONS", 1)
     asked: list[Any] = []
     monkeypatch.setattr(
-        product_choice, "measure", lambda linear, ours, threads: asked.append(ours) or {"aten": 0.0, "ours": -1.0}
+        gemm_choice, "measure", lambda linear, ours, threads: asked.append(ours) or {"aten": 0.0, "ours": -1.0}
     )
     x, w, b = torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)
     graph = choose_library_kernels(lowered(linear, x, w, b), Store(tmp_path), 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from inductor.autotune.measure import random_sets
 from inductor.ir.graph import Layout
-from inductor.runtime.measure import random_sets
 
 CPU = torch.device("cpu")
 

@@ -14,13 +14,12 @@ import torch
 from torch import nn
 
 import dynamo
-from inductor import library_convolutions, preparation
+from inductor.autotune import library_convolutions, preparation, trials
 from inductor.config import config
-from inductor.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import cache_store, need_toolchain
 from inductor.ir.convolutions import Geometry
 from inductor.ir.graph import ExternKernel
-from inductor.runtime import trials
-from inductor.runtime.convolutions import Convolver, load_convolver
+from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
 from inductor.scheduler.convolutions import bounds_of
 from inductor.scheduler.schedule import Schedule
 from tests.inductor.runtime.own_functions import (

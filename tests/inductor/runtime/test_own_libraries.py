@@ -13,17 +13,17 @@ import torch
 
 from dynamo.aot.capture import capture_forward
 from dynamo.base.config import config as base_config
-from inductor import early_libraries
-from inductor.codegen.cpp.attention import attention_unit
-from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
-from inductor.codegen.cpp.product import PRODUCT_UNIT
+from dynamo.store.content import Store
+from dynamo.store.toolchain import Toolchain
+from inductor.autotune import early_libraries
 from inductor.config import config
-from inductor.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.driver.shipped_libraries import LIBRARIES, ship
+from inductor.kernels.cpu.attention.source import attention_unit
+from inductor.kernels.cpu.convolution import CONVOLUTION_UNITS
+from inductor.kernels.cpu.gemm import PRODUCT_UNIT
 from inductor.runtime import own_libraries
 from inductor.runtime.build import BuildError
-from inductor.runtime.store import Store
-from inductor.runtime.toolchain import Toolchain
-from inductor.shipped_libraries import LIBRARIES, ship
 
 UNIT = 'extern "C" __attribute__((visibility("default"))) int seven() { return 7; }'
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from inductor.compile_fx import compile_fx
+from inductor.driver.compile_fx import compile_fx
 from inductor.runtime import _launch
 from tests.common import new_cache
 

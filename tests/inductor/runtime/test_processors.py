@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inductor.runtime.processor import describe
+from dynamo.store.processor import describe
 from tests.inductor.runtime.described_programs import PROGRAMS
 from tests.processes import run_python
 from tests.processors import DESCRIPTIONS, runs_here

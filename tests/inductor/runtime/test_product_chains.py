@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from inductor import compile_fx, cpu, cpu_products
-from inductor.codegen.cpp.product import PRODUCT_NAME
+from inductor import compile_fx
+from inductor.driver import cpu
+from inductor.kernels.cpu.gemm import PRODUCT_NAME
+from inductor.scheduler import cpu_gemms
 from inductor.scheduler.schedule import ProductChain, Schedule, TemplateKernel
 from tests.inductor.runtime.own_functions import (
     define_without_memory,
@@ -26,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
     """Products are ours, chains pay for all sizes."""
     products_are_ours(monkeypatch)
-    monkeypatch.setattr(cpu_products, "LEAST_BETWEEN", 0)
-    monkeypatch.setattr(cpu_products, "MOST_WEIGHTS", 1 << 40)
+    monkeypatch.setattr(cpu_gemms, "LEAST_BETWEEN", 0)
+    monkeypatch.setattr(cpu_gemms, "MOST_WEIGHTS", 1 << 40)
     with noted_schedules(monkeypatch) as seen:
         yield seen
 
@@ -78,7 +80,7 @@ def test_bits_are_those_of_products_behind_each_other(
 ) -> None:
     given = arguments(300, 96, 384, 96)
     found = compile_fx(torch.fx.symbolic_trace(scaled), given)(*given)
-    monkeypatch.setattr(cpu_products, "MOST_WEIGHTS", 0)
+    monkeypatch.setattr(cpu_gemms, "MOST_WEIGHTS", 0)
     apart = compile_fx(torch.fx.symbolic_trace(scaled), given)(*given)
     assert len(chains(schedules)) == 1
     assert torch.equal(found, apart)
@@ -125,10 +127,10 @@ def test_what_others_read_is_stored(schedules: Any) -> None:
 
 def test_only_where_it_pays(schedules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = arguments(40, 40, 40, 40)
-    monkeypatch.setattr(cpu_products, "LEAST_BETWEEN", 80 * 40 + 1)
+    monkeypatch.setattr(cpu_gemms, "LEAST_BETWEEN", 80 * 40 + 1)
     compile_fx(torch.fx.symbolic_trace(scaled), given)
-    monkeypatch.setattr(cpu_products, "LEAST_BETWEEN", 0)
-    monkeypatch.setattr(cpu_products, "MOST_WEIGHTS", 2 * 40 * 40 - 1)
+    monkeypatch.setattr(cpu_gemms, "LEAST_BETWEEN", 0)
+    monkeypatch.setattr(cpu_gemms, "MOST_WEIGHTS", 2 * 40 * 40 - 1)
     compile_fx(torch.fx.symbolic_trace(scaled), given)
     assert not chains(schedules)
     stored = [part for s in schedules for t in s.templates() for part in t.parts]

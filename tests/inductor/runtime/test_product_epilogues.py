@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from inductor import compile_fx
 from inductor.codegen import own_functions
-from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.kernels.cpu.gemm import PRODUCT_DECLARATION, PRODUCT_NAME
 from inductor.scheduler.schedule import Schedule, TemplateKernel
 from tests.inductor.runtime.own_functions import (
     define_without_memory,

@@ -16,14 +16,19 @@ import torch.nn.functional as F
 
 import dynamo
 from inductor import compile_fx
-from inductor.codegen.cpp.half_product import HALF_UNIT
-from inductor.codegen.cpp.product import PRODUCT_UNIT
+from inductor.autotune import gemm_choice, gemm_trials, library_kernels, linear
 from inductor.config import config
-from inductor.cpu import cache_store, need_toolchain
-from inductor.fx_passes import half_products
+from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.fx_passes import half_gemms
+from inductor.kernels.cpu.gemm import PRODUCT_UNIT
+from inductor.kernels.cpu.gemm_libraries import (
+    Product,
+    bind_half_product,
+    bind_product,
+    load_product,
+)
+from inductor.kernels.cpu.half_gemm import HALF_UNIT
 from inductor.runtime.own_libraries import own_library
-from inductor.runtime.products import Product, bind_half_product, bind_product, load_product
-from inductor.scheduler import library_kernels, linear, product_choice, product_trials
 from tests.inductor.runtime.own_functions import products_are_ours
 from tests.seeds import some
 
@@ -47,9 +52,9 @@ def half_product() -> Product:
 @pytest.fixture
 def always_half(monkeypatch: pytest.MonkeyPatch, half_product: Product, always_ours: None) -> None:
     """oneDNN has products of bfloat16, and ours are taken."""
-    for module in (linear, half_products):
+    for module in (linear, half_gemms):
         monkeypatch.setattr(module, "is_native", lambda dtype: dtype is torch.bfloat16)
-    monkeypatch.setattr(product_choice, "load_product", lambda *_: half_product)
+    monkeypatch.setattr(gemm_choice, "load_product", lambda *_: half_product)
 
 
 @pytest.fixture
@@ -385,11 +390,11 @@ def test_few_rows_in_a_compiled_graph(monkeypatch: pytest.MonkeyPatch, m: int) -
     taken = []
 
     def fastest(chooser: Any, linear: Any) -> str:
-        assert "plain" in product_trials.names_of(linear, chooser.ours(linear.dtype))
+        assert "plain" in gemm_trials.names_of(linear, chooser.ours(linear.dtype))
         taken.append((linear.m, linear.frozen))
         return "plain"
 
-    monkeypatch.setattr(product_choice.Chooser, "fastest", fastest)
+    monkeypatch.setattr(gemm_choice.Chooser, "fastest", fastest)
     model = torch.nn.Sequential(
         torch.nn.Linear(301, 130), torch.nn.GELU(), torch.nn.Linear(130, 77, bias=False))
     compiled = dynamo.compile(model, options={"library_kernels": "measure"})

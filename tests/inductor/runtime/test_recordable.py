@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from inductor.dropout_ops import STATE
 from inductor.ir.body import trace_body
 from inductor.ir.graph import ComputedBuffer, ExternKernel, InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.ir.index import constant
+from inductor.operators.dropout_ops import STATE
 from inductor.runtime.recordable import is_seen_again, refusal, written_inputs
 from inductor.scheduler.schedule import Schedule
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dynamo.store.content import Store, make_key, open_store
+from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor.runtime.build import BuildError, build_library
-from inductor.runtime.store import Store, make_key, open_store
-from inductor.runtime.toolchain import Toolchain, find_toolchain
 
 ONE = 'extern "C" __attribute__((visibility("default"))) int one() { return 1; }'
 

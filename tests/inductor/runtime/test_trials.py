@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inductor.runtime import trials
+from inductor.autotune import trials
 
 MARGINS = dict.fromkeys(("slow", "fast", "near", "other", "y"), math.log(0.95))
 

@@ -17,7 +17,7 @@ from dynamo.aot.capture import capture_forward
 from dynamo.aot.worlds import capture_in_world
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.print_kernel import print_kernel
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import LoopGraph
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.api import compile_inference
-from inductor.fx_passes.run import decompositions
+from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import ExternKernel
 from inductor.lowering.run import lower_graph
-from inductor.scheduler.products import Candidate, choose_disjoint, find_candidates, with_templates
+from inductor.scheduler.gemms import Candidate, choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Kernel, Schedule
 from inductor.scheduler.verify import verify_steps

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynamo.aot.decompositions import default_decompositions
 from inductor import metrics
-from inductor.from_aten import compile_aten
+from inductor.driver.from_aten import compile_aten
 from inductor.lowering.registry import LOWERINGS
 
 SIZES = (2, 3, 7, 16, 17, 64, 129, 1000)

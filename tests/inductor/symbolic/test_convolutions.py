@@ -38,7 +38,7 @@ def test_values_and_strides() -> None:
 def test_channels_last(monkeypatch: Any) -> None:
     """What the convolutions read, seen by the stage behind."""
     seen: list[bool] = []
-    driver = importlib.import_module("inductor.from_aten")
+    driver = importlib.import_module("inductor.driver.from_aten")
     real = driver.compile_aten
 
     def spy(module: torch.fx.GraphModule, *rest: Any) -> Any:

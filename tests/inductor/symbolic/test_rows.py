@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dynamo
-from inductor.from_aten import compile_aten
+from inductor.driver.from_aten import compile_aten
 from tests.inductor.symbolic.for_all_sizes import capture
 
 LENGTHS = (2, 15, 16, 17, 31, 33, 40, 48, 1023, 1025, 4096, 4097, 9000)

@@ -112,7 +112,7 @@ def test_rows_of_sizes_that_change_too() -> None:
 
 def test_limit_of_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of forms: more of them run as captured, right all the same."""
-    piece = importlib.import_module("inductor.dynamic_shapes.piece")
+    piece = importlib.import_module("inductor.dynamic_shapes.subgraph")
     monkeypatch.setattr(piece, "MOST_FORMS", 1)
     program = PROGRAMS["rows"]
     compiled = dynamo.compile(program)

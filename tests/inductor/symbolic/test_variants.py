@@ -12,8 +12,8 @@ from for_all_sizes import capture, check
 import dynamo
 from dynamo.base.config import config
 from inductor import metrics
+from inductor.driver.from_aten import compile_aten
 from inductor.dynamic_shapes import symbolic
-from inductor.from_aten import compile_aten
 from inductor.lowering.run import lower_graph
 
 
@@ -52,7 +52,7 @@ def test_defects_lead_to_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: Any) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(sys.modules["inductor.from_aten"], "schedule_graph", fail)
+    monkeypatch.setattr(sys.modules["inductor.driver.from_aten"], "schedule_graph", fail)
     compiled = dynamo.compile(lambda x: x * 2, dynamic=True)
     with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="broken"):
         x = torch.randn(5)

@@ -13,7 +13,7 @@ from dynamo.symbolic.machine.opcodes.table import opcode, opcode_named
 from dynamo.symbolic.machine.protocols import RunningFrame
 from dynamo.symbolic.python.ranges import SliceVar
 from dynamo.symbolic.python.sameness import same
-from dynamo.symbolic.shapes.open_text import joined
+from dynamo.symbolic.shapes.symbolic_text import joined
 from dynamo.symbolic.tensors.repeating import branch_truth
 
 UNARY = {

@@ -1,0 +1,1 @@
+"""Whole graphs, files of compiled code, packages."""

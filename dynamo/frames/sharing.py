@@ -1,0 +1,202 @@
+"""Which calls of `compile` share compiled entries: those of one code with the same options.
+
+In: what is compiled, and the options. Out: a policy, whose region holds the entries. A program that
+calls `compile(f)` again, in a loop or in a function that makes closures, finds what is there.
+
+    one = regions.policy_for(f, options)
+    one is regions.policy_for(f, options)       # True while the code and the options are the same
+
+Functions count by their code and by the functions, classes, modules and texts that they close over:
+each of these is another program, and many would fill the limit of entries. Guards tell other
+values, globals and bound objects apart. Modules and classes count as the objects that they are. A
+policy lives as long as what `compile` gave; the last `KEPT` live longer, until `reset` or until
+their module dies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import threading
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from dynamo.base.config import settings_now
+from dynamo.base.decisions import decisions
+from dynamo.frames.convert import Converter
+from dynamo.frames.policy import FramePolicy
+from dynamo.options import CompileOptions
+from dynamo.symbolic.core.lookup import find_in_mro
+
+KEPT = 64  # policies that outlive what `compile` gave
+PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
+LISTS = frozenset({list, tuple})
+DISTINCT = (types.ModuleType, types.BuiltinFunctionType, str, bool)
+
+
+class Token:
+    """Stands for an object. alive: the weak reference that tells its end."""
+
+    alive: Any = None
+
+
+class Regions:
+    """All live regions by what they are for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
+        self._shared: weakref.WeakValueDictionary[Any, FramePolicy] = weakref.WeakValueDictionary()
+        self._kept: OrderedDict[Any, FramePolicy] = OrderedDict()
+        self._tokens: dict[int, Token] = {}
+
+    def policy_for(
+        self, model: Any, options: CompileOptions, asked: CodeType | None = None
+    ) -> FramePolicy:
+        """asked: the code that the user compiles, which is traced also where it is torch's own."""
+        if options.isolated:
+            return self._make(options, asked)
+        settings = settings_now()
+        functions = () if isinstance(model, torch.nn.Module | type) else functions_of(model)
+        codes = [function.__code__ for function in functions]
+        dropped = None
+        with self.lock:
+            held = [self._told_apart(value) for value in closed_over(functions)]
+            subject = (tuple(map(id, codes)), *held) if codes else self._token_of(model)
+            key = (subject, decisions.version, frozen(options), frozen(settings))
+            policy = self._shared.get(key)
+            if policy is None:
+                policy = self._make(options, asked)
+                policy.subject, policy.held = subject, (codes, held, settings)
+                self._shared[key] = policy
+            self._kept[key] = policy
+            self._kept.move_to_end(key)
+            if len(self._kept) > KEPT:
+                dropped = self._kept.popitem(last=False)[1]
+        del dropped  # what goes with it may run code of the program, which needs no lock
+        return policy
+
+    def _make(self, options: CompileOptions, asked: CodeType | None) -> FramePolicy:
+        converter = Converter(asked)
+        policy = FramePolicy(options, converter, converter.throw)
+        with self.lock:
+            self.policies.add(policy)
+        return policy
+
+    def _told_apart(self, value: Any) -> Any:
+        """What a value that a function closes over is in a key: other programs are other keys. It
+        keeps no class alive."""
+        if isinstance(value, torch.nn.Module | type):
+            return self._token_of(value)
+        if isinstance(value, FunctionType):
+            return value.__code__
+        if isinstance(value, DISTINCT) or value is None:
+            return type(value), value
+        return self._token_of(type(value))
+
+    def _token_of(self, model: Any) -> Token:
+        """What stands for an object in keys while it lives. What `compile` gave for a module is the
+        same as the module."""
+        behind = getattr(type(model), "_policy", None) or getattr(model, "_policy", None)
+        token = behind.subject if isinstance(behind, FramePolicy) else None
+        if isinstance(token, Token) and token.alive is not None:
+            return token
+        number = id(model)
+        if number not in self._tokens:
+            token = token if isinstance(token, Token) else Token()
+            try:
+                token.alive = weakref.ref(model, functools.partial(self._forget_object, number))
+            except TypeError:
+                token.alive = model  # of C, and no module: such objects are few, and of libraries
+            self._tokens[number] = token
+        return self._tokens[number]
+
+    def _forget_object(self, number: int, _: Any) -> None:
+        """An object is gone: nobody asks for its entries, or by what was compiled alone."""
+        token = self._tokens.pop(number)
+        token.alive = None
+        for key in [*self._kept]:
+            if key[0] is token or isinstance(key[0], tuple) and token in key[0]:
+                self._kept.pop(key, None)
+
+    def separate(self) -> None:
+        """What is compiled from now on shares nothing with what was."""
+        with self.lock:
+            self._shared.clear()
+            for policy in self._kept.values():
+                policy.twin = None
+            self._kept.clear()
+
+    def forget(self) -> None:
+        """Drops all entries; who holds a compiled function can go on with it."""
+        with self.lock:
+            for policy in list(self.policies):
+                policy.forget()
+            self._kept.clear()
+
+
+def functions_of(function: Any) -> tuple[FunctionType, ...]:
+    """The function that a call runs, with those that it wraps.
+
+    >>> functions_of(functools.partial(frozen, 1)) == (frozen,), functions_of(len)
+    (True, ())
+    """
+    found: list[FunctionType] = []
+    while function is not None:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif not isinstance(function, FunctionType):
+            function = find_in_mro(type(function), "__call__")
+            if not isinstance(function, FunctionType):
+                break
+        elif function in found:
+            break
+        else:
+            found.append(function)
+            function = function.__dict__.get("__wrapped__")
+    return tuple(found)
+
+
+def closed_over(functions: Sequence[FunctionType]) -> Iterator[Any]:
+    """What is in the closures of functions, and of the functions there."""
+    waiting, seen = list(functions), set(map(id, functions))
+    while waiting:
+        for cell in waiting.pop(0).__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:  # it is empty
+                continue
+            yield value
+            if isinstance(value, FunctionType) and id(value) not in seen:
+                seen.add(id(value))
+                waiting.append(value)
+
+
+def frozen(value: Any) -> Any:
+    """A key: equal for plain values that are equal, and for the same object."""
+    kind = type(value)
+    if kind in PLAIN:
+        return kind, repr(value)
+    if kind is inspect.Signature:
+        return kind, str(value)
+    if kind in LISTS:
+        return kind, tuple(map(frozen, value))
+    if isinstance(value, Mapping):
+        return kind, tuple((frozen(key), frozen(item)) for key, item in value.items())
+    if isinstance(value, types.MethodType):
+        return id(value.__self__), id(value.__func__)
+    if dataclasses.is_dataclass(value) and kind.__module__.startswith("dynamo."):
+        return kind, tuple(frozen(getattr(value, f.name)) for f in dataclasses.fields(value))
+    return id(value)
+
+
+regions = Regions()

@@ -1,0 +1,1 @@
+"""Operations that only captured graphs hold, and what is known of operators."""

@@ -1,0 +1,160 @@
+"""Triton kernels of the program as operators of torch, so that graphs can hold their calls.
+
+In: a kernel (`triton.jit`, `triton.autotune`, `triton.heuristics`) and what is known of one call:
+which arguments are tensors, which numbers, which constants. Out: an operator that takes the
+tensors, the numbers and the grids, and launches the kernel. Its schema says what it writes; nothing
+follows from calling it but this. Equal calls have one operator.
+
+Triton is not imported here: whoever has such a kernel has imported it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dynamo.graph_operators.kernel_writes import written_names
+from dynamo.graph_operators.written_operators import twin_of
+
+NAMESPACE = "dynamo_kernels"
+KINDS = {"tensor": "Tensor", "int": "SymInt", "float": "float", "bool": "bool"}
+DIMENSIONS = 3  # of a grid
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """What one line of the program says of a call. names, kinds: the arguments that are known at a
+    call only; constants: the others, launch options too; grids: the parameters that each given grid
+    belongs to, with their values (one empty tuple where the grid is the same for all)."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    constants: tuple[tuple[str, Any], ...]
+    grids: tuple[tuple[tuple[str, Any], ...], ...]
+
+
+class Operators:
+    """The operators of this process."""
+
+    def __init__(self) -> None:
+        self._library: Any = None
+        self._lock = threading.Lock()
+        self._by_call: dict[Any, tuple[Any, Any]] = {}
+
+    def of(self, kernel: Any, call: KernelCall) -> Any:
+        """The operator for one kind of call of a kernel."""
+        key = id(kernel), call.names, call.kinds, repr(call.constants), repr(call.grids)
+        with self._lock:
+            if key not in self._by_call:  # which keeps the kernel, and so its id
+                self._by_call[key] = kernel, self._define(kernel, call, repr(key))
+            return self._by_call[key][1]
+
+    def _define(self, kernel: Any, call: KernelCall, text: str) -> Any:
+        if self._library is None:
+            self._library = torch.library.Library(NAMESPACE, "FRAGMENT")
+        function = function_of(kernel)
+        short = re.sub(r"\W", "_", getattr(function, "__name__", "kernel"))
+        name = f"{short}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        written = written_names(function) if function is not None else None
+        self._library.define(name + schema_text(call, written))
+        self._library.impl(name, launcher(kernel, call), "CompositeExplicitAutograd")
+        self._library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+        torch.library.register_fake(f"{NAMESPACE}::{name}", _nothing, lib=self._library)
+        operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+        twin_of(operator)
+        return operator
+
+
+operators = Operators()
+
+
+def _nothing(*args: Any) -> None:
+    return None
+
+
+def schema_text(call: KernelCall, written: frozenset[str] | None) -> str:
+    """`(Tensor(a0!) p0, SymInt p1, SymInt[] grid) -> ()`."""
+    parts = []
+    for n, (name, kind) in enumerate(zip(call.names, call.kinds, strict=True)):
+        writes = kind == "tensor" and (written is None or name in written)
+        parts.append(f"{KINDS[kind]}{f'(a{n}!)' if writes else ''} p{n}")
+    return f"({', '.join([*parts, 'SymInt[] grid'])}) -> ()"
+
+
+def launcher(kernel: Any, call: KernelCall) -> Callable[..., None]:
+    """What the operator does."""
+    constants = dict(call.constants)
+    keys = [tuple(value for _, value in grid) for grid in call.grids]
+    chosen_by = tuple(name for name, _ in call.grids[0])
+    names = call.names
+
+    def launch(*args: Any) -> None:
+        *given, sizes = args
+        grids = [tuple(sizes[n : n + DIMENSIONS]) for n in range(0, len(sizes), DIMENSIONS)]
+        if not chosen_by:
+            grid: Any = grids[0]
+        else:
+            by_key = dict(zip(keys, grids, strict=True))
+
+            def grid(meta: Any) -> tuple[int, ...]:
+                return by_key[tuple(meta[name] for name in chosen_by)]
+
+        kernel[grid](**dict(zip(names, given, strict=True)), **constants)
+
+    return launch
+
+
+def function_of(kernel: Any) -> Any:
+    """The Python function of a kernel, below what autotunes it or computes arguments of it."""
+    seen = 0
+    while not inspect.isfunction(kernel) and hasattr(kernel, "fn") and seen < 8:
+        kernel, seen = kernel.fn, seen + 1
+    return kernel if inspect.isfunction(kernel) else None
+
+
+def layers_of(kernel: Any) -> list[Any]:
+    """What is wrapped around the Python function, from outside."""
+    found = [kernel]
+    while hasattr(found[-1], "fn") and len(found) < 8:
+        found.append(found[-1].fn)
+    return found[:-1]
+
+
+def hooks_of(layer: Any) -> bool:
+    """True where Python functions of the user's run at each launch."""
+    return bool(getattr(layer, "pre_run_hooks", None)) or bool(
+        getattr(layer, "user_defined_pre_hook", False)
+        or getattr(layer, "user_defined_post_hook", False))
+
+
+def parameters_of(kernel: Any) -> dict[str, bool]:
+    """The kernel's parameters; True for those that are constants of its code."""
+    parameters = getattr(kernel, "params", None) or getattr(layers_of(kernel)[-1], "params", None)
+    if parameters is not None:
+        return {p.name: bool(p.is_constexpr) for p in parameters}
+    hints = function_of(kernel).__annotations__  # an interpreted one
+    names = layers_of(kernel)[-1].arg_names
+    return {name: "constexpr" in str(hints.get(name, "")) for name in names}
+
+
+def configurations(kernel: Any) -> list[tuple[tuple[str, Any], ...]]:
+    """The parameters that each configuration of `triton.autotune` sets."""
+    for layer in layers_of(kernel):
+        configs = getattr(layer, "configs", None)
+        if configs:
+            return [tuple(config.kwargs.items()) for config in configs]
+    return [()]
+
+
+def defaults_of(kernel: Any) -> dict[str, Any]:
+    """Constants that the kernel's signature has."""
+    defaults = function_of(kernel).__defaults__ or ()
+    names = list(parameters_of(kernel))
+    return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))

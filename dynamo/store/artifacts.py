@@ -1,0 +1,76 @@
+"""Compiled code as bytes: what one process has compiled or read of the cache, for the cache of
+another process or machine.
+
+    data, info = save_cache_artifacts()     # after the program has run once
+    load_cache_artifacts(data)              # elsewhere, before it runs
+
+Entries are content-addressed: where compiler, processor or torch differ, they are not found, and
+all is compiled as without them.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dynamo.base.config import config
+from dynamo.store.content import KEY_LENGTH, open_store, used_files
+
+# kind / start of the digest / digest . suffix
+SUFFIXES = "so|key|json|py|graph|capture|cubin"
+NAME = re.compile(rf"([a-z_]+)/([0-9a-f]{{2}})/\2[0-9a-f]{{{KEY_LENGTH - 2}}}\.({SUFFIXES})")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """How many files of each kind there are: libraries, measured products, Triton modules, .."""
+
+    files: Mapping[str, int]
+
+
+def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
+    """What this process has compiled, or found in the cache, so far; None where that is nothing."""
+    store = open_store(config.cache_dir)
+    names = {str(path.relative_to(store.root)) for path in used_files(store)}
+    names |= {f"{name.rpartition('.')[0]}.key" for name in names}
+    out, counts = io.BytesIO(), Counter[str]()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(names):
+            found, path = NAME.fullmatch(name), store.root / name
+            if found is not None and path.is_file():
+                archive.writestr(name, path.read_bytes())
+                counts[found[1]] += 1
+    return (out.getvalue(), info_of(counts)) if counts else None
+
+
+def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
+    """Puts what `save_cache_artifacts` gave into this machine's cache; what is there already stays.
+
+    The bytes hold native code that will run: load only what you trust. Errors: ValueError for other
+    bytes, before anything is written.
+    """
+    store, counts = open_store(config.cache_dir), Counter[str]()
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(serialized_artifacts))
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise ValueError(f"these bytes are not what save_cache_artifacts gave: {error}") from None
+    found = {name: NAME.fullmatch(name) for name in contents}
+    strange = [name for name, parts in found.items() if parts is None]
+    if strange:
+        raise ValueError(f"these bytes are not what save_cache_artifacts gave: {strange[0]!r}")
+    for name, parts in found.items():
+        assert parts is not None
+        counts[parts[1]] += 1
+        if not (store.root / name).is_file():
+            store.put(store.root / name, contents[name])
+    return info_of(counts)
+
+
+def info_of(counts: Counter[str]) -> CacheInfo:
+    return CacheInfo(MappingProxyType(dict(sorted(counts.items()))))

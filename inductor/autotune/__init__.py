@@ -1,0 +1,1 @@
+"""What chooses among candidates, by measurement or estimate."""

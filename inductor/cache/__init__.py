@@ -1,0 +1,1 @@
+"""Compiled graphs on disk: keys, records, and what is read back."""

@@ -1,0 +1,95 @@
+"""A compiled graph on a GPU as plain data, and the callable that another process makes of it.
+
+In: the text of a generated module (`codegen/python_wrapper.py`), its kernels as binaries, and what
+belongs to the call. Out: the callable. Only the text's function `make` runs there; its kernels are
+loaded by the driver. The module as a whole is imported, with Triton, when a tensor comes for which
+no kernel was compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from dynamo.aot.recipes import noted
+from dynamo.base import logs
+from dynamo.base.config import config
+from dynamo.store.content import make_key, open_store
+from inductor.cache.launched import title_of
+from inductor.cache.recorded import GpuRecord, gpu_records
+from inductor.codegen.python_wrapper import host_part
+from inductor.runtime.binaries import Binary
+from inductor.runtime.cuda_graphs import Graphing
+from inductor.runtime.modules import import_file
+from inductor.runtime.triton_launch import KeptPreparation, Preparation, named, on_device
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuModule:
+    """text: of the module. binaries: of its launchers, in their order; None where a kernel is
+    compiled when it is needed. graphing: makes it a call that is recorded as a CUDA graph. steps,
+    functions: see `GpuRecord`."""
+
+    text: str
+    device: torch.device
+    constants: tuple[torch.Tensor, ...]
+    binaries: tuple[Binary | None, ...]
+    graphing: Graphing | None
+    steps: list[Any]
+    functions: Mapping[str, str]
+
+
+def binaries_of(preparation: Preparation) -> tuple[Binary | None, ...]:
+    """What was compiled ahead for the launchers of a module."""
+    return tuple([launcher.binary() for launcher in preparation.launchers])
+
+
+def with_recipe(call: Callable[..., Any], module: GpuModule) -> Callable[..., Any]:
+    """The call, which another process can make of this."""
+    return noted(call, call_again, module)  # type: ignore[no-any-return]
+
+
+def call_again(module: GpuModule) -> Callable[..., Any]:
+    """The callable of a module. Errors: NotLoaded."""
+    whole: list[ModuleType] = []
+
+    def import_whole() -> ModuleType:
+        if not whole:
+            whole.append(_imported(module.text))
+        return whole[0]
+
+    scope: dict[str, Any] = {}
+    exec(compile(host_part(module.text, module.device), "<kept graph>", "exec"), scope)
+    preparation = KeptPreparation(module.device, iter(module.binaries), import_whole)
+    constants = list(module.constants)
+    bind = scope["make"](constants, preparation.prepare, _no_slow)
+    what = logs.compile_now()
+    gpu_records.append(GpuRecord(module.steps, module.functions, what))
+    call = finished(bind(), module.device, constants, module.graphing, title_of(what))
+    return with_recipe(call, module)
+
+
+def finished(
+    call: Callable[..., Any], device: torch.device, constants: Sequence[torch.Tensor],
+    graphing: Callable[..., Any] | None, title: str,
+) -> Callable[..., Any]:
+    """The function of a generated module as it is called. title: what profilers call it."""
+    if graphing is not None:
+        call = graphing(call, constants)  # inside of `on_device`: it replays on its own device
+    if device.type == "cuda" and torch.cuda.device_count() > 1:
+        call = on_device(call, device.index or 0)
+    return named(call, title)
+
+
+def _no_slow(*facts: Any) -> NoReturn:
+    raise AssertionError("a kernel that Triton can't do is not kept")
+
+
+def _imported(text: str) -> ModuleType:
+    store = open_store(config.cache_dir)
+    path, _ = store.file_of(make_key("triton", {"source": text}), ".py", text.encode())
+    return import_file(f"inductor_generated_{path.stem}", path)

@@ -1,0 +1,404 @@
+"""Compiled graphs on disk: a hit goes from a captured graph to its callable with no stage between.
+
+In: a captured graph, its example inputs, and what compiles them. Out: the callable that an earlier
+process has kept under the same key (`graph_key.py`), or that is compiled now and kept. What is kept
+is how the callable was made (`dynamo/aot/recipes.py`) of plain data, launchers of libraries that
+lie in the same folder (with their digests), and what belongs to this compile: the captured program,
+the site, the compiler of a backward. A backward is kept for itself when it is first compiled.
+
+A record is a digest and the bytes that have it. It is read only if this user has written it, whole,
+and it names nothing but parts of torch and of this package. What can't be kept says why in the log
+`cache`, as does each miss.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import sys
+import types
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.plain_graphs import KeptGraph, Rows
+from dynamo.aot.recipes import recipe_of
+from dynamo.aot.records import Unsupported
+from dynamo.base import counters, logs, recordings
+from dynamo.base.config import config as dynamo_config
+from dynamo.base.counters import timed
+from dynamo.base.fallbacks import left_to_aten
+from dynamo.base.signals import is_of_signal
+from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
+from dynamo.store.folder import keep_small
+from dynamo.store.toolchain import find_toolchain
+from inductor import metrics
+from inductor.cache.gpu_module import GpuModule
+from inductor.cache.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
+from inductor.cache.launched import (
+    LINES,
+    Stale,
+    Watched,
+    convolver_of,
+    launch_again,
+    lines_of_step,
+    product_of,
+    watched,
+    with_numbers,
+)
+from inductor.cache.recorded import tell_cache
+from inductor.config import config
+from inductor.driver import cpu
+from inductor.driver.freezing import FrozenCall
+from inductor.kernels.cpu.convolution_library import Convolver
+from inductor.kernels.cpu.gemm_libraries import Product
+from inductor.runtime import _launch
+from inductor.runtime.binaries import NotLoaded
+from inductor.runtime.cuda_graphs import Graphing
+
+Compiled = Callable[..., Any]
+SUFFIX = ".graph"
+LARGEST = 1 << 20  # bytes of a constant
+# Logs of stages that a hit leaves out.
+STAGES = ("aot_graphs", "ir_pre_fusion", "ir_post_fusion", "fusion", "schedule", "output_code",
+          "kernel_code", "wrapper", "inductor", "perf_hints", "autotuning")  # fmt: skip
+BUILTINS = frozenset(("getattr", "slice", "set", "frozenset", "complex", "range", "bytearray"))
+
+
+def keeper_of(
+    gm: fx.GraphModule, examples: Sequence[Any], given: Mapping[str, Any]
+) -> Keeper | None:
+    """What knows the compiled graph, if anything may.
+
+    given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
+    program the captured operations stand.)
+    """
+    if not may_keep():
+        return None
+    store = cpu.cache_store()
+    toolchain = find_toolchain(store)
+    if not isinstance(toolchain, str):
+        compiler = f"{toolchain.version} {toolchain.compile_flags} {toolchain.libraries}"
+    elif any(isinstance(value, torch.Tensor) and value.is_cuda for value in examples):
+        compiler = ""
+    else:
+        return None
+    try:
+        with timed("inductor.key"):
+            key = make_key("graph", parts_of_graph(gm, examples, compiler, store))
+    except NoKey as why:
+        reason = why.reason
+    except Exception as defect:  # the graph can be compiled all the same
+        reason = cache_defect("a key", defect)
+    else:
+        return Keeper(store, key, gm, given)
+    logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
+    return None
+
+
+def may_keep() -> bool:
+    """False where the options keep no graph: passes have no key."""
+    return bool(config.graph_cache and config.kernels and not config.passes)
+
+
+class Keeper:
+    """One captured graph and its place in the store."""
+
+    def __init__(
+        self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any]
+    ) -> None:
+        self.store, self.key = store, key
+        traces = [node.meta.get("stack_trace") for node in gm.graph.nodes]
+        self.given = {**given, "gm": gm, "keeping": self.backward, "traces": traces}
+        self.gm = gm
+        self.what = logs.compile_now()
+
+    def is_kept(self) -> bool:
+        """True where there is a record, which a damaged library may still spoil."""
+        return self.may_read() and self.store.find(self.key, SUFFIX) is not None
+
+    @staticmethod
+    def may_read() -> bool:
+        """False where a log or a report shows stages that a hit leaves out."""
+        return not (recordings.wanted() or any(logs.log(name).enabled for name in STAGES))
+
+    def forward(self, compile_now: Callable[[], Compiled]) -> Compiled:
+        """The compiled graph, found or made."""
+        return self._found_or_made(self.key, compile_now)
+
+    def backward(
+        self, which: tuple[int, tuple[int, ...]], compile_now: Callable[[], Compiled]
+    ) -> Compiled:
+        """The same for a backward, under the modes in which it is first called."""
+        try:
+            parts = {"forward": self.key.digest, "which": repr(which), **changing_parts()}
+        except NoKey:
+            return compile_now()
+        with logs.compiling(replace(self.what, part="backward")):
+            return self._found_or_made(make_key("backward", parts), compile_now)
+
+    def _found_or_made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
+        found = self._find(key)
+        if found is not None:
+            return found
+        with watched() as seen:
+            made = compile_now()
+        self._keep(key, made, seen)
+        return made
+
+    def _find(self, key: Key) -> Compiled | None:
+        log = logs.log("cache")
+        if not self.may_read():
+            return None
+        content = self.store.read(key, SUFFIX)
+        if content is None:
+            tell_cache(f"{key.kind} {key.digest}", False, lambda: self.store.explain_miss(key))
+            return None
+        try:
+            with timed("inductor.kept"):
+                made, fallbacks = read_record(content, self.given, self.store)
+        except (Damaged, Stale, NotLoaded, OSError) as error:  # or of a library that has changed
+            reason = f"{type(error).__name__}: {error}"
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
+            return None
+        except Exception as defect:  # compiled again
+            reason = cache_defect("what was read", defect)
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
+            return None
+        tell_cache(f"{key.kind} {key.digest}", True, str)
+        metrics.count("graphs_reused")
+        report_fallbacks(fallbacks)
+        return made  # type: ignore[no-any-return]
+
+    def _keep(self, key: Key, made: Compiled, seen: Watched) -> None:
+        log = logs.log("cache")
+        try:
+            with timed("inductor.keep"):
+                content = write_record((made, seen.fallbacks), self.given, seen, self.store)
+                self.store.keep(key, SUFFIX, content)
+                keep_small()
+        except (Unsupported, Unkept, pickle.PicklingError, OSError) as error:
+            reason = str(error)
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+        except Exception as defect:  # what was compiled is right all the same
+            reason = cache_defect("what is kept", defect)
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+
+
+def cache_defect(what: str, defect: Exception) -> str:
+    """Counts a defect of this cache and warns of it once; gives its text. Errors: it, where errors
+    are not suppressed."""
+    if not dynamo_config.suppress_errors or is_of_signal(defect):
+        raise defect
+    text = f"{type(defect).__name__}: {defect}"
+    counters.counters["internal_errors"][f"graph cache, {what}: {text}"] += 1
+    if counters.once(("graph cache", what, type(defect).__name__)):
+        warnings.warn(
+            f"dynamo: the cache of compiled graphs failed with {what} ({text}); the graph is "
+            "compiled without it. This is a defect of dynamo; DYNAMO_SUPPRESS_ERRORS=0 raises it.",
+            stacklevel=3)
+    return text
+
+
+def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
+    """Tells which operators a graph leaves to ATen, and why."""
+    left_to_aten(fallbacks)
+    for operator, reason in fallbacks:
+        metrics.count_fallback(operator)
+        logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")
+
+
+class Unkept(Exception):
+    """What can't be written, in words."""
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def write_record(value: Any, given: Mapping[str, Any], seen: Watched, store: Store) -> bytes:
+    """A digest and the bytes of a value. Errors: Unkept, Unsupported; those of pickle."""
+    out = io.BytesIO()
+    _Writer(out, given, seen, store).dump(value)
+    content = out.getvalue()
+    return sealed(content)
+
+
+class _Writer(pickle.Pickler):
+    def __init__(
+        self, out: io.BytesIO, given: Mapping[str, Any], seen: Watched, store: Store
+    ) -> None:
+        super().__init__(out, protocol=5)
+        self.names = {id(value): name for name, value in given.items()}
+        self.args = given, seen, store
+
+    def persistent_id(self, value: Any) -> Any:
+        given, seen, store = self.args
+        name = self.names.get(id(value))
+        if name is not None:
+            return name
+        if isinstance(value, types.MethodType):
+            if value.__self__ is given["gm"] and value.__name__ == "forward":
+                return "captured"
+            if value == given["keeping"]:
+                return "keeping"
+        if type(value) is Product:
+            return ("product", value.dtype)
+        if type(value) is Convolver:
+            return ("convolver",)
+        if type(value) is _launch.Launcher:
+            launch = seen.launch_of(value, store)
+            if launch is None:
+                raise Unkept("it has a launcher of another compile")
+            spec = with_numbers(launch.spec, given["traces"])
+            return ("launch", launch.name, launch.digest, launch.calls, spec)
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+            recipe = recipe_of(value)
+            if recipe is not None:
+                return recipe.make, recipe.given
+            _check_name(value)
+            return NotImplemented
+        reduce = REDUCERS.get(type(value))
+        if reduce is not None:
+            return reduce(self, value)
+        if isinstance(value, torch.Tensor | fx.GraphModule | fx.Node):
+            raise Unkept(f"it holds a {type(value).__name__}")
+        return NotImplemented
+
+    def nested(self, value: Any) -> bytes:
+        """A value for itself, which is read when it is wanted."""
+        out = io.BytesIO()
+        _Writer(out, *self.args).dump(value)
+        return out.getvalue()
+
+
+def _check_name(value: Any) -> None:
+    if hasattr(value, "not_kept"):
+        raise Unkept(value.not_kept)
+    module = getattr(value, "__module__", None) or "torch"
+    if module.partition(".")[0] not in TRUSTED | {"functools", "types", "collections", "copyreg"}:
+        raise Unkept(f"it refers to {module}.{value.__qualname__}")
+    if "<" in value.__qualname__:
+        raise Unkept(f"it holds a function made by {value.__qualname__.partition('.<')[0]}")
+
+
+def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
+    plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+    if not plain or value.requires_grad or value.is_conj() or value.is_neg():
+        raise Unkept(f"it holds a tensor ({value.dtype}, {value.device})")
+    if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
+        raise Unkept(f"it holds a constant of {value.nbytes} bytes")
+    content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return _tensor_of, (content, value.dtype, tuple(value.shape), value.device)
+
+
+def _tensor_of(
+    content: bytes, dtype: torch.dtype, size: tuple[int, ...], device: torch.device
+) -> torch.Tensor:
+    with torch.inference_mode(False):
+        if not content:
+            return torch.empty(size, dtype=dtype, device=device)
+        made = torch.frombuffer(bytearray(content), dtype=dtype).reshape(size)
+        return made.clone() if device.type == "cpu" else made.to(device)
+
+
+def _reduce_operator(writer: _Writer, value: Any) -> Any:
+    return _operator_of, (value._schema.name, value._overloadname)
+
+
+def _operator_of(name: str, overload: str) -> Any:
+    namespace, _, operator = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+
+
+def _reduce_graph(writer: _Writer, value: KeptGraph) -> Any:
+    return _kept_graph, (writer.nested(value.rows()),)
+
+
+def _kept_graph(content: bytes) -> KeptGraph:
+    def rows() -> Rows:
+        return _Reader(content, {}, None).load()  # type: ignore[no-any-return]
+
+    return KeptGraph(None, rows)
+
+
+def _reduce_frozen(writer: _Writer, value: FrozenCall) -> Any:
+    given = (value.compiled, value.prepared, value.count, value.unused, value.instead)
+    return FrozenCall, given
+
+
+def _reduce_gpu_module(writer: _Writer, value: GpuModule) -> Any:
+    traces = writer.args[0]["traces"]
+    steps = with_numbers({"steps": value.steps}, traces)["steps"]
+    return _gpu_module, (value.text, value.device, value.constants, value.binaries, value.graphing,
+                         steps, dict(value.functions), traces)  # fmt: skip
+
+
+def _gpu_module(*parts: Any) -> GpuModule:
+    *rest, steps, functions, traces = parts
+    rows = [(*row[:LINES], lines_of_step({"traces": traces}, row), *row[LINES + 1:])
+            for row in steps]  # fmt: skip
+    return GpuModule(*(*rest, rows, functions))
+
+
+def _reduce_graphing(writer: _Writer, value: Graphing) -> Any:
+    return Graphing, (value.recorder, value.values, value.written, value.again)
+
+
+def _reduce_mapping(writer: _Writer, value: Any) -> Any:
+    return dict, (dict(value),)
+
+
+REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
+    torch.Tensor: _reduce_tensor,
+    torch._ops.OpOverload: _reduce_operator,
+    KeptGraph: _reduce_graph,
+    FrozenCall: _reduce_frozen,
+    GpuModule: _reduce_gpu_module,
+    Graphing: _reduce_graphing,
+    types.MappingProxyType: _reduce_mapping,
+}
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read_record(content: bytes, given: Mapping[str, Any], store: Store) -> Any:
+    """Errors: Damaged, Stale, and what reading other bytes raises."""
+    return _Reader(opened(content), given, store).load()
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, content: bytes, given: Mapping[str, Any], store: Store | None) -> None:
+        super().__init__(io.BytesIO(content))
+        self.given, self.store = given, store
+
+    def persistent_load(self, name: Any) -> Any:
+        if isinstance(name, tuple):
+            assert self.store is not None
+            if name[0] == "product":
+                return product_of(name[1], self.store)
+            if name[0] == "convolver":
+                return convolver_of(self.store)
+            _, file, digest, calls, spec = name
+            return launch_again(
+                file, digest, calls, spec, self.store, self.given["traces"])
+        if name == "captured":
+            return self.given["gm"].forward
+        return self.given[name]
+
+    def find_class(self, module: str, name: str) -> Any:
+        package = module.partition(".")[0]
+        allowed = package in TRUSTED | {"functools", "copyreg", "collections"}
+        if not allowed or (package == "builtins" and name not in BUILTINS | {"dict"}):
+            raise Stale(f"it names {module}.{name}")
+        if module in sys.modules:
+            return functools.reduce(getattr, name.split("."), sys.modules[module])
+        return super().find_class(module, name)

@@ -1,0 +1,316 @@
+"""The key of a captured graph: all that decides what AOT and the backend make of it.
+
+In: a captured graph, its example inputs, the options. Out: the parts of a key, as texts; or
+`NoKey`, whose reason names what has no text (an operator of the program, a tensor subclass, ..).
+Nothing is left out that a stage asks for: a key that is too long costs a miss, one that is too
+short gives a wrong program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C._autograd import _get_creation_meta  # type: ignore[attr-defined]
+from torch._decomp import decomposition_table
+from torch._library.simple_registry import singleton
+from torch.fx.node import _get_qualified_name
+
+from dynamo.aot.decompositions import FROM_TORCH, overload
+from dynamo.aot.fakes import is_symbolic_number
+from dynamo.base.config import config as dynamo_config
+from dynamo.store.content import Store, make_key
+from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
+from dynamo.store.processor import processor
+from inductor.config import config
+
+OWN = frozenset(("aten", "prims", "prim", "mkldnn", "dynamo_jit"))
+TRUSTED = frozenset(("torch", "_operator", "operator", "math", "builtins", "dynamo", "inductor"))
+PLAIN = frozenset((int, bool, str, type(None), bytes, complex, type(Ellipsis)))
+NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+# In the meta of captured nodes, and read below capture.
+MARKS = ("held_by_module",)
+DIGEST = 16
+# Whose functions are known by the versions in the key.
+FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) + os.sep
+                 for name in ("torch", "dynamo", "inductor")])
+ELSEWHERE = frozenset((
+    "cache_dir", "cache_megabytes", "capture_cache", "disable", "verbose", "graph_cache",
+    "background", "background_calls", "background_processes", "measure_seconds",
+))
+
+
+class NoKey(Exception):
+    """There is no key; reason: a sentence for the log."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def parts_of_graph(
+    gm: fx.GraphModule, examples: Sequence[Any], compiler: str, store: Store
+) -> dict[str, str]:
+    """The parts of the key, under the present modes and settings. compiler: of C++ code.
+
+    Errors: NoKey.
+    """
+    _check_registrations()
+    text = _text_of_graph(gm)
+    return {
+        "graph": text,
+        "inputs": _text_of_inputs(examples),
+        **changing_parts(),
+        **_parts_of_gpus(text, examples),
+        "processor": processor().text,
+        "compiler": compiler,
+        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "python": platform.python_version(),
+        "dynamo-jit": own_source(store),
+    }
+
+
+def _parts_of_gpus(graph: str, examples: Sequence[Any]) -> dict[str, str]:
+    """What a compile for a GPU asks for. A graph that is about to use the first one starts it."""
+    if "cuda" in graph and torch.cuda.is_available():
+        torch.cuda.init()
+    found = parts_of_gpus()
+    if found:
+        found["libraries"] = settings_of_libraries()
+        found["order"] = _order(examples)
+    return found
+
+
+def _order(examples: Sequence[Any]) -> str:
+    """Which matrices on a GPU lie directly behind another one: their products may be joined."""
+    matrices = [(at, x) for at, x in enumerate(examples)
+                if isinstance(x, torch.Tensor) and x.is_cuda and x.layout is torch.strided
+                and x.dim() == 2 and x.is_floating_point() and x.is_contiguous()]  # fmt: skip
+    ends = {x.data_ptr() + x.nbytes: at for at, x in reversed(matrices)}
+    return repr([(ends[x.data_ptr()], at) for at, x in matrices if x.data_ptr() in ends])
+
+
+def _check_registrations() -> None:
+    """Errors: NoKey where the program has changed what is known of torch's operators: how they are
+    taken apart, or what their results look like. Its functions have no text."""
+    for name in FROM_TORCH:
+        function = decomposition_table.get(overload(name))
+        if str(getattr(function, "__module__", "")).partition(".")[0] not in TRUSTED:
+            raise NoKey(f"the program has registered a decomposition of aten.{name}")
+    for name, entry in list(singleton._data.items()):
+        if name.partition("::")[0] not in OWN:
+            continue
+        kernel = entry.fake_impl.kernel
+        if kernel is not None and not kernel.source.startswith(FOLDERS):
+            raise NoKey(f"the program has registered a fake of {name}")
+
+
+def changing_parts() -> dict[str, str]:
+    """Those that may differ between a forward and its backward. Errors: NoKey."""
+    return {
+        "options": _text_of_options(),
+        "modes": _text_of_modes(),
+        "threads": f"{torch.get_num_threads()} of {len(os.sched_getaffinity(0))}",
+    }
+
+
+@functools.lru_cache(maxsize=4)
+def own_source(store: Store) -> str:
+    """A digest of this package's files, of which an unchanged folder is not read again, and which
+    this process has loaded."""
+    rows = [row for name in ("dynamo", "inductor") for row in _files(_folder(name))]
+    known = make_key("sources", {"files": repr(rows)})
+    digest = store.values(known)
+    if digest is None:
+        found = hashlib.sha256()
+        for path, size, *_ in rows:
+            found.update(f"{os.path.basename(path)} {size} ".encode())
+            with open(path, "rb", buffering=0) as file:  # of hundreds of small files
+                found.update(file.read())
+        digest = found.hexdigest()[:DIGEST]
+        with contextlib.suppress(OSError):
+            store.keep_values(known, digest)
+    return str(digest)
+
+
+def _folder(package: str) -> str:
+    return os.path.dirname(str(sys.modules[package].__file__))
+
+
+def _files(folder: str) -> list[tuple[str, int, int, int, int]]:
+    """Each file of the package, and what changes when it does."""
+    found = []
+    for item in sorted(os.scandir(folder), key=lambda item: item.name):
+        if item.is_dir(follow_symlinks=False):
+            if item.name not in ("__pycache__", "csrc"):
+                found += _files(item.path)
+        elif item.name.endswith((".py", ".so")):
+            about = item.stat()
+            found.append((item.path, about.st_size, about.st_mtime_ns, about.st_ctime_ns,
+                          about.st_ino))  # fmt: skip
+    return found
+
+
+def _text_of_options() -> str:
+    own = {name: value for name, value in dynamo_config.snapshot().items() if name not in ELSEWHERE}
+    chosen = {name: value for name, value in config.snapshot().items() if name not in ELSEWHERE}
+    return repr((sorted(chosen.items()), sorted(own.items())))
+
+
+def _text_of_modes() -> str:
+    """The state of torch that a compile depends on."""
+    if torch._C._are_functorch_transforms_active():
+        raise NoKey("a transform of torch.func is active")
+    casts = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+             for device in ("cpu", "cuda")]  # fmt: skip
+    return repr((
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts,
+        torch.is_autocast_cache_enabled(), torch.get_default_dtype(), torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        torch.get_float32_matmul_precision(), torch.is_anomaly_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+        [_of_torch(name) for name in ("_get_mkldnn_enabled", "_get_mkldnn_deterministic")],
+        [_of_torch("_get_fp32_precision_getter", "mkldnn", kind) for kind in ("matmul", "conv")],
+    ))  # fmt: skip
+
+
+def _of_torch(name: str, *args: str) -> Any:
+    """A setting that not all versions of torch have."""
+    function = getattr(torch._C, name, None)
+    return None if function is None else function(*args)
+
+
+def _text_of_inputs(examples: Sequence[Any]) -> str:
+    storages: dict[int, int] = {}
+    objects: dict[int, int] = {}
+    return "\n".join([_text_of_input(value, objects, storages) for value in examples])
+
+
+def _text_of_input(value: Any, objects: dict[int, int], storages: dict[int, int]) -> str:
+    if not isinstance(value, torch.Tensor):
+        return _text(value, {})
+    number = objects.setdefault(id(value), len(objects))
+    text = _text_of_tensor(value, storages)
+    grad = None if not value.is_leaf or value.grad is None else value.grad
+    if grad is not None:
+        text += f" grad ({_text_of_tensor(grad, storages)})"
+    return f"{number}: {text}"
+
+
+def _text_of_tensor(value: torch.Tensor, storages: dict[int, int]) -> str:
+    kind = type(value)
+    if kind not in (torch.Tensor, torch.nn.Parameter):
+        raise NoKey(f"an input is a {kind.__qualname__}")
+    known = value.device.type in ("cpu", "cuda")
+    if value.layout is not torch.strided or value.is_quantized or not known:
+        raise NoKey(f"an input is on {value.device}, {value.layout}")
+    storage = value.untyped_storage()
+    place = storages.setdefault(storage._cdata, len(storages))
+    view = ""
+    if value._is_view():
+        view = f"view {_get_creation_meta(value)}"
+    flags = (value.requires_grad, value.is_leaf, value.is_inference(), value.is_conj(),
+             value.is_neg(), value._is_zerotensor(), value.requires_grad and value.retains_grad,
+             value.output_nr, bool(value._backward_hooks),
+             bool(getattr(value, "_post_accumulate_grad_hooks", None)))  # fmt: skip
+    return (
+        f"{kind.__name__} {value.dtype} {tuple(value.shape)} {value.stride()} {value.device} "
+        f"{value.storage_offset()} in {place} of {storage.nbytes()} {flags} {view}"
+    )
+
+
+def _text_of_graph(gm: fx.GraphModule) -> str:
+    numbers: dict[fx.Node, str] = {}
+    lines = []
+    for node in gm.graph.nodes:
+        numbers[node] = f"%{len(numbers)}"
+        marks = [name for name in MARKS if node.meta.get(name)]
+        target = _text_of_target(gm, node)
+        if node.op == "placeholder":
+            lines.append(f"placeholder {node.name} {marks} {_open(node)}")
+            continue
+        lines.append(f"{node.op} {target} {_text(node.args, numbers)} "
+                     f"{_text(node.kwargs, numbers)} {marks}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _open(node: fx.Node) -> str:
+    """What a capture shows of an input beside the input itself."""
+    shown = node.meta.get("example_value")
+    if is_symbolic_number(shown):
+        raise NoKey("an input is a symbol")
+    if isinstance(shown, torch.Tensor):
+        if any(map(is_symbolic_number, (*shown.shape, *shown.stride()))):
+            raise NoKey("sizes are symbols")
+        return f"{tuple(shown.shape)} {tuple(shown.stride())} {shown.requires_grad}"
+    return type(shown).__name__
+
+
+def _text_of_target(gm: fx.GraphModule, node: fx.Node) -> str:
+    if node.op in ("placeholder", "output", "call_method"):
+        return str(node.target)
+    if node.op in ("get_attr", "call_module"):
+        value = functools.reduce(getattr, str(node.target).split("."), gm)
+        if not isinstance(value, fx.GraphModule):
+            raise NoKey(f"the graph holds a {type(value).__name__}")
+        return f"[{_text_of_graph(value)}]"
+    return text_of_function(node.target)
+
+
+def text_of_function(function: Any) -> str:
+    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        name = str(function)
+        if name.partition(".")[0].partition("::")[0] not in OWN:
+            raise NoKey(f"{name} is an operator of the program")
+        return name
+    try:
+        name = _get_qualified_name(function)
+    except Exception as error:
+        raise NoKey(f"{function!r} has no name ({type(error).__name__})") from None
+    package, _, rest = name.partition(".")
+    if package not in TRUSTED or (function.__module__ or "torch").partition(".")[0] not in TRUSTED:
+        raise NoKey(f"{name} is a function of the program")
+    try:
+        found = functools.reduce(getattr, rest.split("."), sys.modules[package])
+    except AttributeError:
+        found = None
+    if found is not function:
+        raise NoKey(f"{name} names another function")
+    return name
+
+
+def _text(value: Any, numbers: Mapping[fx.Node, str]) -> str:
+    """Equal for equal arguments only."""
+    kind = type(value)
+    if isinstance(value, fx.Node):
+        return numbers[value]
+    if kind is float:
+        return "nan" if math.isnan(value) else value.hex()
+    if kind in PLAIN:
+        return repr(value)
+    if isinstance(value, NAMED):
+        return f"<{value}>"
+    if isinstance(value, tuple | list):
+        inner = ", ".join([_text(item, numbers) for item in value])
+        name = "list" if isinstance(value, list) else kind.__name__
+        if name not in ("list", "tuple", "Size"):
+            raise NoKey(f"an argument is a {kind.__qualname__}")
+        return f"{name}({inner})"
+    if isinstance(value, dict):
+        rows = [f"{_text(key, numbers)}: {_text(item, numbers)}" for key, item in value.items()]
+        return f"{{{', '.join(rows)}}}"
+    if kind is slice:
+        return f"slice{_text((value.start, value.stop, value.step), numbers)}"
+    raise NoKey(f"an argument is a {kind.__qualname__}")

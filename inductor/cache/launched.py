@@ -1,0 +1,204 @@
+"""What the launchers of one compile were made of, for whoever keeps compiled graphs.
+
+A launcher is native code and a description. While a compile is `watched`, each that it loads is
+noted with the library's file and digest, and the operators that were left to ATen with it; from the
+file, the digest and the description another process makes the same launcher, if the file still is
+what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynamo.base import logs
+from dynamo.base.extension import BUILD
+from dynamo.base.fallbacks import site_now
+from dynamo.base.user_lines import user_frame
+from dynamo.store.content import Store, is_ours, note_used
+from dynamo.store.toolchain import Toolchain, find_toolchain, last_toolchain
+from inductor.kernels.cpu.attention.library import load_attention
+from inductor.kernels.cpu.attention.source import attention_name
+from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
+from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
+from inductor.kernels.cpu.gemm import PRODUCT_NAME
+from inductor.kernels.cpu.gemm_libraries import Product, load_product
+from inductor.kernels.cpu.half_gemm import HALF_NAME
+from inductor.runtime import _launch
+
+LINES = 4  # the place of the user's lines in a row of steps, see `codegen/step_facts.py`
+RUNTIME = 2  # what `csrc/launcher.h` has to be for code that is generated now
+
+if getattr(_launch, "runtime_version", 1) != RUNTIME:
+    raise ImportError(
+        "dynamo-jit: the extension inductor.runtime._launch was built from other sources than "
+        f"these; {BUILD}.")
+
+
+class Stale(Exception):
+    """What was kept does not fit what is on the disk now. The text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """name: the library's file in the store. calls: functions of our libraries that it calls."""
+
+    name: str
+    digest: str
+    spec: dict[str, Any]
+    calls: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Watched:
+    """What a compile has loaded (launchers with what made them), and left to ATen."""
+
+    launches: list[tuple[Any, str, dict[str, Any], tuple[str, ...]]] = field(default_factory=list)
+    fallbacks: list[tuple[str, str]] = field(default_factory=list)
+
+    def launch_of(self, launcher: Any, store: Store) -> Launch | None:
+        """How a launcher is made again; None for one of another compile."""
+        for known, path, spec, calls in self.launches:
+            if known is launcher:
+                name = str(Path(path).relative_to(store.root))
+                return Launch(name, digest_of(Path(path)), spec, calls)
+        return None
+
+
+_watched: ContextVar[Watched | None] = ContextVar("watched", default=None)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Watched]:
+    """What this thread compiles inside."""
+    found = Watched()
+    token = _watched.set(found)
+    try:
+        yield found
+    finally:
+        _watched.reset(token)
+
+
+def note_launcher(launcher: Any, path: str, spec: dict[str, Any], units: list[str]) -> None:
+    """A launcher was made of a library that was built of these texts."""
+    found = _watched.get()
+    if found is not None:
+        calls = tuple(name for name in OWN_FUNCTIONS if any(name in unit for unit in units))
+        found.launches.append((launcher, path, spec, calls))
+
+
+# -- what profilers and reports are told ----------------------------------------------------------
+
+
+def title_of(what: logs.Compile) -> str:
+    """What a profiler calls a graph of a compile: `Net.forward 0/0`, and behind a break in line 12
+    `f from line 12 1/0`; `graph` outside of a compile."""
+    if not what.id:
+        return "graph"
+    name = re.sub(r"^__resume_(\d+)_(.*)", r"\2 from line \1", what.name)
+    return f"{name} {what}"
+
+
+def titled(spec: Mapping[str, Any], what: logs.Compile | None = None) -> dict[str, Any]:
+    """The description with whose it is. what: the compile, by default that of this thread."""
+    what = what or logs.compile_now()
+    return {**spec, "name": title_of(what), "place": site_now().place,
+            "compile": (what.region, what.id, what.part)}
+
+
+def with_numbers(spec: Mapping[str, Any], traces: Sequence[str | None]) -> dict[str, Any]:
+    """The description with its steps' lines as positions among nodes of the captured graph, whose
+    stack traces are given: in another program the same graph stands on other lines."""
+    places: dict[str, int] = {}
+    for number, trace in enumerate(traces):
+        frame = user_frame(trace)
+        if frame is not None:
+            places.setdefault(f"{frame[0]}:{frame[1]}", number)
+    rows = []
+    for row in spec.get("steps", ()):
+        numbers = tuple(places[line] for line in row[LINES] if line in places)
+        rows.append((*row[:LINES], numbers, *row[LINES + 1:]))
+    return {**spec, "steps": rows}
+
+
+def lines_of_step(spec: Mapping[str, Any], row: Sequence[Any]) -> tuple[str, ...]:
+    """The user's lines, `file:line`, of a row of the description's steps."""
+    traces: Sequence[str | None] = spec.get("traces", ())
+    found: dict[str, None] = {}
+    for line in row[LINES]:
+        frame = user_frame(traces[line]) if isinstance(line, int) else None
+        found[f"{frame[0]}:{frame[1]}" if frame else str(line)] = None
+    return tuple(found)
+
+
+def note_fallbacks(operators: Sequence[tuple[str, str]]) -> None:
+    """Operators of the graph were left to ATen, with the reasons."""
+    found = _watched.get()
+    if found is not None:
+        found.fallbacks += operators
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def launch_again(
+    name: str, digest: str, calls: Sequence[str], spec: dict[str, Any], store: Store,
+    traces: Sequence[str | None],
+) -> Any:
+    """The launcher, see `Launch`. traces: see `with_numbers`. Errors: Stale."""
+    path = store.root / name
+    if not is_ours(path) or digest_of(path) != digest:
+        raise Stale(f"the library {name} is not there, or is another one")
+    note_used(path)
+    for function in calls:
+        OWN_FUNCTIONS[function](store)
+    return _launch.Launcher(str(path), {**titled(spec), "traces": traces})
+
+
+def _toolchain(store: Store) -> Toolchain | str:
+    """The compiler that has built what is in the store, or the one that is there now."""
+    return last_toolchain(store) or find_toolchain(store)
+
+
+def product_of(dtype: torch.dtype, store: Store) -> Product:
+    """Our own matrix product, for kept graphs that need it. Errors: Stale."""
+    toolchain = _toolchain(store)
+    if isinstance(toolchain, str):
+        raise Stale(toolchain)
+    product = load_product(store, toolchain, dtype)
+    if product is None:
+        raise Stale(f"this processor has no products of {dtype}")
+    return product
+
+
+def convolver_of(store: Store) -> Convolver:
+    """The same of our own convolution. Errors: Stale."""
+    toolchain = _toolchain(store)
+    if isinstance(toolchain, str):
+        raise Stale(toolchain)
+    return load_convolver(store, toolchain)
+
+
+def attention_of(half: bool, store: Store) -> None:
+    """The same of our own attention; without a compiler, the operator computes it."""
+    toolchain = _toolchain(store)
+    if not isinstance(toolchain, str):
+        load_attention(store, toolchain, half)
+
+
+OWN_FUNCTIONS: Mapping[str, Callable[[Store], Any]] = {
+    PRODUCT_NAME: partial(product_of, torch.float32),
+    HALF_NAME: partial(product_of, torch.bfloat16),
+    CONVOLUTION_NAME: convolver_of,
+    **{attention_name(half): partial(attention_of, half) for half in (False, True)},
+}

@@ -1,1 +1,0 @@
-"""Attention on a GPU: the texts of its Triton kernels, and what they are rendered for."""

@@ -1,0 +1,394 @@
+"""The default backend: one captured graph in, one compiled callable out.
+
+    captured graph -> functional ATen graph (dynamo.aot) -> loop IR (lowering)
+    -> schedule (scheduler) -> C++ and a wrapper (codegen) -> a library and a launcher (runtime)
+
+What a stage can't do is left to ATen, operator by operator; a graph that can't be brought to
+functional form at all runs as it was captured. Both are said in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dynamo.aot.api import compile_forward, compile_inference, compile_training
+from dynamo.aot.boxed import run_as_it_is
+from dynamo.aot.budget import within
+from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
+from dynamo.aot.program import is_of_program
+from dynamo.aot.records import BackwardFails, NeedsGradients, Retrace, Unsupported
+from dynamo.backends.registry import at_reset
+from dynamo.background.graphs import deferring
+from dynamo.background.jobs import is_background
+from dynamo.base import logs
+from dynamo.base.counters import timed
+from dynamo.base.examples import real_examples
+from dynamo.base.fallbacks import (
+    AT,
+    BACKWARD,
+    GRAPH,
+    PIECE,
+    Site,
+    compiling_at,
+    place_of,
+    refused,
+    site_now,
+)
+from dynamo.base.loading import collection_paused
+from dynamo.base.signals import is_of_signal
+from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
+from dynamo.graph_operators.gradients import has_gradients
+from inductor.cache.graph_cache import keeper_of
+from inductor.config import check_options, config, does
+from inductor.driver import from_aten
+from inductor.driver.cpu import NoCompiler
+from inductor.driver.failures import as_captured, defects_refused, report_defect, wants_kernels
+from inductor.driver.inference import compile_plainly, inference_compiler
+from inductor.driver.known_results import (
+    has_blocks,
+    is_kept,
+    is_lazy,
+    needs_gradients,
+    prepare,
+    served,
+    settings_now,
+)
+from inductor.driver.survive import surviving
+from inductor.dynamic_shapes.lift_numbers import lifts_all
+from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
+from inductor.dynamic_shapes.steps import Step, has_rates
+from inductor.dynamic_shapes.subgraphs import compile_pieces, has_unknowns
+from inductor.dynamic_shapes.symbolic import check_of, places_of
+from inductor.fx_passes.custom import with_joint_passes
+from inductor.fx_passes.pipeline import decompositions, joint_laid_out, laid_out
+from inductor.lowering.pointwise import is_odd
+from inductor.runtime import _launch
+
+Compiled = Callable[..., Any]
+
+at_reset(_launch.release_memory)
+
+
+def compile_fx(
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Compiled:
+    """Compiles a captured graph; the result takes the graph's inputs and returns its outputs.
+
+    gm: torch-level calls, parameters as inputs. example_inputs: real tensors (or numbers) whose
+    metadata the result is specialised to. mode, options: see `inductor.config`.
+    Errors: ValueError for an unknown option.
+
+        >>> compiled = compile_fx(gm, [torch.randn(8)])
+    """
+    settings = settings_now(mode, options)
+    example_inputs = real_examples(example_inputs)
+    if has_wrapped_ends(gm, example_inputs):
+        plainly = functools.partial(compile_fx, mode=mode, options=options)
+        try:
+            return compile_flat(gm, example_inputs, plainly)
+        except Unsupported as refusal:
+            return as_captured(settings, gm, refusal)
+    gm = served(gm, example_inputs, settings)
+    ways = Ways(settings, logs.compile_now())
+    if any(map(is_lazy, example_inputs)):
+        return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
+    in_pieces = has_unknowns(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
+    if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
+        try:
+            return ways.compile_cut(gm)
+        except Unsupported as refusal:
+            return as_captured(settings, gm, refusal)
+    if has_rates(gm, example_inputs) and not lifts_all(gm):
+        return Step(gm, example_inputs, ways.compile_graph, ways.compile_piece)
+    return ways.compile_graph(gm, example_inputs)
+
+
+class Ways:
+    """How a graph may be compiled: once for all sizes, for each set of sizes, in pieces. Some parts
+    are compiled at a call, so the options and the compile that it belongs to are kept."""
+
+    def __init__(self, settings: Mapping[str, Any], what: logs.Compile) -> None:
+        self.settings, self.what, self.site = settings, what, site_now()
+        self.compile_static: Callable[..., Compiled] = self._static
+        self.compile_piece: Callable[..., Compiled] = self._piece
+        if is_background():  # what is compiled at a call is so, too
+            self.compile_static = _in_background(self._static)
+            self.compile_piece = _in_background(self._piece)
+
+    def compile_graph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        """The whole graph, by what is open in it."""
+        return self._by_sizes(module, inputs, self.compile_static)
+
+    def compile_cut(self, module: torch.fx.GraphModule) -> Compiled:
+        """Pieces of the graph. Errors: Unsupported."""
+        return compile_pieces(module, self.compile_piece)
+
+    def _by_sizes(
+        self, module: torch.fx.GraphModule, inputs: list[Any],
+        compile_static: Callable[..., Compiled],
+    ) -> Compiled:
+        if is_symbolic(module, inputs):
+            return compile_for_sizes(
+                module, inputs, compile_static, self._symbolic, self.compile_cut)
+        return compile_static(module, inputs)
+
+    def _static(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        with self._compiling():
+            return _compile(
+                module, inputs, self.settings,
+                refused=lambda refusal: self._cut_or_captured(module, inputs, refusal))
+
+    def _symbolic(self, module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
+        with self._compiling(), timed("inductor"), defects_refused():
+            return _compile_symbolic(module, inputs, self.settings)
+
+    def _piece(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        return self._by_sizes(module, inputs, self._small)
+
+    def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
+        with self._compiling():
+            return _compile(part, given, self.settings, may_raise=True)
+
+    @contextlib.contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """As where the graph was captured: parts are compiled at a call."""
+        with config.patch(**self.settings), logs.compiling(self.what), compiling_at(self.site):
+            yield
+
+    def _cut_or_captured(
+        self, module: torch.fx.GraphModule, inputs: list[Any], refusal: Unsupported
+    ) -> Compiled:
+        """What is done with a graph that has no functional form."""
+        fails = isinstance(refusal, BackwardFails)
+        if fails and mark_own_operators(module) or has_gradients(module):
+            try:
+                return self.compile_cut(module)
+            except Unsupported as other:
+                refusal = other
+        elif fails:
+            with contextlib.suppress(Unsupported), defects_refused(GRAPH, module):
+                return self._forward(module, inputs, refusal)
+        return as_captured(self.settings, module, refusal)
+
+    def _forward(
+        self, module: torch.fx.GraphModule, inputs: list[Any], refusal: Unsupported
+    ) -> Compiled:
+        """The forward of a graph whose backward can't be recorded. Once somebody has asked for a
+        gradient, and got it, the graph runs as it was captured. Errors: Unsupported."""
+        captured: list[Compiled] = []
+
+        def switch() -> None:
+            if not captured:
+                with compiling_at(self.site):
+                    captured.append(as_captured(self.settings, module, refusal))
+
+        with self._compiling():
+            compiled = compile_forward(
+                module, inputs, compile_plainly, switch, decompositions=decompositions())
+        return lambda *given: (captured[0] if captured else compiled)(*given)
+
+
+def compile_whole(
+    gm: torch.fx.GraphModule, inputs: list[Any], settings: Mapping[str, Any]
+) -> Compiled | None:
+    """The compiled graph, made now; None where not all of it is compiled at once. The graph needs
+    no gradients. Errors: Unsupported, NoCompiler; those of the program and defects."""
+    gm = served(gm, inputs, settings)
+    cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
+    if cut or is_symbolic(gm, inputs) or any(map(is_lazy, inputs)):
+        return None
+    backward = functools.partial(_compile_backward, settings, site_now())
+    with collection_paused():
+        return _compile_program(gm, inputs, settings, backward, {})
+
+
+def _in_background(compile_part: Callable[..., Compiled]) -> Callable[..., Compiled]:
+    def tell(error: Exception) -> None:
+        if not isinstance(error, Unsupported):
+            raise error
+        refused(PIECE, error.reason, str(error.__dict__.get(AT) or ""), strict=False)
+
+    return deferring(compile_part, tell)
+
+
+compile_fx.check_options = check_options  # type: ignore[attr-defined]
+compile_fx.is_kept = is_kept  # type: ignore[attr-defined]
+compile_fx.prepare = prepare  # type: ignore[attr-defined]
+
+
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+    """The default backend without kernels: functional ATen graphs, forward and backward, run by
+    PyTorch. What is wrong with "inductor" and right with this one is wrong in the kernels."""
+    return compile_fx(gm, example_inputs, options={"kernels": False})
+
+
+@collection_paused()
+def _compile(
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    settings: Mapping[str, Any],
+    may_raise: bool = False,
+    refused: Callable[[Unsupported], Compiled] | None = None,
+) -> Compiled:
+    """may_raise: the graph may raise for these inputs; then it does when it is called. refused:
+    what to do with a graph that has no functional form; else it runs as it was captured."""
+    site = site_now()
+    backward = functools.partial(_compile_backward, settings, site)
+    try:
+        with timed("inductor"):
+            keeper = keeper_of(
+                gm, example_inputs, {"settings": settings, "site": site, "compiler": backward})
+            if keeper is None:
+                return _compile_program(gm, example_inputs, settings, backward, {})
+            return keeper.forward(lambda: _compile_program(
+                gm, example_inputs, settings, backward, {"keeping": keeper.backward}))
+    except Unsupported as refusal:
+        return refused(refusal) if refused else as_captured(settings, gm, refusal)
+    except (NoCompiler, Retrace):
+        raise
+    except Exception as defect:
+        if is_of_signal(defect):
+            raise
+        if may_raise or is_of_program(defect):
+            return _raising(gm, defect)
+        report_defect(GRAPH, defect, gm)
+        return gm.forward
+
+
+def _compile_program(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any],
+    backward: Callable[..., Compiled], keeping: Mapping[str, Any],
+) -> Compiled:
+    """Errors: Unsupported; NoCompiler; errors of the program and defects."""
+    table = decompositions()
+    trains = needs_gradients(example_inputs)
+    if trains and config.freezing:
+        logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
+    in_graph = _kernels_write(example_inputs)
+    if trains and has_gradients(gm):  # its own are done with
+        with contextlib.suppress(NeedsGradients):
+            return compile_inference(
+                gm, example_inputs, from_aten.compile_aten, decompositions=table,
+                epilogue_in_graph=in_graph,
+            )  # fmt: skip
+    if trains:
+        return compile_training(
+            gm, example_inputs, from_aten.compile_aten, backward, decompositions=table,
+            rewrite=with_joint_passes(joint_laid_out), epilogue_in_graph=in_graph,
+            partition=within(config.activation_memory_budget), **keeping,
+        )  # fmt: skip
+    return compile_inference(
+        gm, example_inputs, inference_compiler(gm, example_inputs, settings),
+        decompositions=table, epilogue_in_graph=in_graph,
+    )  # fmt: skip
+
+
+def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
+    """The graph as it was captured; where it does not raise, the error was a defect."""
+    reported: list[bool] = []
+    site = site_now()
+
+    def call(*inputs: Any) -> Any:
+        results = gm.forward(*inputs)
+        if not reported:
+            reported.append(True)
+            report_defect(GRAPH, error, gm, site.strict, at_call=True)
+        return results
+
+    return call
+
+
+@collection_paused()
+def _compile_symbolic(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+) -> tuple[Callable[..., bool], Compiled]:
+    """One ATen graph for all sizes that the capture left open, and what tells where it holds."""
+    if config.freezing:
+        logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
+    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    if on_gpu and not does("symbolic"):
+        raise Unsupported("kernels for all sizes on a GPU are off (leave_out)")
+    checks = []
+    trains = needs_gradients(example_inputs)
+
+    def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+        if not trains:
+            with timed("inductor.passes"):
+                module = laid_out(module)
+        checks.append(check_of(module.meta["symbols"], places_of(gm, example_inputs), fakes))
+        return from_aten.compile_aten(module, fakes)
+
+    options: dict[str, Any] = {"decompositions": decompositions(), "symbolic": True}
+    if trains and has_gradients(gm):
+        with contextlib.suppress(NeedsGradients):
+            call = compile_inference(
+                gm, example_inputs, compile_first,
+                epilogue_in_graph=_kernels_write(example_inputs), **options,
+            )  # fmt: skip
+            return checks[0], call
+    if trains:
+        compile_backward = functools.partial(_compile_backward, settings, site_now())
+        call = compile_training(
+            gm, example_inputs, compile_first, compile_backward,
+            rewrite=with_joint_passes(lambda module: module),
+            partition=within(config.activation_memory_budget),
+            epilogue_in_graph=_kernels_write(example_inputs), **options,
+        )  # fmt: skip
+    else:
+        call = compile_inference(
+            gm, example_inputs, compile_first,
+            epilogue_in_graph=_kernels_write(example_inputs), **options,
+        )  # fmt: skip
+    return checks[0], call
+
+
+@collection_paused()
+def _compile_backward(
+    settings: Mapping[str, Any],
+    site: Site,
+    module: torch.fx.GraphModule,
+    fakes: list[Any],
+) -> Compiled:
+    """The backward half, compiled later than its forward, which has run already: so what can't be
+    compiled runs as ATen."""
+    what = replace(site.compile, part="backward")
+    if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
+        module.meta["is_backward"] = True
+    try:
+        with config.patch(**settings), logs.compiling(what):
+            compiled = from_aten.compile_aten(module, fakes)
+            return surviving(compiled, module, site) if config.kernels else compiled
+    except NoCompiler:
+        raise
+    except Unsupported as refusal:
+        place = place_of(refusal, module.graph.nodes) or site.place
+        refused(BACKWARD, refusal.reason, place, quiet=not wants_kernels(settings),
+                strict=site.strict)  # fmt: skip
+    except Exception as defect:
+        report_defect(BACKWARD, defect, module, site.strict)
+    return run_as_it_is(module)
+
+
+def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
+    """True where CUDA graphs are wanted, and some inputs on a CPU: forward, backward and the
+    optimizer (which counts steps there) stay apart, so that the others are recorded."""
+    with config.patch(**settings):
+        wanted = config.cudagraphs
+    on_gpu = {x.is_cuda for x in example_inputs if isinstance(x, torch.Tensor)}
+    return wanted and len(on_gpu) == 2
+
+
+def _kernels_write(example_inputs: list[Any]) -> bool:
+    """True where kernels may write into the inputs."""
+    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    return config.kernels and not any(is_odd(tensor.dtype) for tensor in tensors)

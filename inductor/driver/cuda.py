@@ -1,0 +1,231 @@
+"""The GPU path behind the schedule: Triton kernels and a Python wrapper, loaded as one callable."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dynamo.aot.recipes import not_kept
+from dynamo.aot.records import Unsupported
+from dynamo.base import logs
+from dynamo.base.config import config
+from dynamo.base.counters import timed
+from dynamo.base.fallbacks import KERNEL, failed, refused
+from dynamo.store.content import make_key, open_store
+from inductor import metrics
+from inductor.autotune.gpu_blocks import tune_blocks
+from inductor.autotune.tuning import Tuner
+from inductor.cache.gpu_module import GpuModule, binaries_of, finished, with_recipe
+from inductor.cache.launched import title_of
+from inductor.cache.recorded import GpuRecord, keep_on_gpu, tell_cache
+from inductor.codegen.python_wrapper import print_python_wrapper
+from inductor.codegen.triton.launch import NotPrintable
+from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
+from inductor.codegen.triton.template import print_template
+from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
+from inductor.ir.interpret import interpret_nodes
+from inductor.runtime.cuda_graphs import Graphing
+from inductor.runtime.modules import import_file
+from inductor.runtime.triton_launch import Preparation
+from inductor.scheduler.schedule import Kernel, Schedule, TemplateKernel
+from inductor.scheduler.verify import is_scattered
+
+WORKERS = 8
+
+
+def available() -> str:
+    """Why Triton kernels cannot be generated here; empty if they can."""
+    if importlib.util.find_spec("triton") is None:
+        return (f"triton is not installed in {sys.prefix}, so nothing is compiled for the GPU "
+                "(pip install triton)")
+    return ""
+
+
+class KernelErrors(Exception):
+    """Triton has failed with some functions; errors: by their names."""
+
+    def __init__(self, errors: Mapping[str, Exception]) -> None:
+        names = "; ".join(f"{name}: {type(e).__name__}: {e}" for name, e in errors.items())
+        super().__init__(f"Triton can't compile {names}")
+        self.errors = errors
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """text: of a Python module. slow: kernels that run as ATen operators in it (`Slow`).
+    functions: the kernel that each of Triton's functions is of, by name. record: what profilers are
+    told."""
+
+    text: str
+    slow: tuple[str, ...]
+    functions: Mapping[str, str]
+    record: GpuRecord
+
+
+def generate(
+    graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = (), tuner: Tuner | None = None,
+    broken: frozenset[str] = frozenset(),
+) -> Generated:
+    """The Python module of a schedule. symbols: the sizes known at a call; with some,
+    Unsupported is raised where Triton cannot do a kernel. tuner: finds the best blocks. broken:
+    kernels to run as ATen."""
+    layouts = graph.layouts()
+    kernels: dict[str, TritonKernel] = {}
+    slow: list[str] = []
+    with timed("inductor.codegen"):
+        for kernel in schedule.kernels():
+            if kernel.name in broken:
+                slow.append(kernel.name)
+                continue
+            try:
+                kernels[kernel.name] = _print(kernel, layouts)
+            except NotPrintable as refusal:
+                if symbols:
+                    raise Unsupported(f"{kernel.name}: {refusal}") from None
+                slow.append(kernel.name)
+                _report_slow(graph, kernel, str(refusal))
+        if tuner is not None:
+            kernels = tune_blocks(graph, schedule, kernels, tuner)
+        templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
+        text = print_python_wrapper(graph, schedule, kernels, symbols, templates)
+    logs.log("output_code").emit(text)
+    logs.keep("flex_kernels.py", text)
+    logs.log("kernel_code").emit(
+        lambda: "\n".join(source.text for made in kernels.values() for source in made.all_sources())
+    )
+    logs.log("schedule").emit(lambda: str(schedule))
+    functions = {source.name: name for name, k in kernels.items() for source in k.all_sources()}
+    own = {template.name: name for name, template in templates.items()}
+    record = keep_on_gpu(graph, schedule, {**functions, **own}, text)
+    return Generated(text, tuple(slow), functions, record)
+
+
+def build(
+    graph: LoopGraph, schedule: Schedule, tuner: Tuner | None,
+    graphing: Callable[[Sequence[str]], Graphing | None],
+) -> Callable[..., Any]:
+    """The callable of a schedule of static sizes. A kernel with which Triton fails runs as ATen
+    operators, alone. tuner: see `generate`; graphing: makes `graphed` of `load` of the names of
+    such kernels."""
+    broken: frozenset[str] = frozenset()
+    while True:
+        made = generate(graph, schedule, (), tuner, broken)
+        try:
+            record = None if made.slow else made.record
+            call: Callable[..., Any] = load(
+                made.text, graph, False, graphing(made.slow), record)()
+            return call if record is not None else not_kept(
+                call, f"{made.slow[0]} runs as ATen operators")
+        except KernelErrors as errors:
+            found = {made.functions.get(name, name): e for name, e in errors.errors.items()}
+            if not found.keys() <= {kernel.name for kernel in schedule.kernels()} - broken:
+                raise
+            for kernel in schedule.kernels():
+                if kernel.name in found:
+                    _report_broken(graph, kernel, found[kernel.name])
+            broken |= found.keys()
+
+
+def _print(kernel: Kernel, layouts: dict[str, Layout]) -> TritonKernel:
+    if torch.are_deterministic_algorithms_enabled() and _meets(kernel):
+        raise NotPrintable("what meets at one place is in no fixed order")
+    return print_kernel(kernel, layouts)
+
+
+def _report_slow(graph: LoopGraph, kernel: Kernel, reason: str) -> None:
+    metrics.count("slow_kernels")
+    logs.log("inductor").emit(f"{kernel.name} ({', '.join(kernel.nodes)}) runs as ATen: {reason}")
+    refused(KERNEL, reason, _lines_of(graph, kernel), strict=False)
+
+
+def _report_broken(graph: LoopGraph, kernel: Kernel, error: Exception) -> None:
+    metrics.count("slow_kernels")
+    text = f"Triton failed with the kernel {kernel.name}, which runs as ATen operators"
+    failed(KERNEL, error, text, _lines_of(graph, kernel))
+
+
+def report_broken_templates(graph: LoopGraph, schedule: Schedule, errors: KernelErrors) -> None:
+    """Says that Triton has failed with a template, so that none is used."""
+    metrics.count("slow_kernels")
+    text = f"Triton failed with {', '.join(errors.errors)}; products run as ATen operators"
+    first = next(schedule.templates())
+    failed(KERNEL, next(iter(errors.errors.values())), text, _lines_of(graph, first))
+
+
+def _lines_of(graph: LoopGraph, kernel: Kernel | TemplateKernel) -> str:
+    """The user's lines of a kernel, and its operators."""
+    found = [node.origins for node in graph.nodes if node.name in kernel.nodes]
+    lines = dict.fromkeys(line for origins in found for line in origins.lines)
+    targets = dict.fromkeys(target for origins in found for target in origins.targets)
+    return f"{', '.join(lines) or 'a graph'} ({', '.join(targets) or kernel.name})"
+
+
+def _meets(kernel: Kernel) -> bool:
+    """Whether several iterations may store into one place, and their order counts."""
+    return any(
+        op.imm == "add" and op.dtype.is_floating_point
+        or op.imm == "set" and is_scattered(op)
+        for stage in kernel.stages
+        for op in stage.stores()
+    )
+
+
+def load(
+    text: str, graph: LoopGraph, measure: bool, graphed: Graphing | None = None,
+    kept: GpuRecord | None = None,
+) -> Callable[..., Callable[..., Any]]:
+    """Import the module and compile its kernels. The result takes the values of the symbols (if
+    there are any) and gives the callable for them: flat tensors in, a tuple out.
+
+    graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph. kept:
+    for a module of known sizes that another process may take over, what profilers are told of it.
+    """
+    store = open_store(config.cache_dir)
+    key = make_key("triton", {"source": text})
+    path, known = store.file_of(key, ".py", text.encode())
+    metrics.count("libraries_reused" if known else "libraries_built")
+    tell_cache(f"module {key.digest}", known, lambda: store.explain_miss(key))
+    with timed("inductor.load"):
+        module = import_file(f"inductor_generated_{path.stem}", path)
+        preparation = Preparation(graph.device, measure)
+        constants = [constant.value.detach() for constant in graph.constants]
+        bind = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
+    with timed("inductor.build"):
+        errors = preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
+    if errors:
+        raise KernelErrors(errors)
+    title = title_of(logs.compile_now())
+
+    def bound(*sizes: int) -> Callable[..., Any]:
+        call = finished(bind(*sizes), graph.device, constants, graphed, title)
+        if kept is None:
+            return call
+        return with_recipe(call, GpuModule(
+            text, graph.device, tuple(constants), binaries_of(preparation), graphed, kept.steps,
+            kept.functions))
+
+    return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A kernel without Triton: its nodes are interpreted, operation by operation, with ATen."""
+
+    nodes: tuple[ComputedBuffer, ...]
+    parameters: tuple[str, ...]
+
+    @staticmethod
+    def of(graph: LoopGraph, names: tuple[str, ...], parameters: tuple[str, ...]) -> Slow:
+        """The nodes of these names; it is called with tensors for `parameters`."""
+        nodes = (n for n in graph.nodes if isinstance(n, ComputedBuffer) and n.name in names)
+        return Slow(tuple(nodes), parameters)
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        interpret_nodes(self.nodes, dict(zip(self.parameters, tensors, strict=True)))

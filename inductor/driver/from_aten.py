@@ -1,0 +1,136 @@
+"""From a functional ATen graph to a callable: loop IR, schedule, code, a library or a module.
+
+In: an ATen graph with fakes in `meta["val"]`, of a forward or of a backward. Out: a callable from
+its inputs to its outputs. What a stage can't do is left to ATen, operator by operator.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dynamo.aot.boxed import of_places, run_as_it_is
+from dynamo.aot.partition import DIES
+from dynamo.base import logs
+from dynamo.base.counters import timed
+from dynamo.base.loading import collection_paused
+from inductor.autotune.early_libraries import with_libraries
+from inductor.autotune.library_kernels import choose_library_kernels
+from inductor.codegen.bind import Binder, broken_assumption
+from inductor.config import config, does
+from inductor.driver import cpu
+from inductor.driver.failures import defects_refused
+from inductor.driver.for_gpu import for_gpu, open_for_gpu
+from inductor.driver.freezing import FrozenCall
+from inductor.driver.report import report_graph, report_steps
+from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant
+from inductor.fx_passes.pipeline import rewritten
+from inductor.lowering.run import Lowered, lower_graph
+from inductor.lowering.sizes import has_symbols
+from inductor.scheduler.convolution_chains import chain_convolutions
+from inductor.scheduler.convolutions import fuse_convolutions
+from inductor.scheduler.cpu_gemms import attach_epilogues, join_chains
+from inductor.scheduler.run import schedule_graph
+from inductor.scheduler.schedule import Schedule
+
+Compiled = Callable[..., Any]
+
+
+@with_libraries
+def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+    """See the top of the file. Errors: Unsupported, NoCompiler; defects."""
+    with timed("inductor.passes"):
+        module = rewritten(module)
+    logs.log("aot_graphs").emit(lambda: str(module.code))
+    if not config.kernels:
+        return run_as_it_is(module)
+    if has_symbols(module):
+        return ForAllSizes(
+            module, functools.partial(_compile_variant, module, logs.compile_now())).call
+    lowered, schedule = lower_and_schedule(module, None)
+    if lowered.graph.device.type != "cpu":
+        call = for_gpu(lowered, schedule, module.meta.get("values"), _dying(module))
+        return tensors_only(call, lowered)
+    units, spec = generate(lowered, schedule)
+    call = tensors_only(cpu.load(units, spec, cpu.cache_store()), lowered)
+    prepared = (*module.meta.get("prepared", ()), *lowered.graph.prepared)
+    if not prepared:
+        return call
+    unused = [n for n, one in enumerate(lowered.graph.inputs) if one is None and n >= len(fakes)]
+    return FrozenCall(call, prepared, len(fakes), unused)
+
+
+def _dying(module: torch.fx.GraphModule) -> frozenset[int]:
+    """Inputs that nobody holds but who calls the graph."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return frozenset([at for at, node in enumerate(placeholders) if DIES in node.meta])
+
+
+@collection_paused()
+@with_libraries
+def _compile_variant(
+    module: torch.fx.GraphModule, what: logs.Compile, hints: Sequence[int] | None
+) -> Variant:
+    """The code of a graph whose sizes are known at a call; hints: sizes that it is likely for."""
+    with logs.compiling(what), defects_refused():
+        lowered, schedule = lower_and_schedule(module, hints)
+        symbols = lowered.symbols
+        assert symbols is not None
+        tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
+        if lowered.graph.device.type != "cpu":
+            values = module.meta.get("values")
+            holds, bind = open_for_gpu(lowered.graph, schedule, symbols.sizes, values)
+        else:
+            units, spec = generate(lowered, schedule)
+            path = cpu.build(units, cpu.cache_store())
+            binder = Binder(spec, symbols.sizes)
+            holds, bind = binder.holds, cpu.bind_launcher(path, binder, len(tensors))
+    broken = functools.partial(broken_assumption, symbols.sizes)
+    return Variant(holds, broken, bind, tuple(symbols.sources), tensors)
+
+
+def lower_and_schedule(
+    module: torch.fx.GraphModule, hints: Sequence[int] | None
+) -> tuple[Lowered, Schedule]:
+    """The loops of a graph, and their order. hints: values of its symbols that it is likely for."""
+    with timed("inductor.lowering"):
+        lowered = lower_graph(
+            module, hints, inline=does("inlining"), in_memory_order=does("layout"),
+            convolves=does("templates"))
+    threads = torch.get_num_threads()
+    if config.library_kernels != "default":
+        with timed("inductor.library_kernels"):
+            frozen = module.meta.get("frozen", ())
+            chosen = choose_library_kernels(
+                lowered.graph, cpu.cache_store(), threads, frozen, does("templates"),
+                module.meta.get("prepared_bytes", 0))
+            lowered = replace(lowered, graph=chosen)
+    with timed("inductor.scheduler"):
+        schedule = schedule_graph(lowered.graph, threads, does("fusion"))
+        if does("fusion"):
+            schedule = fuse_convolutions(lowered.graph, schedule)
+            schedule = chain_convolutions(lowered.graph, schedule)
+            schedule = attach_epilogues(lowered.graph, schedule)
+            schedule = join_chains(lowered.graph, schedule)
+    report_graph(lowered, schedule)
+    return lowered, schedule
+
+
+def generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str, Any]]:
+    """C++ units of a schedule, and what the launcher has to know."""
+    report_steps(schedule)
+    cores = len(os.sched_getaffinity(0))
+    return cpu.generate("graph", lowered.graph, schedule, torch.get_num_threads(), cores)
+
+
+def tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:
+    """The launcher takes tensors; numbers among the inputs are constants of the graph."""
+    inputs = lowered.graph.inputs
+    if None not in inputs:
+        return launcher
+    return of_places(launcher, [n for n, buffer in enumerate(inputs) if buffer is not None])

@@ -1,0 +1,291 @@
+"""Graphs with numbers and sizes that only the running program knows: cut where these are made.
+
+In: a captured graph in which `item()`, `nonzero()`, `x[mask]` and the like are nodes, and a
+compiler for a piece of it. Out: a callable like the graph. It runs in the order of the program:
+what makes an unknown number or size, what checks or calculates with numbers, modes and gradients
+run as captured; the pieces between them are compiled when the numbers are known
+(`subgraph.py` beside this file). So every assumption about them is checked before a piece runs, and
+errors are eager's.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.fakes import is_fake, is_symbolic_number, storage_key, symbols_of
+from dynamo.aot.records import Unsupported
+from dynamo.graph_operators.cuts import RANGES, is_cut
+from dynamo.graph_operators.gradients import GRADIENTS
+from dynamo.graph_operators.regions import has_repeated, region_of
+from dynamo.shapes.fake import Fake
+from inductor.dynamic_shapes.lift_numbers import takes
+from inductor.dynamic_shapes.subgraph import CompilePiece, Piece
+
+# They give a size that follows from their arguments: no data is read.
+FOLLOWS = frozenset(("narrow", "split", "split_with_sizes", "chunk", "tensor_split", "arange",
+                     "zeros", "ones", "empty", "full"))  # fmt: skip
+# They compute nothing: a piece of these alone is not worth a compile.
+VIEWS = frozenset((
+    "getitem", "view", "view_as", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand",
+    "detach", "unbind", "select", "narrow", "split", "split_with_sizes", "chunk", "size", "numel",
+    "dim", "stride", "movedim", "diagonal", "expand_as", "alias", "shape",
+))  # fmt: skip
+# Arithmetic that can't raise: it may run earlier than it is written.
+CALM = frozenset((
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, operator.eq,
+    operator.ne, operator.lt, operator.le, operator.gt, operator.ge, torch.sym_max, torch.sym_min,
+    torch.sym_not, torch.sym_float, torch.sym_int, torch.sym_ite,
+))  # fmt: skip
+
+GETS_HISTORY = ("call_method", "requires_grad_")
+
+
+class NothingToCompile(Unsupported):
+    """A graph of nothing but operations that run as captured, and views."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing to compile between numbers that only the program knows")
+
+
+def has_unknowns(gm: fx.GraphModule) -> bool:
+    """True where an operation of the graph makes a number or size that nobody knows before."""
+    return any(makes_unknown for _, makes_unknown in _makers(gm))
+
+
+def asks_numbers(gm: fx.GraphModule) -> bool:
+    """True where an operation of the graph has to know a number that is no int."""
+    leaves = ("placeholder", "output", "get_attr")
+    return not all(
+        _compiles(node) for node in gm.graph.nodes
+        if node.op not in leaves and not _is_number(_value(node))
+    )
+
+
+def compile_pieces(gm: fx.GraphModule, compile_piece: CompilePiece) -> Callable[..., Any]:
+    """A callable like the graph, whose pieces are compiled at their first use.
+
+    Errors: Unsupported where there is nothing to compile.
+    """
+    return _Cutter(gm, compile_piece).cut()
+
+
+def compile_parts(
+    gm: fx.GraphModule, parts: list[list[fx.Node]], compile_piece: CompilePiece
+) -> Callable[..., Any]:
+    """A callable like the graph, of which these parts are compiled one by one at their first use.
+
+    Errors: Unsupported where a part gives something else than tensors and numbers.
+    """
+    cutter = _Cutter(gm, compile_piece)
+    cutter.units = [*parts]
+    return fx.GraphModule(gm, cutter.spliced()).forward
+
+
+def _makers(gm: fx.GraphModule) -> Iterable[tuple[fx.Node, bool]]:
+    """Each node, and whether it makes an unknown number or size."""
+    known: set[Any] = set()
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value")
+        new = set() if type(value) is Fake else symbols_of([value], as_made=True) - known
+        known |= new
+        unknown = node.op != "placeholder" and bool(new) and not _has_hint(value)
+        yield node, unknown and not _follows(node)
+
+
+def _has_hint(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_has_hint, value))
+    numbers = (*value.shape, *value.stride()) if is_fake(value) else (value,)
+    return all(n.node.has_hint() for n in numbers if is_symbolic_number(n))
+
+
+def _name(node: fx.Node) -> str:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.strip("_")
+
+
+def _follows(node: fx.Node) -> bool:
+    """True for slices and the like, whose new size is made of numbers that are known by then."""
+    if _name(node) != "getitem":
+        return _name(node) in FOLLOWS
+    return not any(isinstance(_value(key), torch.Tensor) for key in node.all_input_nodes[1:])
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta.get("example_value")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float)) or is_symbolic_number(value)
+
+
+def _kind(value: Any) -> type | None:
+    """bool, int or float for numbers; None for all else."""
+    kinds = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return kinds.get(type(value), type(value)) if _is_number(value) else None
+
+
+class _Cutter:
+    """units: nodes that run as captured, and lists of nodes that are compiled together. A call of
+    a repeated block is one for itself."""
+
+    def __init__(self, gm: fx.GraphModule, compile_piece: CompilePiece) -> None:
+        self.gm = gm
+        self.compile_piece = compile_piece
+        self.units: list[fx.Node | list[fx.Node]] = []
+        self.open: dict[fx.Node, None] = {}  # the last unit, while it grows
+        self.repeats = has_repeated(gm)
+        self.region: tuple[str, int] | None = None  # of the last unit
+        self.places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        # Values that gradients are asked of need a place of their own in autograd's graph.
+        self.asked = {
+            given for node in gm.graph.nodes if node.target in GRADIENTS for given in node.args[2]
+        }
+
+    def cut(self) -> Callable[..., Any]:
+        self._check_views()
+        for node, makes_unknown in _makers(self.gm):
+            if node.op not in ("placeholder", "output", "get_attr"):
+                self._sort(node, makes_unknown)
+        self._close()
+        return fx.GraphModule(self.gm, self.spliced()).forward
+
+    def _check_views(self) -> None:
+        """Errors: Unsupported where a tensor is written, with a view of it made before, and then
+        told to require grad: eager's view has a history, that of a piece is made behind its writes.
+        """
+        written: set[int] = set()
+        views: dict[fx.Node, None] = {}
+        first: dict[int, Any] = {}  # the first value of each storage
+        done: set[fx.Node] = set()
+        for node in self.gm.graph.nodes:
+            done.add(node)
+            written.update(map(storage_key, node.meta.get("changed", ())))
+            if (node.op, node.target) == GETS_HISTORY:
+                base = _value(node.args[0])
+                for view in views if storage_key(base) in written else ():
+                    if _value(view) is base or storage_key(_value(view)) != storage_key(base):
+                        continue
+                    if not done.issuperset(view.users):
+                        raise Unsupported("a view of a tensor that gets a history after a write")
+            value = _value(node)  # of a kept graph, whose fakes do not know of what they are views
+            if is_fake(value) and first.setdefault(storage_key(value), value) is not value:
+                views[node] = None
+
+    def _sort(self, node: fx.Node, makes_unknown: bool) -> None:
+        value, given = _value(node), node.all_input_nodes
+        if self.repeats and region_of(node) != self.region:
+            self._close()
+            self.region = region_of(node)
+        inside = any(other in self.open for other in given)
+        if node.target is operator.getitem and not isinstance(_value(given[0]), torch.Tensor):
+            self._follow(node, given[0])
+        elif _is_number(value) and not makes_unknown:
+            if inside:
+                self.open[node] = None
+            else:
+                if not _runs_early(node):
+                    self._close()
+                self.units.append(node)
+        elif node.target in RANGES and is_cut(node) and not inside:
+            self.units.append(node)  # before what is open: it reads numbers only
+        elif makes_unknown or is_cut(node) or node.target in GRADIENTS or not _compiles(node):
+            self._close()
+            self.units.append(node)
+        else:
+            self.open[node] = None
+        if node in self.asked:
+            self._close()
+
+    def _follow(self, node: fx.Node, source: fx.Node) -> None:
+        """An item of several results stays with these."""
+        for unit in self.units:
+            if isinstance(unit, list) and source in unit:
+                unit.append(node)
+                return
+        if source in self.open:
+            self.open[node] = None
+        else:
+            self.units.append(node)
+
+    def _close(self) -> None:
+        nodes = list(self.open)
+        self.open = {}
+        if all(_name(node) in VIEWS or _is_number(_value(node)) for node in nodes):
+            self.units += nodes
+        else:
+            self.units.append(nodes)
+
+    # -- the graph of units -----------------------------------------------------------------------
+
+    def spliced(self) -> fx.Graph:
+        """The graph in which parts are calls."""
+        if not any(isinstance(unit, list) for unit in self.units):
+            raise NothingToCompile
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in self.gm.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                env[node] = graph.node_copy(node)
+        for number, unit in enumerate(self.units):
+            if isinstance(unit, list):
+                self._splice(graph, env, unit, number)
+            else:
+                env[unit] = graph.node_copy(unit, env.__getitem__)
+        [end] = [node for node in self.gm.graph.nodes if node.op == "output"]
+        graph.node_copy(end, env.__getitem__)
+        return graph
+
+    def _splice(
+        self, graph: fx.Graph, env: dict[fx.Node, fx.Node], nodes: list[fx.Node], number: int
+    ) -> None:
+        """A call of a piece, and its results."""
+        piece, inputs, results = self._piece(nodes, number)
+        call = graph.call_function(piece, tuple(env[node] for node in inputs))
+        for at, node in enumerate(results):
+            env[node] = graph.call_function(operator.getitem, (call, at))
+
+    def _piece(
+        self, nodes: list[fx.Node], number: int
+    ) -> tuple[Piece, list[fx.Node], list[fx.Node]]:
+        inside = set(nodes)
+        read = dict.fromkeys(other for node in nodes for other in node.all_input_nodes)
+        inputs = [node for node in read if node not in inside and node.op != "get_attr"]
+        results = [node for node in nodes if not inside.issuperset(node.users)]
+        for node in (*inputs, *results):
+            if not (isinstance(_value(node), torch.Tensor) or _is_number(_value(node))):
+                raise Unsupported(f"{node.name} is a {type(_value(node)).__name__}")
+        graph, env = fx.Graph(), {}
+        for at, node in enumerate(inputs):  # equal blocks are told by their text
+            env[node] = graph.placeholder(f"input_{at}")
+            env[node].meta = dict(node.meta)
+        for node in (*[other for other in read if other.op == "get_attr"], *nodes):
+            env[node] = graph.node_copy(node, env.__getitem__)
+        graph.output(tuple(env[node] for node in results))
+        # An input may be a view of another one that is told to require grad.
+        told = any((node.op, node.target) == GETS_HISTORY for node in self.gm.graph.nodes)
+        guarded = [node in self.places and not told for node in inputs]
+        module = fx.GraphModule(self.gm, graph)
+        return Piece(f"piece_{number}", module, guarded, self.compile_piece), inputs, results
+
+
+def _runs_early(node: fx.Node) -> bool:
+    return node.target in CALM or _name(node) in ("size", "numel", "dim")
+
+
+def _compiles(node: fx.Node) -> bool:
+    """False for modes and checks, and for what a number decides that is no int: each value of it
+    would be compiled anew."""
+    given = node.all_input_nodes
+    if _value(node) is None and not any(isinstance(_value(other), torch.Tensor) for other in given):
+        return False
+    return all(
+        kind is None or kind is int or kind is float and takes(node, other)
+        for other in given
+        for kind in [_kind(_value(other))]
+    )

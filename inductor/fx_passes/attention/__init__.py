@@ -1,0 +1,1 @@
+"""Passes that find attention in captured graphs, and choose who computes it."""

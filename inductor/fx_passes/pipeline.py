@@ -1,0 +1,100 @@
+"""Which passes run on a graph, in order: on the captured one, on the joint one, before lowering.
+
+Each function takes a graph module and gives it back, rewritten. What `config.leave_out` names is
+not done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynamo.base.counters import timed
+from inductor.config import config, does
+from inductor.fx_passes.attention.calls import serve_attention
+from inductor.fx_passes.attention.cpu_calls import serve_cpu_attention
+from inductor.fx_passes.attention.patterns import serve_written_attention
+from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
+from inductor.fx_passes.custom import run_pass
+from inductor.fx_passes.dropout import draw_in_kernels
+from inductor.fx_passes.fold import fold_constants
+from inductor.fx_passes.growing_cats import share_growing_cats
+from inductor.fx_passes.half_gemms import compute_in_float32
+from inductor.fx_passes.in_place import write_in_place
+from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.operators_in_place import call_in_place
+from inductor.fx_passes.order import large_results_last
+from inductor.fx_passes.parts import read_parts
+from inductor.fx_passes.table import decompositions as decompositions
+from inductor.fx_passes.table_gradients import add_rows_to_products
+from inductor.lowering.registry import LOWERINGS
+from inductor.lowering.sizes import has_symbols
+
+
+def serve_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains: bool) -> None:
+    """Attention of a captured graph, which is changed in place."""
+    if not does("patterns"):
+        return
+    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
+        serve_attention(gm)
+    elif not trains:
+        serve_written_attention(gm)
+
+
+def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
+    the old ones. Before that, dropout: its order of numbers goes by the strides of eager."""
+    if not config.kernels:
+        return module
+    if does("dropout") and not has_symbols(module):
+        module = draw_in_kernels(module)
+    if does("patterns"):
+        module = unfuse_convolution_biases(module)
+    if not does("layout") or _goes_back_on_cpu(module):
+        return module
+    return channels_last(module, LOWERINGS.__contains__)
+
+
+def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:
+    """Whether a graph has a whole step of training: the sums over images and pixels that batch
+    norms want, forward and backward, lose more channels last than convolutions gain."""
+    backward = module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.convolution_backward.default)
+    return any(node.args[0].meta["val"].device.type == "cpu" for node in backward)
+
+
+def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """As above; on a CPU, backward loses by it."""
+    fakes = (node.meta.get("val") for node in module.graph.nodes)
+    if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
+        return module
+    with timed("inductor.passes"):
+        return laid_out(module)
+
+
+def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Products of half precision for which the processor has no instructions: before their operands
+    are prepared, hence before the other passes."""
+    return compute_in_float32(module) if config.kernels else module
+
+
+def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A functional ATen graph as it is lowered."""
+    module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
+    module = in_float32(module)
+    if config.kernels and not has_symbols(module):
+        module = large_results_last(module)
+    if does("patterns"):
+        module = unfuse_biases(module, LOWERINGS.__contains__)
+    if config.kernels and not has_symbols(module):
+        module = serve_cpu_attention(module)
+    if does("patterns") and not has_symbols(module):
+        module = add_rows_to_products(module)
+    if config.kernels:  # ATen's results would have the strides of what they read
+        module = read_parts(module) if does("patterns") else module
+        module = share_growing_cats(module, LOWERINGS.__contains__)
+        module = write_in_place(module, LOWERINGS.__contains__)
+        module = call_in_place(module)
+    module = run_pass("post_grad_custom_post_pass", module)
+    return module

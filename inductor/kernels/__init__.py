@@ -1,0 +1,1 @@
+"""Our library of kernels: GEMMs, convolutions, attention."""

@@ -1,0 +1,1 @@
+"""Attention on a CPU: its C++ text, and the library that is built of it."""

@@ -1,0 +1,399 @@
+"""Runs the Triton kernels of attention on tensors.
+
+`AttentionCall` is called like the operator `dynamo_jit::attention` (see
+`inductor.operators.attention_ops`). The first call for tensors of some sizes and strides goes
+through Triton, which compiles a kernel for just those; later ones hand addresses to the driver
+(`csrc/gpu.cpp`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from dynamo.base import logs
+from dynamo.base.config import config
+from dynamo.base.fallbacks import KERNEL, refused
+from dynamo.base.signals import is_of_signal
+from dynamo.store import content
+from dynamo.store.content import make_key, open_store
+from inductor.cache import kernel_binaries
+from inductor.kernels.attention_reference import reference_attention, reference_backward
+from inductor.kernels.attention_spec import (
+    AttentionSpec,
+    Blocks,
+    Few,
+    Four,
+    dense_heads,
+    few_of,
+    forward_choices,
+    four_strides,
+    keys_choices,
+    queries_choices,
+    spec_of,
+)
+from inductor.kernels.gpu.attention.plain import kernel_text
+from inductor.runtime._launch import Allocation, KernelCall
+from inductor.runtime.binaries import NotLoaded, binary_of, start_of
+from inductor.runtime.modules import import_file
+from inductor.runtime.ptx import OPTIONS, install_unpacking
+from inductor.runtime.triton_binary import (
+    WARP,
+    current_stream,
+    driver_launch,
+    function_of,
+    is_simple,
+    run,
+    start,
+)
+from inductor.runtime.triton_launch import ALIGNED
+
+Key = tuple[Any, ...]
+
+
+class KernelName(NamedTuple):
+    """A Triton function of a text, which is imported when the function is to be compiled."""
+
+    text: str
+    name: str
+
+    def function(self) -> Any:
+        return getattr(load_text(self.text), self.name)
+
+
+@dataclass(slots=True)
+class AttentionLaunch:
+    """The slow way of a `KernelCall`: by what an earlier process has kept, or through Triton, until
+    the call knows the compiled kernel. constants: some may be those of other functions; options: of
+    Triton's, and the blocks."""
+
+    kernel: KernelName
+    grid: tuple[int, int, int]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    call: KernelCall | None = None
+
+    @staticmethod
+    def of(
+        kernel: KernelName, grid: tuple[int, int, int], constants: dict[str, Any], blocks: Blocks,
+        tensors: int, options: dict[str, Any] | None = None,
+    ) -> KernelCall:
+        """What is called with a stream and so many tensors. options: more for Triton."""
+        known = {
+            "ROWS": blocks.rows, "COLUMNS": blocks.columns, "num_warps": blocks.warps,
+            "num_stages": blocks.stages, "ptx_options": OPTIONS, **(options or {}),
+        }  # fmt: skip
+        slow = AttentionLaunch(kernel, grid, constants, known)
+        slow.call = KernelCall(slow, tensors, tuple(range(tensors)))
+        return slow.call
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        """Run, and tell the call how, if later ones can follow."""
+        aligned = not any(tensor.data_ptr() & ALIGNED for tensor in tensors)
+        key = None
+        if aligned and tensors[0].is_cuda:
+            key = kernel_binaries.key_of(*self.kernel, self.constants | self.options, tensors)
+        if key is not None and self._starts_kept(key, tensors):
+            return
+        function = self.kernel.function()
+        known = {name: self.constants[name] for name in function.arg_names
+                 if name in self.constants}  # fmt: skip
+        install_unpacking()
+        compiled = run(function, self.grid, tensors, (), b"", known | self.options)
+        if self.call is not None and tensors[0].is_cuda and aligned and is_simple(compiled):
+            threads = self.options["num_warps"] * WARP
+            shared = compiled.metadata.shared
+            self.call.ready(driver_launch(), function_of(compiled), self.grid, threads, shared)
+            binary = binary_of(compiled, threads)
+            if key is not None and binary is not None:
+                kernel_binaries.keep(key, binary)
+
+    def _starts_kept(self, key: content.Key, tensors: Sequence[torch.Tensor]) -> bool:
+        """Starts the kernel that an earlier process has kept, if there is one."""
+        binary = kernel_binaries.find(key)
+        if binary is None or self.call is None:
+            return False
+        try:
+            started = start_of(binary, tensors[0].device)
+        except NotLoaded as why:
+            logs.log("cache").emit(f"binary {key.digest}: it is not usable, {why}")
+            return False
+        start((started.function, self.grid, started.threads, started.shared), tensors, b"")
+        self.call.ready(
+            driver_launch(), started.function, self.grid, started.threads, started.shared)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One kernel and its results. nothing: stands for tensors that are not there."""
+
+    call: KernelCall
+    out: Allocation
+    lse: Allocation | None
+    nothing: torch.Tensor
+    device: torch.device
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = self.out(), self.nothing if self.lse is None else self.lse()
+        b, m = q if bias is None else bias, q if mask is None else mask
+        self.call(_stream(self.device), q, k, v, b, m, out, lse)
+        return out, lse
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOfFew:
+    """Two kernels: chunks of the keys, and what comes of them together."""
+
+    call: KernelCall
+    join: KernelCall
+    part: Allocation
+    sums: Allocation
+    out: Allocation
+    nothing: torch.Tensor
+    device: torch.device
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        part, sums, out, stream = self.part(), self.sums(), self.out(), _stream(self.device)
+        b, m = q if bias is None else bias, q if mask is None else mask
+        self.call(stream, q, k, v, b, m, part, sums)
+        self.join(stream, part, sums, out)
+        return out, self.nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The three kernels of backward and their results. scores: gradients of all scores, if those
+    of the bias are wanted; zeros where kernels do not write all of them."""
+
+    delta: KernelCall
+    keys: KernelCall
+    queries: KernelCall
+    results: tuple[Allocation, Allocation, Allocation]
+    sums: Allocation
+    scores: Allocation | None
+    partly: bool
+    nothing: torch.Tensor
+    device: torch.device
+
+    def __call__(
+        self, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        bias: torch.Tensor | None, mask: torch.Tensor | None, out: torch.Tensor,
+        lse: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        stream = _stream(self.device)
+        dq, dk, dv = (result() for result in self.results)
+        delta, scores = self.sums(), self.nothing if self.scores is None else self.scores()
+        if self.partly:
+            scores.zero_()
+        b, m = q if bias is None else bias, q if mask is None else mask
+        self.delta(stream, out, grad, delta)
+        self.keys(stream, q, k, v, b, m, grad, lse, delta, dk, dv)
+        self.queries(stream, q, k, v, b, m, grad, lse, delta, dq, scores)
+        if bias is None or self.scores is None:
+            return dq, dk, dv, self.nothing
+        return dq, dk, dv, scores.sum_to_size(bias.shape).to(bias.dtype)
+
+
+@dataclass(slots=True)
+class AttentionBackwardCall:
+    """Gradients of attention by our kernels, for whatever tensors come."""
+
+    known: dict[Key, Callable[..., Any]] = field(default_factory=dict)
+
+    def __call__(
+        self, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        bias: torch.Tensor | None, mask: torch.Tensor | None, out: torch.Tensor,
+        lse: torch.Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
+        bias_grad: bool,
+    ) -> Any:
+        """See `inductor.operators.attention_ops`."""
+        key = (
+            q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
+            grad.stride(), bias is not None and (bias.shape, bias.stride(), bias.dtype),
+            mask is not None and (mask.shape, mask.stride()), causal, scale, window, cap, nan_rows,
+            bias_grad, q.device,
+        )  # fmt: skip
+        backward = self.known.get(key)
+        if backward is not None:
+            return backward(grad, q, k, v, bias, mask, out, lse)
+        facts: dict[str, Any] = {"causal": causal, "scale": scale, "window": window, "cap": cap}
+        spec = spec_of(q, k, v, bias, mask, **facts, nan_rows=nan_rows, lse=True)
+        fixed = spec, four_strides(grad), bias_grad, q.device
+        made = [functools.partial(prepare_backward, *fixed, keys, queries)
+                for keys, queries in zip(keys_choices(spec), queries_choices(spec), strict=False)]
+        slow = functools.partial(
+            reference_backward, **facts, nan_rows=nan_rows, bias_grad=bias_grad
+        )
+        given = grad, q, k, v, bias, mask, out, lse
+        self.known[key], result = first_that_runs(made, slow, given)
+        return result
+
+
+def prepare_backward(
+    spec: AttentionSpec, grad: Four, bias_grad: bool, device: torch.device,
+    keys: Blocks | None = None, queries: Blocks | None = None,
+) -> Backward:
+    """The kernels of a spec, not compiled yet. grad: strides of the gradient of the result."""
+    keys, queries = keys or keys_choices(spec)[0], queries or queries_choices(spec)[0]
+    constants = spec.constants(grad) | {"HAS_DB": bias_grad}
+    few = Blocks(64, 1, 4, 1)
+    delta = AttentionLaunch.of(kernel("delta"), spec.grid(few), constants, few, 3)
+    by_keys = AttentionLaunch.of(
+        kernel("backward_keys"), spec.grid_of_keys(keys), constants, keys, 10
+    )
+    by_queries = AttentionLaunch.of(
+        kernel("backward_queries"), spec.grid(queries), constants, queries, 10
+    )
+    q_size = (spec.batch, spec.heads, spec.queries, spec.head)
+    k_size = (spec.batch, spec.kv_heads, spec.keys, spec.head)
+    results = [Allocation(size, dense_heads(*size), spec.dtype, device)
+               for size in (q_size, k_size, (*k_size[:3], spec.value_head))]
+    scores = Allocation(
+        (*q_size[:3], spec.keys), _dense((*q_size[:3], spec.keys)), spec.dtype, device
+    ) if bias_grad else None
+    sums = Allocation(q_size[:3], _dense(q_size[:3]), torch.float32, device)
+    nothing = torch.empty(0, dtype=spec.dtype, device=device)
+    partly = bias_grad and (spec.causal or spec.window > 0)
+    return Backward(
+        delta, by_keys, by_queries, (results[0], results[1], results[2]), sums, scores, partly,
+        nothing, device,
+    )
+
+
+@dataclass(slots=True)
+class AttentionCall:
+    """Attention by our kernels: forward, for whatever tensors come."""
+
+    known: dict[Key, Callable[..., Any]] = field(default_factory=dict)
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        mask: torch.Tensor | None, causal: bool, scale: float, window: int, cap: float,
+        nan_rows: bool, lse: bool,
+    ) -> Any:
+        """See `inductor.operators.attention_ops`."""
+        key = (
+            q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
+            bias is not None and (bias.shape, bias.stride(), bias.dtype),
+            mask is not None and (mask.shape, mask.stride()), causal, scale, window, cap, nan_rows,
+            lse, q.device,
+        )  # fmt: skip
+        forward = self.known.get(key)
+        if forward is not None:
+            return forward(q, k, v, bias, mask)
+        facts: dict[str, Any] = {"causal": causal, "scale": scale, "window": window, "cap": cap}
+        spec = spec_of(q, k, v, bias, mask, **facts, nan_rows=nan_rows, lse=lse)
+        made: list[Callable[[], Callable[..., Any]]] = [
+            functools.partial(prepare_forward, spec, q.device, blocks)
+            for blocks in forward_choices(spec)
+        ]
+        few = few_of(spec)
+        if few is not None:
+            made.insert(0, functools.partial(prepare_few, spec, few, q.device))
+        slow = functools.partial(reference_attention, **facts, nan_rows=nan_rows, lse=lse)
+        self.known[key], result = first_that_runs(made, slow, (q, k, v, bias, mask))
+        if few is not None and isinstance(self.known[key], Forward):
+            tell("attention of few queries does not share the keys: its kernel does not run here")
+        return result
+
+
+def prepare_forward(
+    spec: AttentionSpec, device: torch.device, blocks: Blocks | None = None
+) -> Forward:
+    """The kernel of a spec, not compiled yet."""
+    blocks = blocks or forward_choices(spec)[0]
+    call = AttentionLaunch.of(kernel("forward"), spec.grid(blocks), spec.constants(), blocks, 7)
+    size = (spec.batch, spec.heads, spec.queries, spec.value_head)
+    out = Allocation(size, spec.out, spec.dtype, device)
+    sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
+    nothing = torch.empty(0, dtype=torch.float32, device=device)
+    return Forward(call, out, sums, nothing, device)
+
+
+def prepare_few(spec: AttentionSpec, few: Few, device: torch.device) -> ForwardOfFew:
+    """The kernels of few queries, not compiled yet."""
+    size = (spec.batch, spec.heads, spec.queries, spec.value_head)
+    shared = spec.batch * spec.kv_heads * few.splits
+    constants = spec.constants() | {
+        "SPLITS": few.splits, "CHUNK": few.chunk,
+        "PAD_SPLITS": 1 << (few.splits - 1).bit_length(),
+    }  # fmt: skip
+    grid, each = (shared, 1, 1), (spec.batch * spec.heads * spec.queries, 1, 1)
+    one = Blocks(1, 1, 4, 1)
+    call = AttentionLaunch.of(kernel("few"), grid, constants, few.blocks, 7)
+    join = AttentionLaunch.of(kernel("join"), each, constants, one, 3)
+    rows = shared * spec.queries * (spec.heads // spec.kv_heads)
+    part = Allocation((rows, spec.value_head), (spec.value_head, 1), torch.float32, device)
+    sums = Allocation((rows,), (1,), torch.float32, device)
+    out = Allocation(size, spec.out, spec.dtype, device)
+    nothing = torch.empty(0, dtype=torch.float32, device=device)
+    return ForwardOfFew(call, join, part, sums, out, nothing, device)
+
+
+def first_that_runs(
+    choices: Sequence[Callable[[], Callable[..., Any]]], slow: Callable[..., Any],
+    given: tuple[torch.Tensor | None, ...],
+) -> tuple[Callable[..., Any], Any]:
+    """The first choice that compiles and starts here (another machine has less memory for a
+    block), or the slow way; and what it gives."""
+    reason: Exception | None = None
+    for choice in choices:
+        try:
+            call = choice()
+            return call, call(*given)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if is_of_signal(error):
+                raise
+            reason = error
+    tell(f"no kernel of attention runs here: {type(reason).__name__}: {reason}")
+    return slow, slow(*given)
+
+
+def tell(text: str) -> None:
+    """Count and tell that a kernel does not do what it was made for."""
+    refused(KERNEL, text, "attention")
+
+
+def _stream(device: torch.device) -> int:
+    """The stream to start kernels on; the interpreter's tensors have none."""
+    return current_stream(device.index) if device.index is not None else 0
+
+
+def _dense(size: Sequence[int]) -> tuple[int, ...]:
+    steps, step = [], 1
+    for n in reversed(size):
+        steps.append(step)
+        step *= n
+    return tuple(reversed(steps))
+
+
+@functools.cache
+def _text() -> str:
+    return kernel_text()
+
+
+def kernel(name: str) -> KernelName:
+    """One of our kernels of attention: `forward`, `delta`, .."""
+    return KernelName(_text(), f"attention_{name}")
+
+
+@functools.lru_cache(256)
+def load_text(text: str) -> ModuleType:
+    """The module of a text, which lies in the cache folder: Triton reads functions from files."""
+    key = make_key("attention", {"source": text})
+    path, _ = open_store(config.cache_dir).file_of(key, ".py", text.encode())
+    return import_file(f"inductor_attention_{path.stem}", path)

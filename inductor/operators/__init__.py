@@ -1,0 +1,1 @@
+"""Operators of our own that graphs hold: `dynamo_jit::*`."""
