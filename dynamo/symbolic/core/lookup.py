@@ -226,7 +226,7 @@ def order_names(
     return list(names)
 
 
-def full_name(cls: type) -> str:
+def name_with_module(cls: type) -> str:
     """The name of a type in newer messages of C code: with its module, but for built-in ones."""
     module = type.__dict__["__module__"].__get__(cls)
     name = type.__dict__["__qualname__"].__get__(cls)

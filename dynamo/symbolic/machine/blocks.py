@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import full_name, told_name
+from dynamo.symbolic.core.lookup import name_with_module, told_name
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
@@ -16,7 +16,7 @@ from dynamo.symbolic.tensors.tensor import TensorVar
 
 def no_manager(cls: type, missing: str) -> str:
     """What Python 3.14 says."""
-    return (f"'{full_name(cls)}' object does not support the context manager protocol "
+    return (f"'{name_with_module(cls)}' object does not support the context manager protocol "
             f"(missed {missing} method)")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from dynamo.base.user_lines import TORCH
 from dynamo.bytecode.decode import Instruction
+from dynamo.symbolic.core.constant import NullVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import module_of
 from dynamo.symbolic.core.var import Var
@@ -39,7 +40,7 @@ def catches(frame: Frame) -> bool:
     does there is to tidy up."""
     return not frame.code.co_filename.startswith(TORCH) and any(
         may_end_errors(frame, target) if second != WITH_BLOCK else not is_blind(
-            frame.stack[depth - 1])
+            exit_method(frame, depth))
         for second, target, depth in handlers(frame)
     )
 
@@ -48,9 +49,15 @@ def sees_errors(frame: Frame) -> bool:
     """True where the frame is inside of a `try`, or of a `with` whose manager looks at errors, or
     does something when one passes."""
     return any(
-        second != WITH_BLOCK or looks_at_errors(frame.stack[depth - 1])
+        second != WITH_BLOCK or looks_at_errors(exit_method(frame, depth))
         for second, _, depth in handlers(frame)
     )
+
+
+def exit_method(frame: Frame, depth: int) -> Var:
+    """The `__exit__` of a `with` block, by the depth of its handler; NULL may lie above it."""
+    above = frame.stack[depth - 1]
+    return frame.stack[depth - 2] if isinstance(above, NullVar) else above
 
 
 def looks_at_errors(leave: Var) -> bool:
