@@ -63,7 +63,8 @@ IN_CLASSES = Kinds(types.FunctionType, property, staticmethod, classmethod,
 FIELD = type(namedtuple("Pair", "first second").first)  # type: ignore[attr-defined]
 NO_PART_OF_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__",
                               "__abstractmethods__", "_abc_impl", "__static_attributes__",
-                              "__firstlineno__", "__annotations_cache__"})
+                              "__firstlineno__", "__annotations_cache__", "__annotate_func__",
+                              "__classdictcell__"})
 _module, _title = (type.__dict__[name].__get__ for name in ("__module__", "__qualname__"))
 _mro, _class_dict = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
 _flags, _size = (type.__dict__[name].__get__ for name in ("__flags__", "__basicsize__"))

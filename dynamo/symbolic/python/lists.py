@@ -454,7 +454,7 @@ def refuse_slice(var: DequeVar, key: Var) -> None:
 # Special methods of a named tuple that no operation on it asks.
 UNASKED = frozenset("""__new__ __init__ __repr__ __str__ __format__ __getnewargs__ __replace__
     __reduce__ __reduce_ex__ __copy__ __deepcopy__ __getstate__ __setstate__
-    __init_subclass__ __class_getitem__""".split())
+    __init_subclass__ __class_getitem__ __annotate__ __annotate_func__""".split())
 
 
 # What an operation asks also where it is no function: None, or a partial.
