@@ -1,4 +1,4 @@
-"""`torch.autograd.Function.apply` as it lies in its class: newer versions of torch have it built in.
+"""`torch.autograd.Function.apply` as it lies in its class: newer torch has it built in.
 
     >>> class Double(torch.autograd.Function): pass
     >>> is_apply(Double.apply), is_apply(torch.sin)

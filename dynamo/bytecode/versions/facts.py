@@ -38,8 +38,7 @@ class VersionFacts:
     common_constants: what LOAD_COMMON_CONSTANT loads.
     with_start: the instructions that do what BEFORE_WITH did; NULL lies above the method then.
     pops_null: POP_TOP may take NULL from the stack.
-    long_texts: errors tell the module of a class, what an unhashable value was for, and which method
-        of a `with` block is missing.
+    long_texts: errors of `with` tell the module of the class and which method is missing.
     """
 
     rows: dict[str, Row]

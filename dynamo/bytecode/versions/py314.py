@@ -1,4 +1,4 @@
-"""Python 3.14: items are a binary operator, borrowed loads, `with` in five opcodes, small integers."""
+"""Python 3.14: items are a binary operator, borrowed loads, `with` in five opcodes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ FACTS = VersionFacts(
     long_texts=True,
     common_constants=(AssertionError, NotImplementedError, tuple, all, any),
     with_start=(
-        ("COPY", 1), ("LOAD_SPECIAL", 1), ("SWAP", 2), ("SWAP", 3), ("LOAD_SPECIAL", 0), ("CALL", 0),
+        ("COPY", 1), ("LOAD_SPECIAL", 1), ("SWAP", 2), ("SWAP", 3),
+        ("LOAD_SPECIAL", 0), ("CALL", 0),
     ),
 )  # fmt: skip

@@ -13,13 +13,6 @@ from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.tensors import devices
 from dynamo.symbolic.tensors.tensor import TensorVar
 
-
-def no_manager(cls: type, missing: str) -> str:
-    """What Python 3.14 says."""
-    return (f"'{name_with_module(cls)}' object does not support the context manager protocol "
-            f"(missed {missing} method)")
-
-
 WITH_METHODS = ("__enter__", "__exit__")
 WITH_A_PLAIN_TYPE = (ObjectVar, TensorVar, ConstVar, ListVar, TupleVar, DictVar, SetVar)
 
@@ -48,3 +41,9 @@ def check_context(tx: Frame, cls: type) -> None:
         tx.trace.raise_exception(TypeError, text)
     if tx.trace.attributes.find_special(cls, "__exit__") is None:
         tx.trace.raise_exception(TypeError, f"{text} (missed __exit__ method)")
+
+
+def no_manager(cls: type, missing: str) -> str:
+    """What Python 3.14 says, with the module of the class and the method."""
+    return (f"'{name_with_module(cls)}' object does not support the context manager protocol "
+            f"(missed {missing} method)")

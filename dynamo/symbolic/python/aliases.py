@@ -19,6 +19,8 @@ OF_TYPING = [
     getattr(typing, name) for name in """_GenericAlias _UnionGenericAlias _SpecialGenericAlias
     _TupleType _CallableType _CallableGenericAlias _SpecialForm _LiteralSpecialForm
     _LiteralGenericAlias""".split() if hasattr(typing, name)
+    # From 3.14 on unions have one class; asked anything, typing's old name for it warns.
+    and not (name == "_UnionGenericAlias" and typing.Union is types.UnionType)
 ]
 # What `list[int]` has itself; other attributes are those of `list`.
 OWN_OF_ALIASES = frozenset("""__class__ __bases__ __origin__ __args__ __parameters__ __unpacked__
@@ -69,8 +71,7 @@ class AliasVar(ObjectVar):
             return super().get_item(tx, key)
 
 
-# From 3.14 on unions have one class, to which typing's old one is equal.
-@wraps(*dict.fromkeys((types.UnionType, types.GenericAlias, *OF_TYPING)))
+@wraps(types.UnionType, types.GenericAlias, *OF_TYPING)
 def wrap_alias(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """`int | None`, `list[int]`, `typing.List[int]`."""
     return AliasVar(type(value), source, real=value, trace=trace)
