@@ -230,19 +230,10 @@ class _Fuser:
             # One loop nest is split over threads; a second one after it would not be.
             inside = set(first.members)
             for member in second.members:
-                if self.on_gpu and self.facts[member].iterations == rows:
-                    continue  # what is made of sums, by the last who add them
                 for producer in self.dependencies.values[member].values():
-                    if producer in inside and self._waits_for_sums(producer, inside, rows):
+                    if producer in inside and self.facts[producer].rows is not None:
                         return f"{rows} long rows would not run in parallel"
         return ""
-
-    def _waits_for_sums(self, producer: int, inside: set[int], rows: int) -> bool:
-        """Whether a node among these is a reduction, or may be made of one."""
-        if self.facts[producer].rows is not None:
-            return True
-        is_value = self.on_gpu and self.facts[producer].iterations == rows
-        return is_value and any(self.facts[member].rows is not None for member in inside)
 
     def _edge_refusal(self, first: Group, second: Group, rows: int | None) -> str:
         """Check what members of `second` read from members of `first`."""
