@@ -117,8 +117,14 @@ def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
 def test_every_program_of_the_docs_is_run() -> None:
     assert FENCED.keys() == {
         "README.md", "background.md", "contributing.md", "lazy.md", "logs.md", "packages.md",
-        "shipping.md", "graphs.md", "tour.md",
+        "shipping.md", "graphs.md", "subclasses.md", "tour.md",
     }  # fmt: skip
+
+
+def test_the_program_of_subclasses(tmp_path: Path) -> None:
+    (program,) = FENCED["subclasses.md"]
+    check = "print(type(model.weight.grad).__name__)"
+    assert run(f"{program}\n{check}", tmp_path)[0].strip() == "TwoTensor"
 
 
 def test_the_program_of_background_compiles(tmp_path: Path) -> None:
