@@ -8,7 +8,6 @@ they were at that moment: later changes of the module's are not seen.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from dynamo.graphs.copies import copied
 from dynamo.graphs.effects import finish
 
 # Their weights have one row for each output channel.
@@ -46,7 +46,7 @@ def fold_batch_norms(module: fx.GraphModule) -> fx.GraphModule:
     >>> [node.name for node in fold_batch_norms(graph).graph.nodes if node.op == "call_function"]
     ['conv2d']
     """
-    module = copy.deepcopy(module)
+    module = copied(module)
     for node in list(module.graph.nodes):
         pair = _pair(node)
         if pair is not None:

@@ -8,7 +8,6 @@ it computes (the event `kernels`).
 
 from __future__ import annotations
 
-import copy
 import threading
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo.backends.registry import lookup_backend
 from dynamo.base import events
+from dynamo.graphs.copies import copied
 from dynamo.graphs.cost import CALLS
 
 FILE = "<operation>"
@@ -38,7 +38,7 @@ def kernels_of(module: fx.GraphModule, *args: Any) -> dict[fx.Node, str]:
     >>> set(kernels_of(graph, torch.ones(8)).values())
     {'kernel0'}
     """
-    marked = copy.deepcopy(module)
+    marked = copied(module)
     operations = [node for node in module.graph.nodes if node.op in CALLS]
     for at, node in enumerate(node for node in marked.graph.nodes if node.op in CALLS):
         node.stack_trace = f'File "{FILE}", line {at}, in {node.name}\n    {node.name}'

@@ -16,7 +16,6 @@ and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference"
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from dynamo.graphs.copies import copied
 from dynamo.graphs.effects import finish
 from dynamo.graphs.int8 import convolution, linear, most_of_weights
 
@@ -68,7 +68,7 @@ def quantize_dynamic(module: fx.GraphModule) -> fx.GraphModule:
     >>> bool((quantize_dynamic(graph)(x) - layer(x)).abs().max() < 0.05)
     True
     """
-    module = copy.deepcopy(module)
+    module = copied(module)
     for node in list(module.graph.nodes):
         if node.target in LINEAR and _weight(module, node) is not None:
             _replace(module, node, dynamic_linear, None)
@@ -91,7 +91,7 @@ def calibrate(module: fx.GraphModule, samples: Iterable[tuple[Any, ...]]) -> dic
 
 def convert(module: fx.GraphModule, ranges: Mapping[str, Range]) -> fx.GraphModule:
     """A copy whose layers with a range are computed in int8."""
-    module = copy.deepcopy(module)
+    module = copied(module)
     for node in list(module.graph.nodes):
         found = ranges.get(node.name)
         if found is None or _weight(module, node) is None:

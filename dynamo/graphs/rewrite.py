@@ -8,11 +8,10 @@ inside.
 
 from __future__ import annotations
 
-import copy
-
 from torch import fx
 from torch.fx.subgraph_rewriter import replace_pattern
 
+from dynamo.graphs.copies import copied
 from dynamo.graphs.effects import finish
 
 
@@ -33,14 +32,14 @@ def rewrite(
               for each in (pattern, replacement)]  # fmt: skip
     if counts[0] != counts[1]:
         raise ValueError(f"the pattern has {counts[0]} arguments, its replacement {counts[1]}")
-    made = copy.deepcopy(module)
+    made = copied(module)
     found = replace_pattern(made, _plain(pattern), _plain(replacement))
     return finish(made), len(found)
 
 
 def _plain(module: fx.GraphModule) -> fx.GraphModule:
     """The graph with its arguments one by one, and one result as that itself."""
-    plain = copy.deepcopy(module)
+    plain = copied(module)
     plain.graph.set_codegen(fx.graph.CodeGen())
     results = plain.graph.output_node().args[0]
     if isinstance(results, (list, tuple)) and len(results) == 1:

@@ -14,7 +14,6 @@ tells what a write reaches.
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from dynamo.graphs.copies import copied
 from dynamo.graphs.cost import CALLS, Peaks, analyze
 from dynamo.graphs.effects import has_effect
 from dynamo.graphs.split import USUAL
@@ -224,7 +224,7 @@ def overlap(
     """
     found = lanes_of(module, *args, count=count, peaks=peaks, handover=handover)
     names = {node.name: lane for node, lane in found.items()}
-    made = copy.deepcopy(module)
+    made = copied(module)
     if any(names.values()):
         _Writer(made, names).write()
     return Overlapped(made, names)

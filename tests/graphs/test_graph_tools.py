@@ -25,7 +25,6 @@ from dynamo.graphs.cost import Peaks, flops_of
 MODULES = ("lines", "cost", "draw", "fold", "split", "quantize", "rewrite", "streams", "kernels")
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_docstrings(name: str) -> None:
     module = importlib.import_module(f"dynamo.graphs.{name}")
@@ -309,7 +308,6 @@ class TestInt8:
     def near(self, got: torch.Tensor, want: torch.Tensor) -> None:
         assert (got - want).abs().max() < 0.02 * want.abs().max()
 
-    @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
     def test_forms_and_compiled(self) -> None:
         net = network(norm=False)
         graph, want = graph_of(net, IMAGES), net(IMAGES)
@@ -342,6 +340,7 @@ class TestInt8:
         with pytest.raises(ValueError, match="no VNNI"):
             form(torch.randn(3, 16))
 
+    @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of the test's own copy
     def test_saved_and_copied(self) -> None:
         layer, x = torch.nn.Linear(16, 8), torch.randn(3, 16)
         form = graphs.quantize_dynamic(graph_of(layer, x))

@@ -12,7 +12,6 @@ from torch import fx
 import dynamo
 from dynamo import graphs
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 
 

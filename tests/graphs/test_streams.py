@@ -21,8 +21,6 @@ from dynamo import graphs
 from dynamo.graphs.cost import Peaks
 from dynamo.graphs.streams import Overlapped, running
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
 SLOW = Peaks(1e9, 1e9)  # products of 64 x 64 take half a millisecond
 
 
@@ -178,6 +176,7 @@ def test_writes_keep_their_order() -> None:
     torch.testing.assert_close(made(X, W), f(X, W))
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of the test's own copy
 def test_it_runs_in_order_without_a_gpu_and_can_be_copied() -> None:
     model, x = inception().eval(), torch.randn(2, 8, 16, 16)
     made = graphs.overlap(graph_of(model, x), x, peaks=SLOW)
