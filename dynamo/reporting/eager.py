@@ -47,7 +47,7 @@ def eager_times(report: Report) -> dict[Key, Eager]:
         if graph.captured is None or not any(part.seconds for part in graph.parts):
             continue
         if any(step.calls < LEAST_CALLS for part in graph.parts for step in part.steps):
-            found[graph.key] = Eager(why_not="it was called once")
+            found[graph.key] = Eager(why_not="called once")
             continue
         left = end - time.perf_counter()
         if left < 2 * sum(part.fastest for part in graph.parts):
@@ -92,9 +92,9 @@ def _check(captured: fx.Graph) -> None:
     """Errors: _Unlike for graphs whose run could be seen, or that can't be run alone."""
     for node in captured.nodes:
         if node.op in ("get_attr", "call_module"):
-            raise _Unlike("it has tensors of its own")
+            raise _Unlike("tensors in the graph itself")
         if node.op == "call_function" and not _is_of_torch(node.target):
-            raise _Unlike(f"it calls {getattr(node.target, '__name__', node.target)}")
+            raise _Unlike(f"an operator of others, {getattr(node.target, '__name__', node.target)}")
 
 
 def _is_of_torch(target: Any) -> bool:
@@ -114,19 +114,19 @@ def _made(node: fx.Node) -> Any:
     """A value for an input. Numbers are 0.5 to 1.5, which most functions take; indices are 0."""
     like = node.meta["example_value"]
     if isinstance(like, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise _Unlike("its sizes vary")
+        raise _Unlike("sizes vary")
     if not isinstance(like, Tensor):
         if like is None or isinstance(like, bool | int | float | complex | str):
             return like
-        raise _Unlike(f"it takes a {type(like).__name__}")
+        raise _Unlike(f"an input that is a {type(like).__name__}")
     if any(isinstance(size, torch.SymInt) for size in like.shape):
-        raise _Unlike("its sizes vary")
+        raise _Unlike("sizes vary")
     if like.device.type != "cpu" or like.layout != torch.strided:
-        raise _Unlike(f"it takes a {like.layout} tensor on {like.device}")
+        raise _Unlike(f"an input that is {like.layout} on {like.device}")
     needed = 1 + sum((size - 1) * stride
                      for size, stride in zip(like.shape, like.stride(), strict=True))
     if needed * like.dtype.itemsize > MOST_BYTES:
-        raise _Unlike("its inputs are too large to be made")
+        raise _Unlike("inputs too large to be made")
     memory = torch.zeros(max(needed, 0), dtype=like.dtype)
     if like.dtype == torch.bool:
         memory.fill_(True)
