@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import doctest
 import importlib
 import pickle
@@ -20,8 +19,10 @@ from torch.nn import functional as F
 
 import dynamo
 from dynamo import graphs
+from dynamo.graphs.copies import copied
 from dynamo.graphs.cost import Peaks, flops_of
 
+pytestmark = pytest.mark.filterwarnings("error::FutureWarning")
 MODULES = ("lines", "cost", "draw", "fold", "split", "quantize", "rewrite", "streams", "kernels")
 
 
@@ -267,7 +268,7 @@ class TestFold:
         graph = graph_of(net, IMAGES)
         folded = graphs.fold_batch_norms(graph)
         assert not [node for node in folded.graph.nodes if node.target is F.batch_norm]
-        exact = copy.deepcopy(net).double()(IMAGES.double())
+        exact = copied(net).double()(IMAGES.double())
         worst = (folded(IMAGES) - exact).abs().max()
         assert worst <= 3 * max((net(IMAGES) - exact).abs().max(), 1e-7 * exact.abs().max())
         assert [node for node in graph.graph.nodes if node.target is F.batch_norm]
@@ -340,14 +341,13 @@ class TestInt8:
         with pytest.raises(ValueError, match="no VNNI"):
             form(torch.randn(3, 16))
 
-    @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of the test's own copy
     def test_saved_and_copied(self) -> None:
         layer, x = torch.nn.Linear(16, 8), torch.randn(3, 16)
         form = graphs.quantize_dynamic(graph_of(layer, x))
-        copied = copy.deepcopy(form)
+        twin = copied(form)
         restored = pickle.loads(pickle.dumps(form.state_dict()))
-        copied.load_state_dict(restored)
-        assert torch.equal(copied(x), form(x))
+        twin.load_state_dict(restored)
+        assert torch.equal(twin(x), form(x))
 
     def test_values_that_are_not_finite(self) -> None:
         layer, x = torch.nn.Linear(16, 8), torch.randn(3, 16)

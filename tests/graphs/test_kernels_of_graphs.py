@@ -12,6 +12,7 @@ from torch import fx
 import dynamo
 from dynamo import graphs
 
+pytestmark = pytest.mark.filterwarnings("error::FutureWarning")
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 
 

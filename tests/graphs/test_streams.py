@@ -6,8 +6,8 @@ clock for each lane), so that a value that is read too early is noticed.
 
 from __future__ import annotations
 
-import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch.utils import _pytree as pytree
 
 import dynamo
 from dynamo import graphs
+from dynamo.graphs.copies import copied
 from dynamo.graphs.cost import Peaks
 from dynamo.graphs.streams import Overlapped, running
 
+pytestmark = pytest.mark.filterwarnings("error::FutureWarning")
 SLOW = Peaks(1e9, 1e9)  # products of 64 x 64 take half a millisecond
 
 
@@ -176,12 +178,12 @@ def test_writes_keep_their_order() -> None:
     torch.testing.assert_close(made(X, W), f(X, W))
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of the test's own copy
 def test_it_runs_in_order_without_a_gpu_and_can_be_copied() -> None:
     model, x = inception().eval(), torch.randn(2, 8, 16, 16)
     made = graphs.overlap(graph_of(model, x), x, peaks=SLOW)
     assert made.count == 2
-    for module in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # of pickle
+    for module in (made, copied(made), pickle.loads(pickle.dumps(made))):
         torch.testing.assert_close(module(x), model(x))
 
 
