@@ -182,13 +182,13 @@ return torch.overrides.has_torch_function((x,)), torch.overrides.is_tensor_like(
 # override: DisableTorchFunctionSubclass | 1
 with torch._C.DisableTorchFunctionSubclass(): t = x * 2
 return t
-# subclass: argument | 0
+# subclass: argument | 1
 s = y.as_subclass(Sub); return (s * 2 + x), type(s * 2).__name__
-# subclass: global | 0
+# subclass: global | 1
 return sub * x, type(sub).__name__
-# subclass: with torch function | 0
+# subclass: with torch function | 2
 return (logged * 2).as_subclass(torch.Tensor), list(Logged.seen)[-1:]
-# subclass: parameter subclass | 0
+# subclass: parameter subclass | 1
 return x * subparam, type(subparam).__name__
 # subclass: buffer | 2
 return x * nn.Buffer(torch.ones(3)), isinstance(nn.Buffer(torch.ones(1)), nn.Buffer)

@@ -158,7 +158,7 @@ return torch.func.functional_call(lin, {"weight": y[:, :3].T @ y, "bias": w}, (x
 # util: functional_call with buffers | 1
 b = {"running_mean": torch.zeros(3), "running_var": torch.ones(3), "num_batches_tracked": torch.tensor(0)}
 return torch.func.functional_call(bn, (dict(bn.named_parameters()), b), (x,)), b["running_mean"], bn.running_mean
-# util: stateless | 1
+# util: stateless | 2
 return torch.nn.utils.stateless._reparametrize_module and torch.nn.utils.stateless.functional_call(lin, {"weight": torch.eye(3)}, (x,))
 # util: parameters to vector | 1
 v = nn.utils.parameters_to_vector(lin.parameters()); return v * 2, x * 2

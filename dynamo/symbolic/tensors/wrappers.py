@@ -58,6 +58,8 @@ OF_TORCH = frozenset(("_is_param", "_is_buffer"))
 @wraps_if(9, is_wrapper)
 def wrap_wrapper(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """One from outside, unread."""
+    if value.is_nested:  # sizes of its own kind of number
+        raise Break("tensor_not_modelled", "a nested tensor")
     return TensorVar(None, None, source, real=value, trace=trace, cls=type(value))
 
 
