@@ -33,6 +33,8 @@ def _can_share(kernel: Kernel, axis: int) -> bool:
     if hint_of(others) < FEWEST_LEFT or any(local.elements != 1 for local in kernel.locals):
         return False
     ops = [op for stage in kernel.stages for op in stage.ops]
+    if not any(op.name == "load" and op.dtype.itemsize == 1 for op in ops):
+        return False  # only weights of 8 bits were measured, and tried on a GPU
     if any(isinstance(op.imm, IndirectVar) or op.imm == "add" for op in ops):
         return False
     if max(len(stage.ops) for stage in kernel.stages) * kernel.outer[axis] > MOST_OPS:
