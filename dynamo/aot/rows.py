@@ -8,6 +8,7 @@ twice is computed once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -109,13 +110,20 @@ def _same_view(node: fx.Node) -> fx.Node | None:
     if not is_fake(value) or not is_static(facts_of(value)):
         return None
     layout = _layout(value)
-    source = viewed(node)
+    source = _source_of_view(node)
     while source is not None:
         other = source.meta["val"]
         if is_fake(other) and _layout(other) == layout:
             return source
-        source = viewed(source)
+        source = _source_of_view(source)
     return None
+
+
+def _source_of_view(node: fx.Node) -> fx.Node | None:
+    """What a view is of. Its operator says that it is one: a pass may have given the fake of one
+    node to another that computes with it."""
+    maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+    return viewed(node) if getattr(maker.target, "is_view", False) else None
 
 
 def _layout(fake: Any) -> tuple[Any, ...]:

@@ -30,10 +30,12 @@ def unfuse_biases(
     changed = [node for node in found if _is_read_by_kernels(node, is_computed)]
     for node in changed:
         bias, *factors = node.args
+        run = fake_runner(bias.meta["val"])
         with module.graph.inserting_before(node):
             product = module.graph.call_function(aten.mm.default, tuple(factors))
             total = module.graph.call_function(aten.add.Tensor, (product, bias))
-        product.meta.update(node.meta)
+        values = [factor.meta["val"] for factor in factors]
+        product.meta = {**node.meta, "val": run(aten.mm.default, *values)}
         total.meta.update(node.meta)
         node.replace_all_uses_with(total)
         module.graph.erase_node(node)
@@ -59,6 +61,7 @@ def unfuse_convolution_biases(module: fx.GraphModule) -> fx.GraphModule:
         total.update_arg(1, column)
         total.meta.update(node.meta)
         column.meta = {**node.meta, "val": run(aten.view.default, bias.meta["val"], shape)}
+        node.meta["val"] = run(aten.clone.default, node.meta["val"])  # the other is the total's
     if found:
         module.recompile()
     return module

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from inductor.fx_passes.bias import unfuse_biases
 
@@ -22,8 +22,10 @@ def module_of(
     graph = fx.Graph()
     inputs = [graph.placeholder(name) for name in ("b", "x", "w")]
     product = graph.call_function(aten.addmm.default, tuple(inputs))
+    mode = FakeTensorMode()
     for node, shape in zip([*inputs, product], [bias, (3, 5), (5, 4), (3, 4)], strict=True):
-        node.meta["val"] = SimpleNamespace(device=torch.device(device), dtype=dtype, shape=shape)
+        like = torch.empty(shape, dtype=dtype, device="meta")
+        node.meta["val"] = FakeTensor(mode, like, torch.device(device))
     graph.output((reader(graph, product),))
     return fx.GraphModule({}, graph)
 
@@ -54,7 +56,9 @@ def targets(module: fx.GraphModule) -> list[object]:
 def test_unfused(reader: Callable[..., fx.Node]) -> None:
     module = unfuse_biases(module_of(reader), COMPUTED.__contains__)
     assert targets(module)[:2] == [aten.mm.default, aten.add.Tensor]
-    assert all("val" in node.meta for node in module.graph.nodes if node.target is aten.mm.default)
+    product, total = [node for node in module.graph.nodes if node.op == "call_function"][:2]
+    assert product.meta["val"].shape == total.meta["val"].shape  # not of one fake, or views
+    assert product.meta["val"] is not total.meta["val"]
     b, x, w = torch.randn(4), torch.randn(3, 5), torch.randn(5, 4)
     (got,) = module(b, x, w)
     want = torch.addmm(b, x, w).relu().view(got.shape)

@@ -13,7 +13,7 @@ from dynamo.aot.capture import capture_forward
 from inductor.driver.from_aten import compile_aten
 from inductor.fx_passes import bias
 from inductor.fx_passes.layout import channels_last
-from inductor.fx_passes.pipeline import laid_out
+from inductor.fx_passes.pipeline import decompositions, laid_out
 from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten
@@ -63,6 +63,27 @@ def test_values_gradients_and_strides(biases_apart: bool, monkeypatch: pytest.Mo
         assert all(arg.meta["val"].is_contiguous(memory_format=torch.channels_last) for arg in node.args[:2])
     forward = [node for node in nodes if node.target is aten.convolution.default]
     assert [node.args[2] is None for node in forward] == [biases_apart] * 2
+
+
+@pytest.mark.parametrize("one_fake", [False, True])
+def test_a_bias_is_added_where_layouts_stay(one_fake: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads the sum does not read the convolution: not even where a pass, a user's, say, has
+    given the fake of one to the other, so that the sum looks like a view of the convolution."""
+    monkeypatch.setattr(bias, "_has_bias_on_gpu", lambda node: node.args[2] is not None)
+
+    def rewrite(module: fx.GraphModule) -> fx.GraphModule:
+        module = bias.unfuse_convolution_biases(module)
+        for total in module.graph.find_nodes(op="call_function", target=aten.add.Tensor):
+            convolution = total.args[0]
+            assert convolution.meta["val"] is not total.meta["val"]
+            if one_fake:
+                convolution.meta["val"] = total.meta["val"]
+        return module
+
+    inputs = values()
+    compiled = compile_training(captured(), inputs, compile_aten, compile_aten,
+                                decompositions=decompositions(), rewrite=rewrite)
+    torch.testing.assert_close(compiled(*inputs), net(*inputs), rtol=1e-5, atol=1e-4)
 
 
 def test_biases_stay_on_a_cpu() -> None:
