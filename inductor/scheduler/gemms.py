@@ -325,7 +325,8 @@ class _Finder:
             return False
         if kernel.writes() != (view.buffer,) or self.readers[view.buffer] != [start]:
             return False
-        if view.buffer in self.outside or one.call.reads().count(view.buffer) != 1:
+        given = [each.buffer for each in one.call.views()]
+        if view.buffer in self.outside or given.count(view.buffer) != 1:
             return False
         (stage,) = kernel.stages
         count = total((*kernel.outer, *stage.ranges))
