@@ -220,7 +220,21 @@ def decided_values(graph: fx.Graph) -> frozenset[fx.Node]:
         if node in found and node.op == "call_function" and (_moves(node) or _computes(node)):
             reads += node.all_input_nodes
         found.update(given for given in reads if _is_real(given))
-    return frozenset(found)
+    return frozenset(found | _bounded_values(graph))
+
+
+def _bounded_values(graph: fx.Graph) -> set[fx.Node]:
+    """The values beside which their own extremum is used: `v - v.amax()` is never above zero, and
+    zero somewhere. That holds where both are rounded; with v in float32 its root is NaN."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if name_of(node) in ("amax", "amin", "max", "min", "aminmax") and node.op == "call_function":
+            value = node.all_input_nodes[0]
+            while _moves(value) and value.op == "call_function":
+                value = value.all_input_nodes[0]
+            if len(value.users) > 1 and _is_real(value):
+                found.add(value)
+    return found
 
 
 def _computes(node: fx.Node) -> bool:

@@ -89,17 +89,30 @@ def test_a_budget_keeps_decisions(budget: float, partitions: list[Partition]) ->
     torch.testing.assert_close(want, got)
 
 
+def decided_names(f: Callable[[Tensor], Tensor]) -> set[str]:
+    gm, inputs = captured(f, torch.randn(4, 5, dtype=torch.bfloat16))
+    module: list[fx.GraphModule] = []
+    api.compile_inference(gm, inputs, lambda graph, _: module.append(graph) or graph.forward)
+    return {str(node.target).split(".")[1] for node in decided_values(module[0].graph) if node.op == "call_function"}
+
+
 def test_a_value_of_half_precision_is_rounded_up_to_its_loads() -> None:
     def f(x: Tensor) -> Tensor:
         y = x.sum(1, keepdim=True)
         z = (x * y).cos()
         return (z + 1).view(-1) > 0.5
 
-    gm, inputs = captured(f, torch.randn(4, 5, dtype=torch.bfloat16))
-    module: list[fx.GraphModule] = []
-    api.compile_inference(gm, inputs, lambda graph, _: module.append(graph) or graph.forward)
-    found = {str(node.target).split(".")[1] for node in decided_values(module[0].graph) if node.op == "call_function"}
-    assert found == {"view", "add", "cos", "mul", "sum"}
+    assert decided_names(f) == {"view", "add", "cos", "mul", "sum"}
+
+
+def test_a_value_beside_its_maximum_is_rounded() -> None:
+    """Else it may lie above: the root of the difference would be NaN."""
+    def root(x: Tensor) -> Tensor:
+        y = x.cos()
+        return (y.view(2, 10).amax(1).view(2, 1) - y.view(2, 10)).sqrt()
+
+    assert decided_names(root) == {"cos"}
+    assert not decided_names(lambda x: x.cos().amax(1).sqrt())
 
 
 def test_the_tables_name_operators() -> None:
