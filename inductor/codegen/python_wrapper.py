@@ -22,8 +22,11 @@ callable of each kernel that Triton cannot do.
                 del arg0
                 ...
                 return (buf0,)
+            of_list = recorded(of_list, 2, device)
             return boxed(of_list)
         return bind
+
+The function is run once, without tensors, to record what it calls: see `runtime/csrc/program.cpp`.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ HEAD = '''\
 
 {kernel_imports}
 from inductor.runtime.triton_launch import (
-    Allocation, BySize, OperatorCall, boxed, current_stream, view,
+    Allocation, BySize, OperatorCall, boxed, current_stream, recorded, view,
 )
 
 inf, nan = float("inf"), float("nan")
@@ -154,6 +157,8 @@ class _Writer:
             stream = f"current_stream({device.index or 0})" if device.type == "cuda" else "0"
             yield f"            stream = {stream}"
         yield from ("            " + line for line in self.body)
+        if not self.slow:  # those run in Python
+            yield f"\n        of_list = recorded(of_list, {len(self.inputs)}, device)"
         yield "\n        return boxed(of_list)\n\n    return bind\n"
 
     def _sources(self) -> Iterator[TritonSource | TemplateSource]:

@@ -27,7 +27,7 @@ from dynamo.base.fallbacks import AT
 from dynamo.base.signals import is_of_signal
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
-from inductor.runtime._launch import KernelCall
+from inductor.runtime._launch import KernelCall, Placeholder, Program
 from inductor.runtime._launch import OperatorCall as OperatorCall
 from inductor.runtime.binaries import Binary, Later, Started, binary_of, start_of
 from inductor.runtime.ptx import OPTIONS, install_unpacking
@@ -56,9 +56,21 @@ def view(
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """A view over the memory of a tensor; `offset` counts from its first element."""
+    if type(tensor) is Placeholder:
+        return tensor.view(size, stride, offset, dtype)
     if dtype is not None:
         tensor = tensor.view(dtype)
     return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+
+
+def recorded(
+    of_list: Callable[[list[Any]], Any], inputs: int, device: torch.device
+) -> Callable[[list[Any]], Any]:
+    """A wrapper's function of so many tensors as a program that runs without Python: it calls
+    nothing but what `_launch` has, and does the same in each call."""
+    stream = current_stream if device.type == "cuda" else None
+    program: Callable[[list[Any]], Any] = Program(of_list, inputs, stream, device.index or 0)
+    return program
 
 
 def boxed(of_list: Callable[[list[Any]], Any]) -> Callable[..., Any]:

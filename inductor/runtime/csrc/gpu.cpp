@@ -22,75 +22,41 @@
 
 #include "gpu.h"
 #include "launcher.h"
+#include "program.h"
 
 namespace inductor {
 namespace {
 
-constexpr size_t kMostParameters = 240;
 constexpr size_t kNumberBytes = 8;
 constexpr uintptr_t kUnaligned = 15;
 constexpr int kNotInitialised = 3;   // this thread has not talked to the driver yet, or has
 constexpr int kInvalidContext = 201; // no context: Triton's way makes one
 
-using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                             unsigned block_x, unsigned block_y, unsigned block_z,
-                             unsigned shared_bytes, void* stream, void** parameters, void** extra);
-
-struct KernelCallObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  PyObject* slow;
-  size_t tensors;
-  std::vector<size_t>* unsure;
-  std::vector<uint64_t>* numbers;
-  LaunchKernel launch;
-  void* function;
-  unsigned grid[3];
-  unsigned threads;
-  unsigned shared;
-};
-
-PyObject* call_kernel(PyObject* object, PyObject* const* args, size_t flags, PyObject* names) {
-  HANDLE_TH_ERRORS
+PyObject* run_kernel(PyObject* object, PyObject* const* args, size_t flags, PyObject* names) {
   auto* self = reinterpret_cast<KernelCallObject*>(object);
   auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   if (count != self->tensors + 1 || names != nullptr) {
     return PyErr_Format(PyExc_TypeError, "this kernel takes a stream and %zu tensors", self->tensors);
   }
   PyObject* const* tensors = args + 1;
-  if (self->function == nullptr) {
-    return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
-  }
+  if (is_recording()) return record_kernel(object, tensors, count - 1);
   void* stream = PyLong_AsVoidPtr(args[0]);
   if (stream == nullptr && PyErr_Occurred()) return nullptr;
-  // Two more than the kernel has of its own: Triton appends pointers to scratch memory, which is
-  // empty for all kernels that come here.
-  void* nothing = nullptr;
   void* addresses[kMostParameters];
-  void* parameters[kMostParameters + 2];
   for (size_t i = 0; i < self->tensors; ++i) {
     if (!THPVariable_Check(tensors[i])) {
       return PyErr_Format(PyExc_TypeError, "argument %zu of a kernel is no tensor", i);
     }
     addresses[i] = THPVariable_Unpack(tensors[i]).data_ptr();
-    parameters[i] = &addresses[i];
   }
-  void** next = parameters + self->tensors;
-  for (uint64_t& number : *self->numbers) *next++ = &number;
-  for (int i = 0; i < 2; ++i) *next++ = &nothing;
-  for (size_t position : *self->unsure) {
-    if (reinterpret_cast<uintptr_t>(addresses[position]) & kUnaligned) {
-      return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
-    }
-  }
-  int code = self->launch(self->function, self->grid[0], self->grid[1], self->grid[2],
-                          self->threads, 1, 1, self->shared, stream, parameters, nullptr);
-  if (code == kNotInitialised || code == kInvalidContext) {
+  if (!start_kernel(*self, stream, addresses)) {
     return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
   }
-  if (code != 0) return PyErr_Format(PyExc_RuntimeError, "a kernel did not start: CUDA error %d", code);
   Py_RETURN_NONE;
-  END_HANDLE_TH_ERRORS
+}
+
+PyObject* call_kernel(PyObject* object, PyObject* const* args, size_t flags, PyObject* names) {
+  return guarded([&] { return run_kernel(object, args, flags, names); });
 }
 
 PyObject* new_kernel(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -172,19 +138,13 @@ PyMemberDef kernel_members[] = {
 
 PyTypeObject kernel_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-struct AllocationObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  TensorMeta* meta;
-  at::TensorOptions* options;
-};
-
 PyObject* allocate(PyObject* object, PyObject* const*, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
   auto* self = reinterpret_cast<AllocationObject*>(object);
   if (PyVectorcall_NARGS(flags) != 0 || names != nullptr) {
     return PyErr_Format(PyExc_TypeError, "an allocation takes no arguments");
   }
+  if (is_recording()) return record_allocation(object);
   return THPVariable_Wrap(at::empty_strided(self->meta->size, self->meta->stride, *self->options));
   END_HANDLE_TH_ERRORS
 }
@@ -262,6 +222,27 @@ bool prepare_kernel_types() {
 }
 
 }  // namespace
+
+bool start_kernel(KernelCallObject& call, void* stream, void** addresses) {
+  if (call.function == nullptr) return false;
+  for (size_t position : *call.unsure) {
+    if (reinterpret_cast<uintptr_t>(addresses[position]) & kUnaligned) return false;
+  }
+  // Two more than the kernel has of its own: Triton appends pointers to scratch memory, which is
+  // empty for all kernels that come here.
+  void* nothing = nullptr;
+  void* parameters[kMostParameters + 2];
+  for (size_t i = 0; i < call.tensors; ++i) parameters[i] = &addresses[i];
+  void** next = parameters + call.tensors;
+  for (uint64_t& number : *call.numbers) *next++ = &number;
+  for (int i = 0; i < 2; ++i) *next++ = &nothing;
+  int code = call.launch(call.function, call.grid[0], call.grid[1], call.grid[2], call.threads, 1, 1,
+                         call.shared, stream, parameters, nullptr);
+  if (code == kNotInitialised || code == kInvalidContext) return false;
+  REQUIRE(PyExc_RuntimeError, code == 0, "a kernel did not start: CUDA error ",
+          static_cast<int64_t>(code));
+  return true;
+}
 
 bool add_gpu_types(PyObject* module) {
   return prepare_kernel_types() &&

@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "gpu.h"
+#include "program.h"
 #include "launcher.h"
 
 namespace py = pybind11;
@@ -459,7 +460,8 @@ PyMODINIT_FUNC PyInit__launch() {
     return nullptr;
   }
   if (!inductor::add_gpu_types(result) || !inductor::add_operator_type(result) ||
-      !inductor::add_replay_types(result) || !inductor::add_draws(result)) {
+      !inductor::add_replay_types(result) || !inductor::add_draws(result) ||
+      !inductor::add_program_types(result)) {
     Py_DECREF(result);
     return nullptr;
   }

@@ -25,6 +25,7 @@
 
 #include "gpu.h"
 #include "launcher.h"
+#include "program.h"
 
 namespace py = pybind11;
 
@@ -123,22 +124,20 @@ at::Tensor tensor_of(const Operand& operand, const at::Tensor& base) {
   return view;
 }
 
-torch::jit::Stack stack_of(const Operator& op, PyObject* const* args) {
+torch::jit::Stack stack_of(const Operator& op, const at::Tensor* const* given) {
   torch::jit::Stack stack(op.prototype);
   push_lists(op.lists, stack);
   for (const Operand& operand : op.operands) {
     if (operand.tensor < 0) continue;
-    PyObject* given = args[operand.tensor];
-    REQUIRE(PyExc_TypeError, THPVariable_Check(given), "argument ", operand.tensor, " of ",
-            op.handle.schema().name(), " is no tensor");
-    at::Tensor tensor = tensor_of(operand, THPVariable_Unpack(given));
+    at::Tensor tensor = tensor_of(operand, *given[operand.tensor]);
     set_operand(stack[operand.argument], operand.element, std::move(tensor));
   }
   return stack;
 }
 
-PyObject* wrap_result(const Operator& op, const std::optional<TensorMeta>& meta, at::Tensor result) {
-  if (!meta) Py_RETURN_NONE;
+// As readers expect it; undefined where there are none.
+at::Tensor checked_result(const Operator& op, const std::optional<TensorMeta>& meta, at::Tensor result) {
+  if (!meta) return at::Tensor();
   const auto& name = op.handle.schema().name();
   REQUIRE(PyExc_RuntimeError, result.defined(), "operator ", name, " returned nothing");
   REQUIRE(PyExc_RuntimeError, result.sizes() == c10::IntArrayRef(meta->size), "operator ", name,
@@ -150,10 +149,10 @@ PyObject* wrap_result(const Operator& op, const std::optional<TensorMeta>& meta,
     at::Tensor moved = at::empty_strided(meta->size, meta->stride, result.options());
     result = moved.copy_(result);
   }
-  return THPVariable_Wrap(std::move(result));
+  return result;
 }
 
-PyObject* wrap_results(const Operator& op, torch::jit::Stack& stack) {
+std::vector<at::Tensor> results_of(const Operator& op, torch::jit::Stack& stack) {
   std::vector<at::Tensor> found;
   if (stack.size() == 1 && stack[0].isTensorList()) {
     found = stack[0].toTensorVector();
@@ -164,15 +163,18 @@ PyObject* wrap_results(const Operator& op, torch::jit::Stack& stack) {
   }
   REQUIRE(PyExc_RuntimeError, found.size() >= op.results.size(), "operator ",
           op.handle.schema().name(), " returned ", found.size(), " values");
-  if (op.alone) return wrap_result(op, op.results[0], std::move(found[0]));
-  auto results = THPObjectPtr(PyTuple_New(static_cast<Py_ssize_t>(op.results.size())));
-  if (!results) throw python_error();
   for (size_t i = 0; i < op.results.size(); ++i) {
-    PyObject* item = wrap_result(op, op.results[i], std::move(found[i]));
-    if (item == nullptr) throw python_error();
-    PyTuple_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), item);
+    found[i] = checked_result(op, op.results[i], std::move(found[i]));
   }
-  return results.release();
+  found.resize(op.results.size());
+  return found;
+}
+
+PyObject* wrap_result(at::Tensor&& result) {
+  if (!result.defined()) Py_RETURN_NONE;
+  PyObject* wrapped = THPVariable_Wrap(std::move(result));
+  if (wrapped == nullptr) throw python_error();
+  return wrapped;
 }
 
 PyObject* run_operator(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
@@ -180,14 +182,21 @@ PyObject* run_operator(PyObject* self, PyObject* const* args, size_t flags, PyOb
   auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   REQUIRE(PyExc_TypeError, count == op.tensors && names == nullptr, op.handle.schema().name(),
           " takes ", op.tensors, " tensors here, got ", count);
-  torch::jit::Stack stack = stack_of(op, args);
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  {
-    pybind11::gil_scoped_release released;
-    op.handle.callBoxed(&stack);
+  if (is_recording()) return record_operator(self, args, count);
+  std::vector<const at::Tensor*> given(count);
+  for (size_t i = 0; i < count; ++i) {
+    REQUIRE(PyExc_TypeError, THPVariable_Check(args[i]), "argument ", i, " of ",
+            op.handle.schema().name(), " is no tensor");
+    given[i] = &THPVariable_Unpack(args[i]);
   }
-  return wrap_results(op, stack);
+  std::vector<at::Tensor> found = call_with_tensors(self, given.data());
+  if (op.alone) return wrap_result(std::move(found[0]));
+  auto results = THPObjectPtr(PyTuple_New(static_cast<Py_ssize_t>(found.size())));
+  if (!results) throw python_error();
+  for (size_t i = 0; i < found.size(); ++i) {
+    PyTuple_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), wrap_result(std::move(found[i])));
+  }
+  return results.release();
 }
 
 PyObject* call_operator(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
@@ -235,6 +244,26 @@ PyMemberDef operator_members[] = {
 PyTypeObject operator_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 }  // namespace
+
+std::vector<at::Tensor> call_with_tensors(PyObject* call, const at::Tensor* const* given) {
+  const Operator& op = *reinterpret_cast<OperatorCallObject*>(call)->op;
+  torch::jit::Stack stack = stack_of(op, given);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  {
+    pybind11::gil_scoped_release released;
+    op.handle.callBoxed(&stack);
+  }
+  return results_of(op, stack);
+}
+
+std::vector<bool> wanted_results(PyObject* call, bool& alone) {
+  const Operator& op = *reinterpret_cast<OperatorCallObject*>(call)->op;
+  alone = op.alone;
+  std::vector<bool> wanted;
+  for (const auto& result : op.results) wanted.push_back(result.has_value());
+  return wanted;
+}
 
 bool add_operator_type(PyObject* module) {
   operator_type.tp_name = "inductor.runtime._launch.OperatorCall";

@@ -1,0 +1,423 @@
+// `Program`: what the wrapper of a graph on a GPU does, without Python.
+//
+// Program(of_list, inputs, stream, device) runs the Python function `of_list` once with a list of
+// `Placeholder`s and records what it does with them: the calls of `KernelCall`s, `Allocation`s and
+// `OperatorCall`s, views, and where the last reference to each value goes. It is called as `of_list`
+// is, with a list of tensors that it empties, and does the same in C++: a launch costs little more
+// than the driver's own time. `stream(device)` gives the current stream; None where there are none.
+#include <Python.h>
+#include <structmember.h>
+
+#include <memory>
+#include <vector>
+
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/TensorOptions.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "gpu.h"
+#include "launcher.h"
+#include "program.h"
+
+namespace inductor {
+namespace {
+
+// One thing that a program does. `values` are what it reads, `made` what it makes (-1: nobody wants it).
+struct Command {
+  enum Kind { kAllocate, kKernel, kOperator, kView, kFree } kind;
+  PyObject* object = nullptr;  // the call; it belongs to the program
+  std::vector<int64_t> values;
+  std::vector<int64_t> made;
+  std::vector<int64_t> size, stride;  // of a view
+  int64_t offset = 0;
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  // Of an allocation.
+  size_t bytes = 0;
+  c10::Allocator* allocator = nullptr;
+  c10::DispatchKeySet keys;
+};
+
+// An output: a value, or an object that is the same in each call.
+struct Output {
+  int64_t value;
+  PyObject* object;
+};
+
+struct ProgramObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* stream;
+  int device;
+  size_t inputs;
+  size_t values;
+  std::vector<Command>* commands;
+  std::vector<std::pair<int64_t, PyObject*>>* constants;
+  std::vector<Output>* outputs;
+};
+
+struct Recording {
+  ProgramObject* program;
+  unsigned long thread;
+};
+
+Recording* recorded_now = nullptr;
+
+struct PlaceholderObject {
+  PyObject_HEAD
+  int64_t value;
+};
+
+PyTypeObject placeholder_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject program_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyObject* new_placeholder(int64_t value) {
+  auto* made = PyObject_New(PlaceholderObject, &placeholder_type);
+  if (made != nullptr) made->value = value;
+  return reinterpret_cast<PyObject*>(made);
+}
+
+void delete_placeholder(PyObject* object) {
+  int64_t value = reinterpret_cast<PlaceholderObject*>(object)->value;
+  if (is_recording()) {
+    Command command{Command::kFree};
+    command.values.push_back(value);
+    recorded_now->program->commands->push_back(std::move(command));
+  }
+  PyObject_Free(object);
+}
+
+// The number of a value: a placeholder's, or a new one for a tensor that is the same in each call.
+int64_t value_of(PyObject* object) {
+  if (Py_TYPE(object) == &placeholder_type) return reinterpret_cast<PlaceholderObject*>(object)->value;
+  REQUIRE(PyExc_TypeError, THPVariable_Check(object), "a program takes tensors only");
+  ProgramObject* program = recorded_now->program;
+  for (const auto& [value, constant] : *program->constants) {
+    if (constant == object) return value;
+  }
+  program->constants->emplace_back(static_cast<int64_t>(program->values), Py_NewRef(object));
+  return static_cast<int64_t>(program->values++);
+}
+
+Command& append(Command::Kind kind, PyObject* call, PyObject* const* tensors, size_t count) {
+  Command command{kind};
+  for (size_t i = 0; i < count; ++i) command.values.push_back(value_of(tensors[i]));
+  command.object = Py_XNewRef(call);
+  auto* commands = recorded_now->program->commands;
+  commands->push_back(std::move(command));
+  return commands->back();
+}
+
+int64_t new_value(Command& command) {
+  auto value = static_cast<int64_t>(recorded_now->program->values++);
+  command.made.push_back(value);
+  return value;
+}
+
+// Placeholder.view(size, stride, offset, dtype): what `as_strided` gives, of the value as that dtype.
+PyObject* view_placeholder(PyObject* object, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    REQUIRE(PyExc_RuntimeError, is_recording(), "a placeholder is used outside of its recording");
+    PyObject *size = nullptr, *stride = nullptr, *dtype = nullptr;
+    long long offset = 0;
+    if (!PyArg_ParseTuple(args, "O!O!LO", &PyTuple_Type, &size, &PyTuple_Type, &stride, &offset, &dtype)) {
+      throw python_error();
+    }
+    Command& command = append(Command::kView, nullptr, &object, 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(size); ++i) {
+      command.size.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(size, i)));
+      command.stride.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(stride, i)));
+    }
+    if (PyErr_Occurred()) throw python_error();
+    command.offset = offset;
+    if (THPDtype_Check(dtype)) command.dtype = reinterpret_cast<THPDtype*>(dtype)->scalar_type;
+    return new_placeholder(new_value(command));
+  });
+}
+
+// What one call of a program holds.
+using Values = std::vector<at::Tensor>;
+
+PyObject* run_slowly(const Command& command, const Values& values) {
+  auto* call = reinterpret_cast<KernelCallObject*>(command.object);
+  std::vector<THPObjectPtr> owned;
+  std::vector<PyObject*> given;
+  for (int64_t value : command.values) {
+    owned.emplace_back(THPVariable_Wrap(values[static_cast<size_t>(value)]));
+    if (!owned.back()) throw python_error();
+    given.push_back(owned.back().get());
+  }
+  return PyObject_Vectorcall(call->slow, given.data(), given.size(), nullptr);
+}
+
+void run_kernel_command(const Command& command, const Values& values, void* stream) {
+  auto* call = reinterpret_cast<KernelCallObject*>(command.object);
+  void* addresses[kMostParameters];
+  for (size_t i = 0; i < command.values.size(); ++i) {
+    addresses[i] = values[static_cast<size_t>(command.values[i])].data_ptr();
+  }
+  if (start_kernel(*call, stream, addresses)) return;
+  THPObjectPtr done(run_slowly(command, values));
+  if (!done) throw python_error();
+}
+
+at::Tensor allocate_tensor(const Command& command) {
+  const TensorMeta& meta = *reinterpret_cast<AllocationObject*>(command.object)->meta;
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), command.bytes, command.allocator->allocate(command.bytes),
+      command.allocator, /*resizable=*/true);
+  at::Tensor made = at::detail::make_tensor<at::TensorImpl>(
+      c10::Storage(std::move(storage)), command.keys, c10::scalarTypeToTypeMeta(command.dtype));
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(meta.size, meta.stride, 0);
+  return made;
+}
+
+at::Tensor viewed_tensor(const Command& command, at::Tensor base) {
+  if (command.dtype != at::ScalarType::Undefined) base = base.view(command.dtype);
+  return base.as_strided(command.size, command.stride, base.storage_offset() + command.offset);
+}
+
+void run_operator_command(const Command& command, Values& values) {
+  std::vector<const at::Tensor*> given;
+  for (int64_t value : command.values) given.push_back(&values[static_cast<size_t>(value)]);
+  std::vector<at::Tensor> found = call_with_tensors(command.object, given.data());
+  for (size_t i = 0; i < command.made.size(); ++i) {
+    if (command.made[i] >= 0) values[static_cast<size_t>(command.made[i])] = std::move(found[i]);
+  }
+}
+
+void run_command(const Command& command, Values& values, void* stream) {
+  switch (command.kind) {
+    case Command::kKernel:
+      return run_kernel_command(command, values, stream);
+    case Command::kAllocate:
+      values[static_cast<size_t>(command.made[0])] = allocate_tensor(command);
+      return;
+    case Command::kOperator:
+      return run_operator_command(command, values);
+    case Command::kView: {
+      at::Tensor base = values[static_cast<size_t>(command.values[0])];
+      values[static_cast<size_t>(command.made[0])] = viewed_tensor(command, std::move(base));
+      return;
+    }
+    case Command::kFree:
+      values[static_cast<size_t>(command.values[0])].reset();
+  }
+}
+
+void* stream_of(const ProgramObject& program) {
+  if (program.stream == Py_None) return nullptr;
+  THPObjectPtr device(PyLong_FromLong(program.device));
+  THPObjectPtr stream(device ? PyObject_CallOneArg(program.stream, device) : nullptr);
+  if (!stream) throw python_error();
+  void* found = PyLong_AsVoidPtr(stream);
+  if (found == nullptr && PyErr_Occurred()) throw python_error();
+  return found;
+}
+
+// The inputs go out of the list, so that each dies at its last use.
+Values take_inputs(const ProgramObject& program, PyObject* list) {
+  Values values(program.values);
+  for (size_t i = 0; i < program.inputs; ++i) {
+    PyObject* given = PyList_GET_ITEM(list, static_cast<Py_ssize_t>(i));
+    REQUIRE(PyExc_TypeError, THPVariable_Check(given), "input ", i, " of a graph is no tensor");
+    values[i] = THPVariable_Unpack(given);
+  }
+  if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw python_error();
+  for (const auto& [value, constant] : *program.constants) {
+    values[static_cast<size_t>(value)] = THPVariable_Unpack(constant);
+  }
+  return values;
+}
+
+PyObject* run_program(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  const auto& program = *reinterpret_cast<ProgramObject*>(self);
+  REQUIRE(PyExc_TypeError, PyVectorcall_NARGS(flags) == 1 && names == nullptr && PyList_CheckExact(args[0]),
+          "a program takes a list of tensors");
+  REQUIRE(PyExc_TypeError, static_cast<size_t>(PyList_GET_SIZE(args[0])) == program.inputs,
+          "this program takes ", program.inputs, " tensors");
+  Values values = take_inputs(program, args[0]);
+  void* stream = stream_of(program);
+  for (const Command& command : *program.commands) run_command(command, values, stream);
+  THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(program.outputs->size())));
+  if (!results) throw python_error();
+  for (size_t i = 0; i < program.outputs->size(); ++i) {
+    const Output& output = (*program.outputs)[i];
+    PyObject* item = output.object != nullptr ? Py_NewRef(output.object)
+                                              : THPVariable_Wrap(values[static_cast<size_t>(output.value)]);
+    if (item == nullptr) throw python_error();
+    PyTuple_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  return results.release();
+}
+
+PyObject* call_program(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  return guarded([&] { return run_program(self, args, flags, names); });
+}
+
+void keep_outputs(ProgramObject& program, PyObject* results) {
+  REQUIRE(PyExc_TypeError, PyTuple_CheckExact(results), "a wrapper returns a tuple");
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(results, i);
+    bool is_value = Py_TYPE(item) == &placeholder_type;
+    program.outputs->push_back(is_value ? Output{value_of(item), nullptr} : Output{-1, Py_NewRef(item)});
+  }
+}
+
+void record(ProgramObject& program, PyObject* of_list) {
+  REQUIRE(PyExc_RuntimeError, recorded_now == nullptr, "another wrapper is being recorded");
+  THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(program.inputs)));
+  if (!list) throw python_error();
+  program.values = program.inputs;
+  for (size_t i = 0; i < program.inputs; ++i) {
+    PyObject* given = new_placeholder(static_cast<int64_t>(i));
+    if (given == nullptr) throw python_error();
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), given);
+  }
+  Recording recording{&program, PyThread_get_thread_ident()};
+  recorded_now = &recording;
+  THPObjectPtr results(PyObject_CallOneArg(of_list, list));
+  if (results) keep_outputs(program, results);
+  recorded_now = nullptr;  // what is let go of from here on is an output
+  if (!results) throw python_error();
+}
+
+PyObject* make_program(PyTypeObject* type, PyObject* args) {
+  PyObject *of_list = nullptr, *stream = nullptr;
+  Py_ssize_t inputs = 0;
+  int device = 0;
+  if (!PyArg_ParseTuple(args, "OnOi", &of_list, &inputs, &stream, &device)) throw python_error();
+  THPObjectPtr made(type->tp_alloc(type, 0));
+  if (!made) throw python_error();
+  auto* self = reinterpret_cast<ProgramObject*>(made.get());
+  self->vectorcall = &call_program;
+  self->stream = Py_NewRef(stream);
+  self->device = device;
+  self->inputs = static_cast<size_t>(inputs);
+  self->commands = new std::vector<Command>();
+  self->constants = new std::vector<std::pair<int64_t, PyObject*>>();
+  self->outputs = new std::vector<Output>();
+  try {
+    record(*self, of_list);
+  } catch (...) {
+    recorded_now = nullptr;
+    throw;
+  }
+  return made.release();
+}
+
+PyObject* new_program(PyTypeObject* type, PyObject* args, PyObject*) {
+  return guarded([&] { return make_program(type, args); });
+}
+
+int traverse_program(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<ProgramObject*>(object);
+  Py_VISIT(self->stream);
+  if (self->outputs == nullptr) return 0;
+  for (const Command& command : *self->commands) Py_VISIT(command.object);
+  for (const auto& constant : *self->constants) Py_VISIT(constant.second);
+  for (const Output& output : *self->outputs) Py_VISIT(output.object);
+  return 0;
+}
+
+int clear_program(PyObject* object) {
+  auto* self = reinterpret_cast<ProgramObject*>(object);
+  Py_CLEAR(self->stream);
+  if (self->outputs == nullptr) return 0;
+  for (Command& command : *self->commands) Py_CLEAR(command.object);
+  for (auto& constant : *self->constants) Py_CLEAR(constant.second);
+  for (Output& output : *self->outputs) Py_CLEAR(output.object);
+  return 0;
+}
+
+void delete_program(PyObject* object) {
+  auto* self = reinterpret_cast<ProgramObject*>(object);
+  PyObject_GC_UnTrack(object);
+  clear_program(object);
+  delete self->commands;
+  delete self->constants;
+  delete self->outputs;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyMethodDef placeholder_methods[] = {
+    {"view", view_placeholder, METH_VARARGS, "view(size, stride, offset, dtype): a view of the value."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef program_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ProgramObject, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+}  // namespace
+
+bool is_recording() {
+  return recorded_now != nullptr && recorded_now->thread == PyThread_get_thread_ident();
+}
+
+PyObject* record_kernel(PyObject* call, PyObject* const* tensors, size_t count) {
+  append(Command::kKernel, call, tensors, count);
+  Py_RETURN_NONE;
+}
+
+PyObject* record_allocation(PyObject* allocation) {
+  const auto& facts = *reinterpret_cast<AllocationObject*>(allocation);
+  Command& command = append(Command::kAllocate, allocation, nullptr, 0);
+  at::Tensor like = at::empty_strided(facts.meta->size, facts.meta->stride, facts.options->device(at::kMeta));
+  command.dtype = like.scalar_type();
+  command.bytes = like.storage().nbytes();
+  at::Tensor real = at::empty_strided({1}, {1}, *facts.options);
+  command.allocator = real.storage().allocator();
+  command.keys = c10::DispatchKeySet(
+      c10::computeDispatchKey(command.dtype, c10::kStrided, real.device()));
+  return new_placeholder(new_value(command));
+}
+
+PyObject* record_operator(PyObject* call, PyObject* const* tensors, size_t count) {
+  Command& command = append(Command::kOperator, call, tensors, count);
+  bool alone = false;
+  std::vector<bool> wanted = wanted_results(call, alone);
+  if (alone) return new_placeholder(new_value(command));
+  THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(wanted.size())));
+  if (!results) throw python_error();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    PyObject* item = nullptr;
+    if (wanted[i]) {
+      item = new_placeholder(new_value(command));
+    } else {
+      command.made.push_back(-1);
+      item = Py_NewRef(Py_None);
+    }
+    if (item == nullptr) throw python_error();
+    PyTuple_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  return results.release();
+}
+
+bool add_program_types(PyObject* module) {
+  placeholder_type.tp_name = "inductor.runtime._launch.Placeholder";
+  placeholder_type.tp_doc = "A tensor of a wrapper that is being recorded.";
+  placeholder_type.tp_basicsize = sizeof(PlaceholderObject);
+  placeholder_type.tp_flags = Py_TPFLAGS_DEFAULT;
+  placeholder_type.tp_dealloc = &delete_placeholder;
+  placeholder_type.tp_methods = placeholder_methods;
+  program_type.tp_name = "inductor.runtime._launch.Program";
+  program_type.tp_doc = "Program(of_list, inputs, stream, device): see program.cpp.";
+  program_type.tp_basicsize = sizeof(ProgramObject);
+  program_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
+  program_type.tp_vectorcall_offset = offsetof(ProgramObject, vectorcall);
+  program_type.tp_call = PyVectorcall_Call;
+  program_type.tp_new = &new_program;
+  program_type.tp_dealloc = &delete_program;
+  program_type.tp_traverse = &traverse_program;
+  program_type.tp_clear = &clear_program;
+  program_type.tp_members = program_members;
+  for (PyTypeObject* type : {&placeholder_type, &program_type}) {
+    if (PyType_Ready(type) != 0) return false;
+  }
+  return PyModule_AddObjectRef(module, "Placeholder", reinterpret_cast<PyObject*>(&placeholder_type)) == 0 &&
+         PyModule_AddObjectRef(module, "Program", reinterpret_cast<PyObject*>(&program_type)) == 0;
+}
+
+}  // namespace inductor
