@@ -11,6 +11,10 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
+from dynamo.exc import Unsupported
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.table import RULES, Rule
+from dynamo.symbolic.tensors import devices as device_rules
 from dynamo.testing import CompileCounter
 from tests.processes import run_python
 
@@ -278,3 +282,20 @@ def test_questions_about_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
         assert torch.equal(dynamo.compile(ask)(x), ask(x))
         assert bool(dynamo.counters["graph_break"]) is breaks
+
+
+def on_gpu(x: torch.Tensor, n: int) -> Any:
+    with torch.cuda.device(n) as entered, torch.cuda.device(-1), torch.cuda.device_of(x):
+        torch.cuda.set_device(torch.device("cuda", 0))
+        return x.sin() + torch.cuda.current_device(), entered
+
+
+def test_the_current_gpu_is_entered_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if GPU 0 were there: another one breaks the graph."""
+    monkeypatch.setattr(device_rules, "current_gpu", lambda tx: ConstVar(0))
+    monkeypatch.setitem(RULES, torch.cuda.current_device, [Rule((), lambda tx: ConstVar(0))])
+    x = torch.randn(3)
+    result, entered = dynamo.compile(on_gpu, fullgraph=True)(x, 0)
+    assert result.equal(x.sin()) and entered is None
+    with pytest.raises(Unsupported, match="torch.cuda.device"):
+        dynamo.compile(on_gpu, fullgraph=True)(x, 1)

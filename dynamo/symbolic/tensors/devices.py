@@ -2,6 +2,10 @@
 
 That is all that torch does in such a block, so the graph needs no trace of it. Where a trace would
 end inside of one, it is made again and ends before the block.
+
+`with torch.cuda.device(...)`, as libraries write it around kernels: where that is the current GPU
+already, nothing happens. The current GPU is guarded where there are several; another one breaks
+the graph.
 """
 
 from __future__ import annotations
@@ -9,9 +13,10 @@ from __future__ import annotations
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.table import foldable, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.state import tensor_state
@@ -56,3 +61,42 @@ def get_default_device(tx: Frame) -> Var:
     if devices[-1].type not in ("cpu", "meta"):  # others get an index
         raise Break("call_of_unknown_function", "torch.get_default_device")
     return ConstVar(devices[-1])
+
+
+foldable([torch._utils._get_available_device_type])
+
+
+@rule([torch.cuda.current_device])
+def current_gpu(tx: Frame) -> Var | None:
+    """A constant; None where there is no GPU, which raises."""
+    if not torch.cuda.is_available():
+        return None
+    gpu = torch.cuda.current_device()
+    if torch.cuda.device_count() > 1:
+        asked = ObjectSource(torch.cuda.current_device, "torch.cuda.current_device")
+        tx.trace.guard("CONST", CallSource(asked), gpu)
+    return ConstVar(gpu)
+
+
+def exchange(tx: Frame, index: Var) -> Var | None:
+    """What it was before: the same."""
+    if isinstance(index, ConstVar) and type(index.value) is int and index.value < 0:
+        return ConstVar(-1)
+    gpu = current_gpu(tx)
+    if gpu is None:
+        return None
+    if not isinstance(index, ConstVar) or index.value != gpu.value:  # type: ignore[attr-defined]
+        raise Break("call_of_unknown_function", f"torch.cuda.device({index!r})")
+    return gpu
+
+
+rule([torch.cuda._exchange_device, torch.cuda._maybe_exchange_device])(exchange)
+
+
+@rule([torch.cuda.set_device])
+def set_gpu(tx: Frame, device: Var) -> Var | None:
+    """Nothing, where it is the current one."""
+    if not isinstance(device, ConstVar):
+        return None
+    index = torch._utils._get_device_index(device.value, optional=True)
+    return None if exchange(tx, ConstVar(index)) is None else ConstVar(None)
