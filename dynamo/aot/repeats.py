@@ -223,12 +223,15 @@ def decided_values(graph: fx.Graph) -> frozenset[fx.Node]:
     return frozenset(found | _bounded_values(graph))
 
 
+_EXTREMA = frozenset(("amax", "amin", "max", "min", "aminmax"))
+
+
 def _bounded_values(graph: fx.Graph) -> set[fx.Node]:
     """The values beside which their own extremum is used: `v - v.amax()` is never above zero, and
     zero somewhere. That holds where both are rounded; with v in float32 its root is NaN."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        if name_of(node) in ("amax", "amin", "max", "min", "aminmax") and node.op == "call_function":
+        if node.op == "call_function" and name_of(node) in _EXTREMA:
             value = node.all_input_nodes[0]
             while _moves(value) and value.op == "call_function":
                 value = value.all_input_nodes[0]
