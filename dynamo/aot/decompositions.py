@@ -226,7 +226,23 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return aten.index_put.default(x, at, fill)
 
 
+def fused_rms_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    """The norm, and the reciprocal of the root for its backward, in float32 for half precision."""
+    if x.numel() == 0 or not x.dtype.is_floating_point:
+        return NotImplemented
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    wide = x.to(torch.float32) if half else x
+    least = torch.finfo(wide.dtype).eps if eps is None else eps
+    dims = [-1 - at for at in range(len(shape))]
+    scale = torch.rsqrt(torch.mean(wide * wide, dims, keepdim=True) + least)
+    result = wide * scale if weight is None else wide * scale * weight
+    return result.to(x.dtype).contiguous(), scale
+
+
 OWN: dict[str, Callable[..., Any]] = {
+    "_fused_rms_norm.default": fused_rms_norm,
     "glu.default": glu,
     "hardsigmoid_backward.default": hardsigmoid_backward,
     "huber_loss.default": huber_loss,

@@ -38,6 +38,8 @@ CASES: list[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     ("soft_margin", F.soft_margin_loss, lambda: (R(4), R(4).sign())),
     ("batch_norm", F.batch_norm, lambda: (R(2, 3, 4, 4), R(3), R(3).abs(), R(3), R(3))),
     ("rms_norm", lambda x, w: F.rms_norm(x, (4,), w), lambda: (R(3, 4), R(4))),
+    ("fused_rms_norm", lambda x, w: aten._fused_rms_norm(x, [4], w, None), lambda: (R(3, 4), R(4))),
+    ("fused_rms_norm alone", lambda x: aten._fused_rms_norm(x, [3, 4], None, 1e-3), lambda: (R(2, 3, 4).mT.contiguous().mT,)),
     ("nearest", lambda x: F.interpolate(x, scale_factor=2), lambda: (R(1, 2, 3, 3),)),
     ("nearest down", lambda x: F.interpolate(x, size=(2, 5)), lambda: (R(1, 2, 3, 3),)),
     (

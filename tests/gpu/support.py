@@ -141,3 +141,13 @@ def check_model(model: torch.nn.Module, make: Callable[[], dict[str, Any]], *, t
     if training:
         assert_near(list(ours.buffers()), list(twin.buffers()), list(best.buffers()), slack, inside)
     assert not left_uncompiled(), left_uncompiled()
+
+
+def kernels_of(call: Callable[[], Any]) -> list[str]:
+    """The names of the kernels that a call runs."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    return [event.key for event in profile.key_averages()]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynamo
-from tests.gpu.support import DEVICE, check_model, data
+from tests.gpu.support import DEVICE, check_model, data, kernels_of
 
 MODES = [None, "reduce-overhead"]
 Make = Callable[[torch.dtype], dict[str, Any]]
@@ -188,16 +188,6 @@ def with_exact_experts(model: nn.Module) -> nn.Module:
     model = model.double()
     model.set_experts_implementation("eager")
     return model
-
-
-def kernels_of(call: Callable[[], Any]) -> list[str]:
-    """The names of the kernels that a call runs."""
-    call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        call()
-        torch.cuda.synchronize()
-    return [event.key for event in profile.key_averages()]
 
 
 def test_a_models_mask_leads_to_our_attention() -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynamo
-from tests.gpu.support import DEVICE, DTYPES, assert_near, check, data, left_uncompiled
+from tests.gpu.support import DEVICE, DTYPES, assert_near, check, data, kernels_of, left_uncompiled
 
 LIBRARY = "dynamo_gpu_tests"
 
@@ -276,3 +276,19 @@ def test_a_table_of_sizes_on_the_device() -> None:
                 assert_near(ours, eager, eager)
         assert bool(dynamo.counters["graph_break"]) == (rows[0][0] == 2)
         assert not left_uncompiled()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+def test_root_mean_square_norms(dtype: torch.dtype) -> None:
+    """`aten._fused_rms_norm` becomes part of a kernel."""
+    def f(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> Any:
+        y = F.rms_norm(x, w.shape, w, 1e-6)
+        out = F.silu(y) * (1 + s) + F.rms_norm(y + x, w.shape)
+        return out, torch.autograd.grad(out.float().square().mean(), (x, w, s))
+
+    def make() -> tuple[Any, ...]:
+        return tuple(data(*size, dtype=dtype).requires_grad_() for size in ((4, 33, 320), (320,), (4, 1, 320)))
+
+    compiled = check(f, make, slack=16.0)
+    text = "".join(kernels_of(lambda: compiled(*make())))
+    assert "cuComputePartGradGammaBeta" not in text and "vectorized_layer_norm" not in text
