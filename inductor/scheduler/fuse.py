@@ -31,12 +31,14 @@ LONG_ROW = 4096
 
 @dataclass(slots=True)
 class Group:
-    """Nodes of one kernel, by position in the graph. rows: None while any number would do."""
+    """Nodes of one kernel, by position in the graph. rows: None while any number would do.
+    overwrites: on a GPU, what it reads, so that each iteration has to stand alone."""
 
     members: list[int]
     rows: int | None
     iterations: int
     column: bool = False
+    overwrites: bool = False
 
 
 class Facts:
@@ -150,6 +152,8 @@ class _Fuser:
             return
         first.rows = self._rows_of(first, second)
         first.column = first.column or second.column
+        first.overwrites = self.on_gpu and (
+            first.overwrites or second.overwrites or self._overwrites(first, second))
         first.members = sorted(first.members + second.members)
         first.iterations = max(first.iterations, second.iterations, key=hint_of)
         for member in second.members:
@@ -172,6 +176,8 @@ class _Fuser:
         if first.rows is not None and second.rows is not None and first.rows != second.rows:
             return f"{first.rows} and {second.rows} rows"
         rows = self._rows_of(first, second)
+        if rows is not None and (first.overwrites or second.overwrites):
+            return "an iteration that overwrites what it reads would not stand alone"
         if rows is not None:
             why = self._row_refusal(first, second, rows)
             if why:
@@ -255,15 +261,41 @@ class _Fuser:
             return other in self.dependencies.values[member].values()
         before, writer = self.facts[other], self.facts[member]
         overwritten = writer.node.mutates
-        if self.on_gpu or overwritten in self.dependencies.viewed:
-            return False  # where threads share an iteration, they would have to wait
+        if overwritten in self.dependencies.viewed:
+            return False
         if before.node.mutates in (overwritten, *writer.node.reads()):
+            return False
+        if self.on_gpu and not self._waits(other, member):
             return False
         return before.iterations == writer.iterations and all(
             op.index == before.flat
             for op in before.node.body.loads()
             if op.buffer == overwritten
         )
+
+    def _waits(self, other: int, member: int) -> bool:
+        """Whether no thread stores what another one has still to load. Threads share an iteration,
+        but there is one load in it, which all that is stored there is computed from."""
+        before, overwritten = self.facts[other], self.facts[member].node.mutates
+        if before.rows is not None or any(
+            op.args for op in before.node.body.loads() if op.buffer == overwritten
+        ):
+            return False
+        work = [member]
+        while work:
+            position = work.pop()
+            facts, values = self.facts[position], self.dependencies.values[position]
+            for op in facts.node.body.loads():  # dead ones are gone
+                if op.buffer == overwritten and op.index == facts.flat and not op.args:
+                    return True
+                if op.buffer in values and values[op.buffer] in self.facts:
+                    work.append(values[op.buffer])
+        return False
+
+    def _overwrites(self, first: Group, second: Group) -> bool:
+        """Whether some node of the two overwrites what another one of them reads."""
+        members = {*first.members, *second.members}
+        return any(not self.dependencies.old[member].isdisjoint(members) for member in members)
 
     def _in_row(self, producer: int, reader: int, name: str, rows: int | None) -> bool:
         made, used = self.facts[producer], self.facts[reader]

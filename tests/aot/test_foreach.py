@@ -25,10 +25,12 @@ def tensors(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 def arguments(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
     kind, form = name.removeprefix("_foreach_").split(".")
+    if form == "ScalarAndTensor":
+        return (0.75, tensors(dtype))
     lists = {"lerp": 2, "addcmul": 3, "addcdiv": 3}.get(kind, 1)
     extra: dict[str, tuple[Any, ...]] = {
         "default": (), "Scalar": (0.75,), "List": (tensors(dtype),),
-        "ScalarList": ([0.25, 1, -2.0, 3, 0.5],),
+        "ScalarList": ([0.25, 1, -2.0, 3, 0.5],), "Tensor": (torch.tensor(0.75),),
     }  # fmt: skip
     return (*(tensors(dtype) for _ in range(lists)), *extra[form])
 

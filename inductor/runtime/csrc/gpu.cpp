@@ -28,13 +28,6 @@ namespace {
 
 constexpr size_t kMostParameters = 240;
 constexpr size_t kNumberBytes = 8;
-constexpr uintptr_t kUnaligned = 15;
-constexpr int kNotInitialised = 3;   // this thread has not talked to the driver yet, or has
-constexpr int kInvalidContext = 201; // no context: Triton's way makes one
-
-using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                             unsigned block_x, unsigned block_y, unsigned block_z,
-                             unsigned shared_bytes, void* stream, void** parameters, void** extra);
 
 struct KernelCallObject {
   PyObject_HEAD

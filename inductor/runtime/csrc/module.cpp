@@ -458,7 +458,8 @@ PyMODINIT_FUNC PyInit__launch() {
     Py_DECREF(result);
     return nullptr;
   }
-  if (!inductor::add_gpu_types(result) || !inductor::add_operator_type(result) ||
+  if (!inductor::add_gpu_types(result) || !inductor::add_list_type(result) ||
+      !inductor::add_operator_type(result) ||
       !inductor::add_replay_types(result) || !inductor::add_draws(result)) {
     Py_DECREF(result);
     return nullptr;
