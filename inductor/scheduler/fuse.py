@@ -11,6 +11,7 @@ Vertical fusion first (along values, in program order), then horizontal (nodes t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ MOST_BUFFERS = 48
 SHORTEST_ROW = 8
 FEW_ROWS = 8
 LONG_ROW = 4096
+MANY_SCALARS = 8
+MANY_READERS = 8
 
 
 @dataclass(slots=True)
@@ -112,6 +115,16 @@ class _Fuser:
                 rows = facts.rows
                 self.group_of.append(Group([position], rows, facts.iterations, facts.column))
         self.refusals: dict[tuple[str, str], str] = {}
+        readers = Counter(name for facts in self.facts.values() for name in facts.node.reads())
+        # Of these, many nodes read one element.
+        self.single = {
+            op.buffer for facts in self.facts.values() for op in facts.node.body.loads()
+            if self.on_gpu and readers[op.buffer] > MANY_READERS
+            and op.index is not None and op.index.is_constant
+        }  # fmt: skip
+        scalars = sum(facts.iterations == facts.width for facts in self.facts.values())
+        # What is done with each tensor of a list: see `scheduler/lists.py`.
+        self.has_lists = bool(self.single) or self.on_gpu and scalars >= MANY_SCALARS
 
     def run(self, share: bool) -> Fused:
         if share:
@@ -134,11 +147,12 @@ class _Fuser:
             self._try(self.group_of[left], self.group_of[right])
 
     def _sharing(self) -> Iterator[tuple[int, int]]:
-        """Pairs of nodes, one after the other, that read the same buffer."""
+        """Pairs of nodes, one after the other, that read the same buffer. What many of them read
+        one element of, and nothing else, has nothing in common on a GPU."""
         last: dict[str, int] = {}
         for position, facts in self.facts.items():
             for name in facts.node.reads():
-                if name in last:
+                if name in last and name not in self.single:
                     yield last[name], position
                 last[name] = position
 
@@ -176,6 +190,10 @@ class _Fuser:
         if first.rows is not None and second.rows is not None and first.rows != second.rows:
             return f"{first.rows} and {second.rows} rows"
         rows = self._rows_of(first, second)
+        if self.has_lists and rows == 1 and any(
+            group.rows is None and group.iterations != 1 for group in (first, second)
+        ):
+            return "one result and many elements, each of which stands alone"
         if rows is not None and (first.overwrites or second.overwrites):
             return "an iteration that overwrites what it reads would not stand alone"
         if rows is not None:
