@@ -78,6 +78,8 @@ def kind_of(kernel: Kernel, layouts: Mapping[str, Layout]) -> Kind | None:
     if stage.reduction_ranges or any(type(extent) is Extent for extent in extents):
         return None
     total = product(extents)
+    if total == 0:
+        return None
     ops = flat_ops(kernel)
     places = {name: n for n, name in enumerate(parameters_of(kernel))}
     rows = []
@@ -89,8 +91,6 @@ def kind_of(kernel: Kernel, layouts: Mapping[str, Layout]) -> Kind | None:
             return None
         rows.append((op.name, op.args, op.dtype, places.get(op.buffer), place, repr(op.imm)))
     most = max([total, *(layouts[name].storage_elements() for name in places)])
-    if total == 0:
-        return None
     return (tuple(rows), total == 1, total % EVEN == 0, most >= MOST_INT32)
 
 
