@@ -1,8 +1,8 @@
-"""Decompositions of functions of lists (`torch._foreach_*`) on a CPU.
+"""Decompositions of functions of lists (`torch._foreach_*`).
 
-Eager takes the tensors one by one there, so each is an operation of its own, which a loop compiler
-fuses with what is done to the same tensor before and behind it. On a GPU one library kernel takes
-many tensors, and stays.
+Each tensor gets an operation of its own, which a loop compiler fuses with what is done to the same
+tensor before and behind it. What is then done to many tensors in the same way is one launch again
+(`inductor/scheduler/lists.py`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,23 @@ def _each(function: Callable[..., Any], lists: int) -> Lists:
 
     def call(*args: Any, **options: Any) -> Any:
         columns: Sequence[Sequence[Any]] = args[:lists]
-        if any(x.device.type != "cpu" for x in columns[0]):
-            return NotImplemented
         return [function(*row, *args[lists:], **options) for row in zip(*columns, strict=True)]
 
     return call
+
+
+def _by_tensor(function: Callable[..., Any]) -> Lists:
+    """The function of each tensor and one that is for all. The value comes first in torch's sums,
+    whose factor is for the other one."""
+
+    def call(first: Any, other: Any, **options: Any) -> Any:
+        return [function(x, other, **options) for x in first]
+
+    return call
+
+
+def _power_of_number(base: Any, exponents: Any) -> Any:
+    return [torch.pow(base, exponent) for exponent in exponents]
 
 
 def _product(function: Callable[..., Any]) -> Lists:
@@ -62,6 +74,9 @@ def _table() -> dict[str, Lists]:
         function = getattr(torch, name)
         found[f"_foreach_{name}.Scalar"] = _each(function, 1)
         found[f"_foreach_{name}.List"] = found[f"_foreach_{name}.ScalarList"] = _each(function, 2)
+    for name in ("add", "mul", "div"):
+        found[f"_foreach_{name}.Tensor"] = _by_tensor(getattr(torch, name))
+    found["_foreach_pow.ScalarAndTensor"] = _power_of_number
     for name, (by_number, by_tensor) in BOUNDS.items():
         found[f"_foreach_{name}.Scalar"] = _each(by_number, 1)
         found[f"_foreach_{name}.ScalarList"] = _each(by_number, 2)

@@ -151,17 +151,25 @@ int set_items_equal(PyObject *set, PyObject *items) {
     return PyAnySet_Check(set) ? sets_equal(items, set) : 0;
 }
 
-PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value) {
+PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value, struct DictCursor *cursor) {
     if (!PyDict_Check(dict) || index < 0 || index >= PyDict_GET_SIZE(dict)) {
         return nullptr;
     }
     PyObject *key = nullptr, *value = nullptr;
     if (!PyODict_Check(dict)) {
-        Py_ssize_t position = 0;
-        for (Py_ssize_t i = 0; i <= index; i++) {
+        Py_ssize_t position = 0, before = 0, at = 0;
+        if (cursor != nullptr && cursor->dict == dict && cursor->index <= index) {
+            position = cursor->position;
+            at = cursor->index;
+        }
+        for (; at <= index; at++) {
+            before = position;
             if (!PyDict_Next(dict, &position, &key, &value)) {
                 return nullptr;
             }
+        }
+        if (cursor != nullptr) {
+            *cursor = {dict, index, before};
         }
         return Py_NewRef(want_value ? value : key);
     }

@@ -9,7 +9,13 @@ int constants_equal(PyObject *left, PyObject *right);
 int dict_keys_equal(PyObject *dict, PyObject *keys);
 /* The set (or frozenset) has exactly the items of the frozenset. */
 int set_items_equal(PyObject *set, PyObject *items);
-/* index-th key or value (a new reference), or NULL. */
-PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value);
+/* Where the index-th entry of a dict lies, so that the next one is found without those before. */
+struct DictCursor {
+    PyObject *dict; /* borrowed, only compared */
+    Py_ssize_t index, position;
+};
+/* index-th key or value (a new reference), or NULL. cursor: of this dict or another one, from which
+   the dict has not changed; or NULL. */
+PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value, struct DictCursor *cursor);
 Py_ssize_t container_length(PyObject *value); /* -1: not a built-in container */
 #endif

@@ -277,7 +277,8 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
                 (*needs_python = wants_python(run, in))) {
                 return nullptr;
             }
-            return run.own(dict_at(value, in.extra, in.opcode == OP_VALUE_AT));
+            return run.own(
+                dict_at(value, in.extra, in.opcode == OP_VALUE_AT, run.cursor_of(value)));
         case OP_CONTENTS:
             return PyCell_Check(value) ? run.borrow(PyCell_GET(value)) : nullptr;
         case OP_TYPE_OF:

@@ -1,6 +1,7 @@
 // What the files of the guard program share: instructions, registers, the program object.
 #ifndef DYNAMO_MACHINE_H
 #define DYNAMO_MACHINE_H
+#include "compare.h"
 #include "program.h"
 
 #include <cstdint>
@@ -48,6 +49,12 @@ struct Run {
     bool python;  // Python code may run: own all values, ignore tags
     // Containers found to compare (and hash) their keys without Python code.
     PyObject *plain = nullptr, *plain_hashes = nullptr;
+    // Of dicts whose entries were asked for by their number, by the dict's address.
+    DictCursor cursors[4] = {};
+
+    DictCursor *cursor_of(PyObject *dict) {  // none where Python code could change the dict
+        return python ? nullptr : &cursors[(uintptr_t)dict >> 6 & 3];
+    }
 
     PyObject *own(PyObject *value) {  // of a new reference
         if (value != nullptr) {

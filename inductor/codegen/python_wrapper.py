@@ -41,6 +41,7 @@ import torch
 from inductor.codegen.bind import FUNCTIONS
 from inductor.codegen.triton.numbers import KINDS
 from inductor.codegen.triton.print_kernel import MODULE_HEAD, TritonKernel, TritonSource
+from inductor.codegen.triton.print_list import ListSource
 from inductor.codegen.triton.template import TemplateSource
 from inductor.ir.graph import (
     Argument,
@@ -51,12 +52,13 @@ from inductor.ir.graph import (
     ViewRef,
 )
 from inductor.scheduler.peak import FRESH, operand_under
-from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
+from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step, TemplateKernel
 
 HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
+from inductor.runtime.lists import over
 from inductor.runtime.triton_launch import (
     Allocation, BySize, OperatorCall, boxed, current_stream, recorded, view,
 )
@@ -78,21 +80,23 @@ def host_part(text: str, device: torch.device) -> str:
 def print_python_wrapper(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
     symbols: Sequence[str] = (), templates: Mapping[str, TemplateSource] | None = None,
+    lists: Mapping[str, ListSource] | None = None,
 ) -> str:
     """Text of the module; `kernels` by name, without those that Triton cannot do. symbols: names of
     the sizes known at a call."""
-    return _Writer(graph, schedule, kernels, templates or {}).write(symbols)
+    return _Writer(graph, schedule, kernels, templates or {}, lists or {}).write(symbols)
 
 
 class _Writer:
     def __init__(
         self, graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
-        templates: Mapping[str, TemplateSource],
+        templates: Mapping[str, TemplateSource], lists: Mapping[str, ListSource],
     ) -> None:
         self.graph = graph
         self.steps = schedule.steps
         self.kernels = kernels
         self.templates = templates
+        self.lists = lists
         self.layouts = graph.layouts()
         self.inputs = [buffer.name for buffer in graph.inputs if buffer is not None]
         self.constants = [buffer.name for buffer in graph.constants]
@@ -130,7 +134,7 @@ class _Writer:
             self.alive -= set(dead)
 
     def _module(self, symbols: Sequence[str]) -> Iterator[str]:
-        generated = self.kernels or self.templates
+        generated = self.kernels or self.templates or self.lists
         yield HEAD.format(kernel_imports=MODULE_HEAD if generated else "import torch\n")
         yield f"device = {_print_device(self.graph.device)}"
         for text in dict.fromkeys(source.text for source in self._sources()):
@@ -161,8 +165,10 @@ class _Writer:
             yield f"\n        of_list = recorded(of_list, {len(self.inputs)}, device)"
         yield "\n        return boxed(of_list)\n\n    return bind\n"
 
-    def _sources(self) -> Iterator[TritonSource | TemplateSource]:
+    def _sources(self) -> Iterator[TritonSource | TemplateSource | ListSource]:
         for step in self.steps:
+            if isinstance(step, KernelList):
+                yield self.lists[step.name]
             if isinstance(step, TemplateKernel):
                 source = self.templates[step.name]
                 yield source
@@ -203,6 +209,8 @@ class _Writer:
     def _run(self, step: Step, dying: set[str]) -> None:
         if isinstance(step, Kernel):
             self._run_kernel(step, dying)
+        elif isinstance(step, KernelList):
+            self._run_list(step)
         elif isinstance(step, TemplateKernel):
             self._run_template(step)
         elif isinstance(step, ExternKernel):
@@ -235,6 +243,28 @@ class _Writer:
         start = len(self.body)
         self._run_sources(printed, not likely)
         self.body[start:] = ["    " + line for line in self.body[start:]]
+
+    def _run_list(self, step: KernelList) -> None:
+        """One launch for kernels that differ in nothing but their buffers and sizes."""
+        for name in step.writes():
+            if name not in self.alive:
+                self._allocate(name, self.layouts[name])
+        source = self.lists[step.name]
+        dtypes = "".join(f"{dtype}, " for dtype in source.dtypes)
+        launchers = []
+        for aligned in (True, not source.vectors):
+            prepared = (
+                f"prepare({source.name}, ((0, 0, {source.warps}),), ({dtypes}), unsure=(), "
+                f"asserts=False, again=False, options={source.options(aligned)!r}, ahead={aligned})"
+            )
+            name = self.launchers.setdefault(prepared, f"triton{len(self.launchers)}")
+            launchers.append(name)
+        text = (
+            f"over({', '.join(launchers)}, {source.sizes}, {source.tile}, {source.width}, "
+            f"{source.vectors})"
+        )
+        launch = self.launches.setdefault(text, f"launch{len(self.launches)}")
+        self.body.append(f"{launch}({', '.join(('stream', *source.parameters))})")
 
     def _write_over(self, step: Kernel, name: str, under: set[str]) -> bool:
         """Gives a result the memory of an operand that dies in this step, if there is one for it.
@@ -381,7 +411,7 @@ def _fresh(steps: tuple[Step, ...]) -> set[str]:
     """What kernels and products make, but for what an operator may give views of."""
     made, shown = set[str](), set[str]()
     for step in steps:
-        if isinstance(step, (Kernel, TemplateKernel)):
+        if isinstance(step, (Kernel, KernelList, TemplateKernel)):
             made.update(set(step.writes()) & set(step.nodes))
         elif isinstance(step, ExternKernel):
             if step.target in FRESH and step.layout is not None:
@@ -396,7 +426,7 @@ def _last_uses(steps: tuple[Step, ...]) -> dict[int, set[str]]:
     last: dict[str, int] = {}
     for position, step in enumerate(steps):
         names = set(step.reads())
-        if isinstance(step, (Kernel, TemplateKernel)):
+        if isinstance(step, (Kernel, KernelList, TemplateKernel)):
             names |= set(step.writes())
         else:
             names.add(step.name)

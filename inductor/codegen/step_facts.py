@@ -32,6 +32,7 @@ from inductor.scheduler.schedule import (
     FusedConvolution,
     Generated,
     Kernel,
+    KernelList,
     ProductChain,
     Step,
     TemplateKernel,
@@ -100,6 +101,8 @@ def _most(one: int, other: int) -> int:
 def _moved(step: Step, layouts: Layouts) -> int:
     if isinstance(step, Kernel):
         return sum(_moved_by_kernel(step, layouts).values())
+    if isinstance(step, KernelList):
+        return sum(_moved(kernel, layouts) for kernel in step.kernels)
     if isinstance(step, ExternKernel):
         return _moved_by_call(step)
     assert isinstance(step, Generated)
@@ -145,6 +148,8 @@ def _bytes(layout: Layout) -> int:
 def _operations(step: Step, layouts: Layouts) -> int:
     if isinstance(step, Kernel):
         return sum(math.prod(step.outer) * _in_body(stage) for stage in step.stages)
+    if isinstance(step, KernelList):
+        return sum(_operations(kernel, layouts) for kernel in step.kernels)
     if isinstance(step, ExternKernel):
         return _in_call(step)
     if isinstance(step, FusedConvolution):

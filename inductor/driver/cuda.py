@@ -28,13 +28,16 @@ from inductor.cache.recorded import GpuRecord, keep_on_gpu, tell_cache
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
+from inductor.codegen.triton.print_list import print_list
 from inductor.codegen.triton.template import print_template
+from inductor.config import does
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.modules import import_file
 from inductor.runtime.triton_launch import Preparation
-from inductor.scheduler.schedule import Kernel, Schedule, TemplateKernel
+from inductor.scheduler.lists import join_lists
+from inductor.scheduler.schedule import Kernel, KernelList, Schedule, TemplateKernel
 from inductor.scheduler.verify import is_scattered
 
 WORKERS = 8
@@ -61,25 +64,30 @@ class KernelErrors(Exception):
 class Generated:
     """text: of a Python module. slow: kernels that run as ATen operators in it (`Slow`).
     functions: the kernel that each of Triton's functions is of, by name. record: what profilers are
-    told."""
+    told. lists: of these functions, those that do several kernels."""
 
     text: str
     slow: tuple[str, ...]
     functions: Mapping[str, str]
     record: GpuRecord
+    lists: Mapping[str, KernelList]
 
 
 def generate(
     graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = (), tuner: Tuner | None = None,
-    broken: frozenset[str] = frozenset(),
+    broken: frozenset[str] = frozenset(), lists: bool = True,
 ) -> Generated:
     """The Python module of a schedule. symbols: the sizes known at a call; with some,
     Unsupported is raised where Triton cannot do a kernel. tuner: finds the best blocks. broken:
-    kernels to run as ATen."""
+    kernels to run as ATen. lists: equal kernels may be one launch."""
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
     slow: list[str] = []
+    if lists and not symbols and does("lists"):
+        schedule = join_lists(graph, schedule, broken)
+    joined = [step for step in schedule.steps if isinstance(step, KernelList)]
     with timed("inductor.codegen"):
+        printed = {step.name: print_list(step, layouts) for step in joined}
         for kernel in schedule.kernels():
             if kernel.name in broken:
                 slow.append(kernel.name)
@@ -94,17 +102,20 @@ def generate(
         if tuner is not None:
             kernels = tune_blocks(graph, schedule, kernels, tuner)
         templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
-        text = print_python_wrapper(graph, schedule, kernels, symbols, templates)
+        text = print_python_wrapper(graph, schedule, kernels, symbols, templates, printed)
     logs.log("output_code").emit(text)
     logs.keep("flex_kernels.py", text)
     logs.log("kernel_code").emit(
-        lambda: "\n".join(source.text for made in kernels.values() for source in made.all_sources())
+        lambda: "\n".join([
+            *(source.text for made in kernels.values() for source in made.all_sources()),
+            *(source.text for source in printed.values())])
     )
     logs.log("schedule").emit(lambda: str(schedule))
     functions = {source.name: name for name, k in kernels.items() for source in k.all_sources()}
-    own = {template.name: name for name, template in templates.items()}
+    own = {source.name: name for name, source in (*templates.items(), *printed.items())}
     record = keep_on_gpu(graph, schedule, {**functions, **own}, text)
-    return Generated(text, tuple(slow), functions, record)
+    by_function = {printed[step.name].name: step for step in joined}
+    return Generated(text, tuple(slow), functions, record, by_function)
 
 
 def build(
@@ -115,8 +126,9 @@ def build(
     operators, alone. tuner: see `generate`; graphing: makes `graphed` of `load` of the names of
     such kernels."""
     broken: frozenset[str] = frozenset()
+    lists = True
     while True:
-        made = generate(graph, schedule, (), tuner, broken)
+        made = generate(graph, schedule, (), tuner, broken, lists)
         try:
             record = None if made.slow else made.record
             call: Callable[..., Any] = load(
@@ -124,6 +136,10 @@ def build(
             return call if record is not None else not_kept(
                 call, f"{made.slow[0]} runs as ATen operators")
         except KernelErrors as errors:
+            if not made.lists.keys().isdisjoint(errors.errors):
+                _report_broken_lists(graph, made.lists, errors)
+                lists = False
+                continue
             found = {made.functions.get(name, name): e for name, e in errors.errors.items()}
             if not found.keys() <= {kernel.name for kernel in schedule.kernels()} - broken:
                 raise
@@ -149,6 +165,15 @@ def _report_broken(graph: LoopGraph, kernel: Kernel, error: Exception) -> None:
     metrics.count("slow_kernels")
     text = f"Triton failed with the kernel {kernel.name}, which runs as ATen operators"
     failed(KERNEL, error, text, _lines_of(graph, kernel))
+
+
+def _report_broken_lists(
+    graph: LoopGraph, lists: Mapping[str, KernelList], errors: KernelErrors
+) -> None:
+    for name, error in errors.errors.items():
+        if name in lists:
+            text = f"Triton failed with {name}, so that kernels are started one by one"
+            failed(KERNEL, error, text, _lines_of(graph, lists[name].kernels[0]))
 
 
 def report_broken_templates(graph: LoopGraph, schedule: Schedule, errors: KernelErrors) -> None:

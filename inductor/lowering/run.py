@@ -43,7 +43,7 @@ from inductor.lowering import pooling as pooling
 from inductor.lowering import reductions as reductions
 from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views
-from inductor.lowering.builder import Builder, converting, layout_of
+from inductor.lowering.builder import MOST_COST, Builder, converting, layout_of
 from inductor.lowering.registry import LIBRARY_LOWERINGS, LOWERINGS, Call
 from inductor.lowering.sizes import Symbols, has_symbols, is_tensor
 from inductor.lowering.tensor import HALVES, Compute, Tensor
@@ -319,7 +319,9 @@ class _Run:
         """On a GPU: whether kernels that compute a value anew move fewer bytes than those that
         load it. One of them computes it in any case."""
         users = list(_kernels_of(node))
-        if value.cost > MOST_AGAIN or not all(users):
+        count = value.layout.numel()
+        alone = type(count) is int and count == 1  # computed once by each program
+        if value.cost > (MOST_COST if alone else MOST_AGAIN) or not all(users):
             return False
         again = (len(users) - 1) * self.builder.bytes_read(value)
         return again < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize

@@ -11,6 +11,7 @@ Vertical fusion first (along values, in program order), then horizontal (nodes t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,16 +28,20 @@ MOST_BUFFERS = 48
 SHORTEST_ROW = 8
 FEW_ROWS = 8
 LONG_ROW = 4096
+MANY_SCALARS = 8
+MANY_READERS = 8
 
 
 @dataclass(slots=True)
 class Group:
-    """Nodes of one kernel, by position in the graph. rows: None while any number would do."""
+    """Nodes of one kernel, by position in the graph. rows: None while any number would do.
+    overwrites: on a GPU, what it reads, so that each iteration has to stand alone."""
 
     members: list[int]
     rows: int | None
     iterations: int
     column: bool = False
+    overwrites: bool = False
 
 
 class Facts:
@@ -110,6 +115,16 @@ class _Fuser:
                 rows = facts.rows
                 self.group_of.append(Group([position], rows, facts.iterations, facts.column))
         self.refusals: dict[tuple[str, str], str] = {}
+        readers = Counter(name for facts in self.facts.values() for name in facts.node.reads())
+        # Of these, many nodes read one element.
+        self.single = {
+            op.buffer for facts in self.facts.values() for op in facts.node.body.loads()
+            if self.on_gpu and readers[op.buffer] > MANY_READERS
+            and op.index is not None and op.index.is_constant
+        }  # fmt: skip
+        scalars = sum(facts.iterations == facts.width for facts in self.facts.values())
+        # What is done with each tensor of a list: see `scheduler/lists.py`.
+        self.has_lists = bool(self.single) or self.on_gpu and scalars >= MANY_SCALARS
 
     def run(self, share: bool) -> Fused:
         if share:
@@ -132,11 +147,12 @@ class _Fuser:
             self._try(self.group_of[left], self.group_of[right])
 
     def _sharing(self) -> Iterator[tuple[int, int]]:
-        """Pairs of nodes, one after the other, that read the same buffer."""
+        """Pairs of nodes, one after the other, that read the same buffer. What many of them read
+        one element of, and nothing else, has nothing in common on a GPU."""
         last: dict[str, int] = {}
         for position, facts in self.facts.items():
             for name in facts.node.reads():
-                if name in last:
+                if name in last and name not in self.single:
                     yield last[name], position
                 last[name] = position
 
@@ -150,6 +166,8 @@ class _Fuser:
             return
         first.rows = self._rows_of(first, second)
         first.column = first.column or second.column
+        first.overwrites = self.on_gpu and (
+            first.overwrites or second.overwrites or self._overwrites(first, second))
         first.members = sorted(first.members + second.members)
         first.iterations = max(first.iterations, second.iterations, key=hint_of)
         for member in second.members:
@@ -172,6 +190,12 @@ class _Fuser:
         if first.rows is not None and second.rows is not None and first.rows != second.rows:
             return f"{first.rows} and {second.rows} rows"
         rows = self._rows_of(first, second)
+        if self.has_lists and rows == 1 and any(
+            group.rows is None and group.iterations != 1 for group in (first, second)
+        ):
+            return "one result and many elements, each of which stands alone"
+        if rows is not None and (first.overwrites or second.overwrites):
+            return "an iteration that overwrites what it reads would not stand alone"
         if rows is not None:
             why = self._row_refusal(first, second, rows)
             if why:
@@ -255,15 +279,41 @@ class _Fuser:
             return other in self.dependencies.values[member].values()
         before, writer = self.facts[other], self.facts[member]
         overwritten = writer.node.mutates
-        if self.on_gpu or overwritten in self.dependencies.viewed:
-            return False  # where threads share an iteration, they would have to wait
+        if overwritten in self.dependencies.viewed:
+            return False
         if before.node.mutates in (overwritten, *writer.node.reads()):
+            return False
+        if self.on_gpu and not self._waits(other, member):
             return False
         return before.iterations == writer.iterations and all(
             op.index == before.flat
             for op in before.node.body.loads()
             if op.buffer == overwritten
         )
+
+    def _waits(self, other: int, member: int) -> bool:
+        """Whether no thread stores what another one has still to load. Threads share an iteration,
+        but there is one load in it, which all that is stored there is computed from."""
+        before, overwritten = self.facts[other], self.facts[member].node.mutates
+        if before.rows is not None or any(
+            op.args for op in before.node.body.loads() if op.buffer == overwritten
+        ):
+            return False
+        work = [member]
+        while work:
+            position = work.pop()
+            facts, values = self.facts[position], self.dependencies.values[position]
+            for op in facts.node.body.loads():  # dead ones are gone
+                if op.buffer == overwritten and op.index == facts.flat and not op.args:
+                    return True
+                if op.buffer in values and values[op.buffer] in self.facts:
+                    work.append(values[op.buffer])
+        return False
+
+    def _overwrites(self, first: Group, second: Group) -> bool:
+        """Whether some node of the two overwrites what another one of them reads."""
+        members = {*first.members, *second.members}
+        return any(not self.dependencies.old[member].isdisjoint(members) for member in members)
 
     def _in_row(self, producer: int, reader: int, name: str, rows: int | None) -> bool:
         made, used = self.facts[producer], self.facts[reader]

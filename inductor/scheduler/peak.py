@@ -23,7 +23,7 @@ from inductor.ir.extent import Extent
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.scheduler.dependencies import has_effect
 from inductor.scheduler.domain import product
-from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
+from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step, TemplateKernel
 from inductor.scheduler.verify import is_scattered, verify_steps
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ def with_less_held(
     layouts = graph.layouts()
     if any(type(layout.storage_elements()) is Extent for layout in layouts.values()):
         return schedule
-    held = _Held(graph, schedule, layouts, dying)
+    held = Held(graph, schedule, layouts, dying)
     order = held.greedy()
     if held.peak(order) >= held.peak(range(len(order))):
         return schedule
@@ -54,7 +54,7 @@ def with_less_held(
 
 def peak_of(graph: LoopGraph, schedule: Schedule, dying: Iterable[str] = ()) -> int:
     """The most bytes of what is made, results too, and of `dying`, that the schedule holds."""
-    held = _Held(graph, schedule, graph.layouts(), dying)
+    held = Held(graph, schedule, graph.layouts(), dying)
     return held.peak(range(len(held.units)))
 
 
@@ -121,7 +121,7 @@ class _Unit:
     over: tuple[str, ...] = ()
 
 
-class _Held:
+class Held:
     """The units of a schedule, and what is held in an order of them.
 
     sizes: of all storages that somebody here makes or lets go of. kept: those that the caller gets.
@@ -175,7 +175,7 @@ class _Held:
             if step.target in FRESH:
                 self.fresh.add(step.name)
         else:
-            assert isinstance(step, Kernel | TemplateKernel)
+            assert isinstance(step, Kernel | KernelList | TemplateKernel)
             unit.written = {self._root(name) for name in step.writes()}
             unit.touched = {self._root(name) for name in step.reads()} | unit.written
             inner = {*step.nodes} & unit.written
@@ -262,7 +262,7 @@ class _Gains:
     left: the units that have not run yet, by the storages that they touch.
     """
 
-    def __init__(self, held: _Held) -> None:
+    def __init__(self, held: Held) -> None:
         self.held = held
         self.left = {name: set(users) for name, users in held.users.items()}
         self.makes = [sum(held.sizes[name] for name in unit.makes) for unit in held.units]

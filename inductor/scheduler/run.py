@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inductor.ir.graph import ComputedBuffer, LoopGraph, ViewRef
 from inductor.scheduler.assemble import assemble
+from inductor.scheduler.dependencies import written_in_place
 from inductor.scheduler.fuse import Fused, fuse
 from inductor.scheduler.schedule import Schedule, Step
 from inductor.scheduler.split import split_kernel
@@ -36,6 +37,7 @@ def _needed(fused: Fused, members: tuple[int, ...], outside: set[str]) -> frozen
     found = set()
     for member in members:
         name = fused.nodes[member].name
-        if name in outside or fused.dependencies.users[member] - inside:
+        users = (fused.nodes[user] for user in fused.dependencies.users[member] - inside)
+        if name in outside or any(name in (*u.reads(), *written_in_place(u)) for u in users):
             found.add(name)
     return frozenset(found)

@@ -3,8 +3,8 @@
 In: made by `inductor.scheduler` from a `LoopGraph`. Out: read by code generation. Grammar:
 
     Schedule := steps(Step*)
-    Step     := Kernel | TemplateKernel | FusedConvolution | ProductChain | ConvolutionChain
-              | ExternKernel | MultiOutput
+    Step     := Kernel | KernelList | TemplateKernel | FusedConvolution | ProductChain
+              | ConvolutionChain | ExternKernel | MultiOutput
     Kernel   := outer(extent*) stages(LoopBody*) locals(Local*) nodes(name*)
 
 A kernel is a nest of outer loops `o0`, `o1`, .. (all iterations independent of each other: they may
@@ -26,6 +26,11 @@ A stage never reads (other than through a value) an element that it stores itsel
 A Local is memory of one outer iteration: `elements` is 1 (a scalar, index 0) or the number of
 iterations of a stage, and then every load and store of it uses as index the row-major position of
 the stage's own loops (`local_position`), in the same order of loops in all stages that touch it.
+
+A KernelList (on a GPU; see `scheduler/lists.py`) is one launch of several kernels, none of which
+needs another one, and which do the same with other buffers, of sizes of their own:
+
+    KernelList := kernels(Kernel*)
 
 A TemplateKernel is one generated function that computes matrix products (a convolution is one of
 its images, read through a window) tile by tile, and what is done with each element of them before
@@ -115,6 +120,35 @@ class Kernel:
         for stage in self.stages:
             lines += ["    " + line for line in str(stage).splitlines()]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelList:
+    """Kernels of one launch; see the top of the file."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the loop graph that they compute."""
+        return tuple(name for kernel in self.kernels for name in kernel.nodes)
+
+    @property
+    def origins(self) -> Origins:
+        return joined_origins([kernel.origins for kernel in self.kernels])
+
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that some kernel loads."""
+        return tuple(dict.fromkeys(name for kernel in self.kernels for name in kernel.reads()))
+
+    def writes(self) -> tuple[str, ...]:
+        """Buffers that some kernel stores into."""
+        return tuple(dict.fromkeys(name for kernel in self.kernels for name in kernel.writes()))
+
+    def __str__(self) -> str:
+        others = ", ".join(kernel.name for kernel in self.kernels)
+        return f"{self.name}: one launch of {others}, of which the first is\n{self.kernels[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +416,9 @@ class ConvolutionChain(Chain):
     links: tuple[FusedConvolution | ExternKernel, ...]
 
 
-Generated = Kernel | TemplateKernel | FusedConvolution | ProductChain | ConvolutionChain
+Generated = (
+    Kernel | KernelList | TemplateKernel | FusedConvolution | ProductChain | ConvolutionChain
+)
 """Steps with code of their own."""
 Step = Generated | ExternKernel | MultiOutput
 

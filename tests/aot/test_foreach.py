@@ -25,10 +25,12 @@ def tensors(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 def arguments(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
     kind, form = name.removeprefix("_foreach_").split(".")
+    if form == "ScalarAndTensor":
+        return (0.75, tensors(dtype))
     lists = {"lerp": 2, "addcmul": 3, "addcdiv": 3}.get(kind, 1)
     extra: dict[str, tuple[Any, ...]] = {
         "default": (), "Scalar": (0.75,), "List": (tensors(dtype),),
-        "ScalarList": ([0.25, 1, -2.0, 3, 0.5],),
+        "ScalarList": ([0.25, 1, -2.0, 3, 0.5],), "Tensor": (torch.tensor(0.75),),
     }  # fmt: skip
     return (*(tensors(dtype) for _ in range(lists)), *extra[form])
 
@@ -47,7 +49,12 @@ def check(function: Any, args: tuple[Any, ...], **options: Any) -> None:
 @pytest.mark.parametrize("name", FOREACH)
 def test_functions_of_lists(name: str) -> None:
     kind, _ = name.split(".")
-    check(getattr(torch, kind), arguments(name, torch.float32))
+    args = arguments(name, torch.float32)
+    if name != "_foreach_add.Tensor":
+        check(getattr(torch, kind), args)
+        return
+    found = FOREACH[name](*args, alpha=2)  # where it is captured, eager's kernel reads the tensor
+    torch.testing.assert_close(found, list(torch._foreach_add(*args, alpha=2)), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", [f"_foreach_{name}" for name in (*BINARY, *BOUNDS)])

@@ -7,7 +7,7 @@ extent 1 along the others. (No value is a scalar: Triton's interpreter treats th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -110,6 +110,11 @@ class StagePrinter:
         touched = [(op.name, op.buffer) for op in self.stage.ops if op.buffer not in self.own]
         memory.dirty |= {name for what, name in touched if what == "store"}
         memory.read |= {name for what, name in touched if what == "load"}
+
+    def print_some(self, positions: Iterable[int]) -> None:
+        """The lines of these ops, where each iteration stands alone."""
+        for position in positions:
+            self._print_op(position)
 
     def _print_loops(self) -> None:
         if self.stage.serial == 1:

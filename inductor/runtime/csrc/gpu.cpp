@@ -28,9 +28,6 @@ namespace inductor {
 namespace {
 
 constexpr size_t kNumberBytes = 8;
-constexpr uintptr_t kUnaligned = 15;
-constexpr int kNotInitialised = 3;   // this thread has not talked to the driver yet, or has
-constexpr int kInvalidContext = 201; // no context: Triton's way makes one
 
 PyObject* run_kernel(PyObject* object, PyObject* const* args, size_t flags, PyObject* names) {
   auto* self = reinterpret_cast<KernelCallObject*>(object);

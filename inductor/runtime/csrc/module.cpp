@@ -461,7 +461,7 @@ PyMODINIT_FUNC PyInit__launch() {
   }
   if (!inductor::add_gpu_types(result) || !inductor::add_operator_type(result) ||
       !inductor::add_replay_types(result) || !inductor::add_draws(result) ||
-      !inductor::add_program_types(result)) {
+      !inductor::add_list_type(result) || !inductor::add_program_types(result)) {
     Py_DECREF(result);
     return nullptr;
   }

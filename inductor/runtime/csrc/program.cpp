@@ -1,8 +1,8 @@
 // `Program`: what the wrapper of a graph on a GPU does, without Python.
 //
 // Program(of_list, inputs, stream, device) runs the Python function `of_list` once with a list of
-// `Placeholder`s and records what it does with them: the calls of `KernelCall`s, `Allocation`s and
-// `OperatorCall`s, views, and where the last reference to each value goes. It is called as `of_list`
+// `Placeholder`s and records what it does with them: the calls of `KernelCall`s, `ListCall`s, `Allocation`s
+// and `OperatorCall`s, views, and where the last reference to each value goes. It is called as `of_list`
 // is, with a list of tensors that it empties, and does the same in C++: a launch costs little more
 // than the driver's own time. `stream(device)` gives the current stream; None where there are none.
 #include <Python.h>
@@ -27,7 +27,7 @@ namespace {
 
 // One thing that a program does. `values` are what it reads, `made` what it makes (-1: nobody wants it).
 struct Command {
-  enum Kind { kAllocate, kKernel, kOperator, kView, kFree } kind;
+  enum Kind { kAllocate, kKernel, kList, kOperator, kView, kFree } kind;
   PyObject* object = nullptr;  // the call; it belongs to the program
   std::vector<int64_t> values;
   std::vector<int64_t> made;
@@ -188,10 +188,21 @@ void run_operator_command(const Command& command, Values& values) {
   }
 }
 
+void run_list_command(const Command& command, const Values& values, void* stream) {
+  std::vector<uintptr_t> addresses;
+  addresses.reserve(command.values.size());
+  for (int64_t value : command.values) {
+    addresses.push_back(reinterpret_cast<uintptr_t>(values[static_cast<size_t>(value)].data_ptr()));
+  }
+  start_list(command.object, stream, std::move(addresses));
+}
+
 void run_command(const Command& command, Values& values, void* stream) {
   switch (command.kind) {
     case Command::kKernel:
       return run_kernel_command(command, values, stream);
+    case Command::kList:
+      return run_list_command(command, values, stream);
     case Command::kAllocate:
       values[static_cast<size_t>(command.made[0])] = allocate_tensor(command);
       return;
@@ -358,6 +369,11 @@ bool is_recording() {
 
 PyObject* record_kernel(PyObject* call, PyObject* const* tensors, size_t count) {
   append(Command::kKernel, call, tensors, count);
+  Py_RETURN_NONE;
+}
+
+PyObject* record_list(PyObject* call, PyObject* const* tensors, size_t count) {
+  append(Command::kList, call, tensors, count);
   Py_RETURN_NONE;
 }
 

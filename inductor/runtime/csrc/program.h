@@ -10,15 +10,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "gpu.h"
 #include "launcher.h"
 
 namespace inductor {
 
 constexpr size_t kMostParameters = 240;
-
-using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                             unsigned block_x, unsigned block_y, unsigned block_z,
-                             unsigned shared_bytes, void* stream, void** parameters, void** extra);
 
 struct KernelCallObject {
   PyObject_HEAD
@@ -45,6 +42,9 @@ struct AllocationObject {
 // LaunchError.
 bool start_kernel(KernelCallObject& call, void* stream, void** addresses);
 
+// Starts a ListCall with the addresses of all its tensors. Errors: LaunchError, python_error.
+void start_list(PyObject* call, void* stream, std::vector<uintptr_t> addresses);
+
 // Calls the operator of an OperatorCall with as many tensors as it takes. Results nobody wants are
 // undefined.
 std::vector<at::Tensor> call_with_tensors(PyObject* call, const at::Tensor* const* given);
@@ -55,6 +55,7 @@ std::vector<bool> wanted_results(PyObject* call, bool& alone);
 // Whether this thread records a wrapper: then calls take and return `Placeholder`s in place of tensors.
 bool is_recording();
 PyObject* record_kernel(PyObject* call, PyObject* const* tensors, size_t count);
+PyObject* record_list(PyObject* call, PyObject* const* tensors, size_t count);
 PyObject* record_allocation(PyObject* allocation);
 PyObject* record_operator(PyObject* call, PyObject* const* tensors, size_t count);
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from triton_reference import layout_of, load_module, module_text
 
 from inductor.codegen.triton import configs, plan, split
 from inductor.codegen.triton import print_kernel as printer
-from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.codegen.triton.print_kernel import MODULE_HEAD, print_kernel
+from inductor.codegen.triton.print_list import print_list
 from inductor.lowering.run import lower_graph
+from inductor.runtime.lists import FILL
+from inductor.scheduler.lists import join_lists
 from inductor.scheduler.run import schedule_graph
+from inductor.scheduler.schedule import KernelList
 
 sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
 from for_all_sizes import capture
@@ -182,3 +187,33 @@ def test_sizes_known_at_a_call(program, tmp_path) -> None:
         for text in compile_all(printed, layouts, tmp_path):
             assert ".visible .entry" in text and ".param .u32" in text
     assert "i32" in kinds and kinds <= {"i32", "i64", "fp64"}
+
+
+def test_lists_move_sixteen_bytes_at_a_time(tmp_path) -> None:
+    """Where all buffers lie at such addresses; and what fills their table can be assembled."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    def step(xs, ys):
+        return [x * y.sum() + y for x, y in zip(xs, ys, strict=True)]
+
+    tensors = [torch.empty(n, 64) for n in range(1, 9)]
+    graph = lower_graph(capture(step, [tensors, tensors], mode="fake")).graph
+    joined = join_lists(graph, schedule_graph(graph, 8, False))
+    found = [each for each in joined.steps if isinstance(each, KernelList)]
+    assert found and all(len(each.kernels) == 8 for each in found)
+    for each in found:
+        source = print_list(each, graph.layouts())
+        function = getattr(load_module(f"{MODULE_HEAD}\n\n{source.text}", tmp_path), source.name)
+        for aligned in (True, False):
+            constants = {k: v for k, v in source.options(aligned).items() if k != "num_warps"}
+            what = ASTSource(
+                fn=function, constexprs=constants,
+                signature={"table": "*i64", "places": "*i32", **dict.fromkeys(constants, "constexpr")},
+                attrs={(n,): [["tt.divisibility", 16]] for n in range(2)},
+            )
+            made = triton.compile(what, target=GPUTarget("cuda", 90, 32), options={"num_warps": source.warps})
+            assert ("ld.global.v4" in made.asm["ptx"]) == aligned
+    path = triton.knobs.nvidia.ptxas.path
+    (tmp_path / "fill.ptx").write_text(FILL)
+    subprocess.run([path, "-arch=sm_90", str(tmp_path / "fill.ptx"), "-o", str(tmp_path / "fill")], check=True)
