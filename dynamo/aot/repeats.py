@@ -10,7 +10,8 @@ equals the maximum, or two that are the first. So
 - otherwise the decision itself is saved, a byte for each element (`made_again`);
 - what is computed again by other functions feeds smooth operations only (`SMOOTH`);
 - what decides sees values of half precision as eager does, rounded after each operator
-  (`decided_values`), not those of float32 that kernels keep between operators.
+  (`decided_values`), not those of float32 that kernels keep between operators; so does what is
+  used beside its own maximum (`bounded_values`).
 
 An operator that is in no table decides by all its floating operands, and is not exact: an entry
 that is missing costs memory, never a wrong answer. The names are those of ATen's operators without
@@ -220,13 +221,13 @@ def decided_values(graph: fx.Graph) -> frozenset[fx.Node]:
         if node in found and node.op == "call_function" and (_moves(node) or _computes(node)):
             reads += node.all_input_nodes
         found.update(given for given in reads if _is_real(given))
-    return frozenset(found | _bounded_values(graph))
+    return frozenset(found)
 
 
 _EXTREMA = frozenset(("amax", "amin", "max", "min", "aminmax"))
 
 
-def _bounded_values(graph: fx.Graph) -> set[fx.Node]:
+def bounded_values(graph: fx.Graph) -> frozenset[fx.Node]:
     """The values beside which their own extremum is used: `v - v.amax()` is never above zero, and
     zero somewhere. That holds where both are rounded; with v in float32 its root is NaN."""
     found: set[fx.Node] = set()
@@ -237,7 +238,7 @@ def _bounded_values(graph: fx.Graph) -> set[fx.Node]:
                 value = value.all_input_nodes[0]
             if len(value.users) > 1 and _is_real(value):
                 found.add(value)
-    return found
+    return frozenset(found)
 
 
 def _computes(node: fx.Node) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import PART, Unsupported
-from dynamo.aot.repeats import decided_values, is_exact
+from dynamo.aot.repeats import bounded_values, decided_values, is_exact
 from dynamo.base.fallbacks import AT, line_of
 from dynamo.base.user_lines import ranges_in, user_place
 from dynamo.graph_operators.written_operators import written_places
@@ -119,6 +119,7 @@ class _Run:
         self.wanted: dict[torch.fx.Node, int] = {}  # by how many nodes that are not lowered yet
         self.places: dict[str, str] = {}  # buffers by the names that `PLACE` gives
         self.decided = decided_values(module.graph)
+        self.bounded = bounded_values(module.graph)
         self.symbols = Symbols()
         self.is_open = has_symbols(module)
         if self.is_open:
@@ -209,8 +210,8 @@ class _Run:
             call.reason = "a float that is computed from sizes"
         else:
             value = function(call, *args, **kwargs)
-        if node in self.decided:
-            self._round(value)
+        if node in self.decided or node in self.bounded:
+            self._round(value, _rounding if node in self.decided else _narrowing)
         if value is NotImplemented:
             value = self._fall_back(node, call, args, kwargs)
         elif isinstance(value, Tensor):
@@ -290,11 +291,11 @@ class _Run:
             args, kwargs = self._values_of(node.args, True), self._values_of(node.kwargs, True)
         return self.builder.extern(target, args, kwargs, self._described(node), call.reason)
 
-    def _round(self, value: Any) -> None:
-        """Computed values as eager has them, since something is decided by them: `repeats`."""
+    def _round(self, value: Any, rounding: Callable[[Compute, torch.dtype], Compute]) -> None:
+        """Computed values as eager has them, in half precision: see `repeats`."""
         for tensor in self._tensors_of(value):
             if tensor.compute is not None and tensor.dtype in HALVES:
-                tensor.compute = _rounding(tensor.compute, tensor.dtype)
+                tensor.compute = rounding(tensor.compute, tensor.dtype)
 
     def _kept_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
         """Stores what several nodes use, unless it is cheaper to compute it again."""
@@ -497,7 +498,17 @@ class _Values(_Run):
 
 
 def _rounding(compute: Compute, dtype: torch.dtype) -> Compute:
+    """Something is decided by it: what leads to it is computed exactly."""
     return lambda ops, indices: ops.rounded(compute(ops, indices), dtype)
+
+
+def _narrowing(compute: Compute, dtype: torch.dtype) -> Compute:
+    """It is rounded as it is where it is stored."""
+    def narrowed(ops: Any, indices: Any) -> Any:
+        value = compute(ops, indices)
+        return ops.to_dtype(ops.to_dtype(value, dtype), value.dtype)
+
+    return narrowed
 
 
 def _remembering(compute: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 import dynamo
 from dynamo.aot import api
 from dynamo.aot.partition import Partition
-from dynamo.aot.repeats import EXACT, FUNCTIONS, SMOOTH, decided_by, decided_values, is_exact
+from dynamo.aot.repeats import EXACT, FUNCTIONS, SMOOTH, bounded_values, decided_by, decided_values, is_exact
 from tests.aot.programs import captured
 
 aten = torch.ops.aten
@@ -89,11 +89,11 @@ def test_a_budget_keeps_decisions(budget: float, partitions: list[Partition]) ->
     torch.testing.assert_close(want, got)
 
 
-def decided_names(f: Callable[[Tensor], Tensor]) -> set[str]:
+def names_of(values: Callable[[fx.Graph], Any], f: Callable[[Tensor], Tensor]) -> set[str]:
     gm, inputs = captured(f, torch.randn(4, 5, dtype=torch.bfloat16))
     module: list[fx.GraphModule] = []
     api.compile_inference(gm, inputs, lambda graph, _: module.append(graph) or graph.forward)
-    return {str(node.target).split(".")[1] for node in decided_values(module[0].graph) if node.op == "call_function"}
+    return {str(node.target).split(".")[1] for node in values(module[0].graph) if node.op == "call_function"}
 
 
 def test_a_value_of_half_precision_is_rounded_up_to_its_loads() -> None:
@@ -102,7 +102,7 @@ def test_a_value_of_half_precision_is_rounded_up_to_its_loads() -> None:
         z = (x * y).cos()
         return (z + 1).view(-1) > 0.5
 
-    assert decided_names(f) == {"view", "add", "cos", "mul", "sum"}
+    assert names_of(decided_values, f) == {"view", "add", "cos", "mul", "sum"}
 
 
 def test_a_value_beside_its_maximum_is_rounded() -> None:
@@ -111,8 +111,8 @@ def test_a_value_beside_its_maximum_is_rounded() -> None:
         y = x.cos()
         return (y.view(2, 10).amax(1).view(2, 1) - y.view(2, 10)).sqrt()
 
-    assert decided_names(root) == {"cos"}
-    assert not decided_names(lambda x: x.cos().amax(1).sqrt())
+    assert names_of(bounded_values, root) == {"cos"}
+    assert not names_of(bounded_values, lambda x: x.cos().amax(1).sqrt())
 
 
 def test_the_tables_name_operators() -> None:
