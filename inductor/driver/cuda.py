@@ -112,7 +112,8 @@ def generate(
     )
     logs.log("schedule").emit(lambda: str(schedule))
     functions = {source.name: name for name, k in kernels.items() for source in k.all_sources()}
-    own = {source.name: name for name, source in (*templates.items(), *printed.items())}
+    own = {template.name: name for name, template in templates.items()}
+    own |= {source.name: name for name, source in printed.items()}
     record = keep_on_gpu(graph, schedule, {**functions, **own}, text)
     by_function = {printed[step.name].name: step for step in joined}
     return Generated(text, tuple(slow), functions, record, by_function)

@@ -156,9 +156,9 @@ def _ordered(
     before: Sequence[set[int]], groups: Iterable[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
     """All units, those of a group together where its last one stood."""
-    group_of = {at: (at,) for at in range(len(before))}
-    for group in groups:
-        group_of.update(dict.fromkeys(group, group))
+    group_of: dict[int, tuple[int, ...]] = {at: (at,) for at in range(len(before))}
+    for joined in groups:
+        group_of.update({at: joined for at in joined})
     needed = {
         group: {group_of[other] for at in group for other in before[at]} - {group}
         for group in group_of.values()
@@ -170,7 +170,7 @@ def _ordered(
     waiting = {group: len(others) for group, others in needed.items()}
     ready = [(group[-1], group) for group, count in waiting.items() if count == 0]
     heapq.heapify(ready)
-    order = []
+    order: list[tuple[int, ...]] = []
     while ready:
         _, group = heapq.heappop(ready)
         order.append(group)
