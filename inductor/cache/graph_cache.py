@@ -132,7 +132,7 @@ class Keeper:
         return self._found_or_made(self.key, compile_now)
 
     def backward(
-        self, which: tuple[int, tuple[int, ...]], compile_now: Callable[[], Compiled]
+        self, which: tuple[Any, ...], compile_now: Callable[[], Compiled]
     ) -> Compiled:
         """The same for a backward, under the modes in which it is first called."""
         try:
