@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dynamo
 from dynamo.aot import chained_backward, training
+from inductor import metrics
+from inductor.config import config
+from tests.common import new_cache
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +116,18 @@ def test_what_is_handed_on_dies(each_gradient_alone: list[int], monkeypatch: pyt
         assert held and not any(ref() for ref in held)
     with pytest.raises(RuntimeError, match="took away"):
         chained_backward.Carrier.unload(torch.zeros(()))
+
+
+def test_another_process_finds_the_segments(tmp_path: Path) -> None:
+    x, *weights = made()
+    want = torch.autograd.grad(parts(x, *weights), weights)
+    with new_cache(tmp_path), config.patch(graph_cache=True):
+        for reused in (0, 4):  # forward and three segments
+            dynamo.reset()
+            before = metrics.snapshot()["graphs_reused"]
+            got = torch.autograd.grad(dynamo.compile(parts)(x, *weights), weights)
+            torch.testing.assert_close(got, want)
+            assert metrics.snapshot()["graphs_reused"] - before == reused
 
 
 def test_anomalies_and_missing_gradients() -> None:
