@@ -24,7 +24,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dynamo.aot.boxed import call_with
 from dynamo.aot.lazy_backward import LazyBackward, Missing
-from dynamo.aot.segments import Cut, Segment, choose_cut, cut_backward, may_be_cut
+from dynamo.aot.segments import (
+    Cut,
+    Segment,
+    choose_cut,
+    cut_backward,
+    may_be_cut,
+    places_of_symbols,
+)
 from dynamo.base.config import config
 from dynamo.base.failing_lines import show_line
 
@@ -41,6 +48,7 @@ class Chain:
     def __init__(self, whole: LazyBackward, cut: Cut) -> None:
         self.whole, self.cut = whole, cut
         self._parts: dict[Missing, list[Part]] = {}
+        self._symbols = [*places_of_symbols(whole.module(())).values()]
         self._lock = threading.Lock()
 
     def start(self, missing: Missing, given: list[Any]) -> Iterator[Gradients]:
@@ -57,7 +65,8 @@ class Chain:
                     segments = cut_backward(module, self.cut)
                     parts = [Part(self, missing, at, one) for at, one in enumerate(segments)]
                     self._parts[missing] = parts
-        values = list(given)
+        values = given + [given[at] if dim is None else given[at].shape[dim]
+                          for at, dim in self._symbols]  # fmt: skip
         given.clear()
         for part in parts:
             yield part.run(values)

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import bytes_of, is_fake, storage_key
+from dynamo.aot.fakes import bytes_of, is_fake, is_symbolic_number, storage_key, symbols_of
 from dynamo.aot.graphs import must_run
 from dynamo.aot.joint import viewed
+from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.partition import DIES, finish_half
+from dynamo.aot.records import Place, SymbolTable
 
 aten = torch.ops.aten
 Cut = tuple[tuple[int, ...], ...]
@@ -32,8 +35,9 @@ Cut = tuple[tuple[int, ...], ...]
 class Segment:
     """module: gives the gradients of a segment, then the values that it adds.
 
-    takes: where its arguments lie among the values: those that the whole graph takes, then what
-    the segments before have added. last: those of the values that no later segment takes.
+    takes: where its arguments lie among the values: those that the whole graph takes, its symbols
+    (`places_of_symbols`), then what the segments before have added. last: those of the values that no
+    later segment takes.
     """
 
     module: fx.GraphModule
@@ -42,10 +46,14 @@ class Segment:
 
 
 def may_be_cut(module: fx.GraphModule) -> bool:
-    """False for a graph with effects, whose order counts, or symbolic sizes."""
-    nodes = module.graph.nodes
-    effects = any(node.op == "call_function" and must_run(node) for node in nodes)
-    return not effects and "symbols" not in module.meta
+    """False for a graph with effects, whose order counts."""
+    return not any(node.op == "call_function" and must_run(node) for node in module.graph.nodes)
+
+
+def places_of_symbols(module: fx.GraphModule) -> dict[Any, Place]:
+    """Where the values of symbols are read among what the whole graph takes, in the order in which
+    they stand among the values. Tensors tell them only as long as they are there."""
+    return dict(module.meta["symbols"].symbols) if "symbols" in module.meta else {}
 
 
 def choose_cut(module: fx.GraphModule, counted: Iterable[int], limits: Sequence[int]) -> Cut:
@@ -92,6 +100,7 @@ class _Cutting:
         self.taken: list[set[fx.Node]] = []
         for number, part in enumerate(cut):
             self.find(number, [self.results[at] for at in part])
+        self.places = places_of_symbols(module)
         self.gradients = {storage_key(node.meta["val"]) for node in self.results
                           if node is not None}  # fmt: skip
 
@@ -101,7 +110,7 @@ class _Cutting:
         work = [root for root in roots if root is not None]
         while work:
             node = work.pop()
-            if node in nodes or node in taken:
+            if node in nodes or node in taken or is_symbolic_number(node.meta["val"]):
                 continue
             owner = None if is_free(node) else self.owner.setdefault(node, number)
             if owner not in (None, number):
@@ -124,15 +133,17 @@ class _Cutting:
             takes = [node for node in values if node in self.taken[number]]
             last = [at for node, at in values.items()
                     if final.get(node, 0) == number]  # fmt: skip
-            part = self.extract(number, takes, added, final)
-            found.append(Segment(part, tuple([values[node] for node in takes]), tuple(last)))
+            part, symbols = self.extract(number, takes, added, final)
+            places = [values[node] for node in takes] + [len(self.given) + at for at in symbols]
+            found.append(Segment(part, tuple(places), tuple(last)))
             for node in added:
-                values[node] = len(values)
+                values[node] = len(values) + len(self.places)
         return tuple(found)
 
     def extract(
         self, number: int, takes: list[fx.Node], added: list[fx.Node], final: dict[fx.Node, int]
-    ) -> fx.GraphModule:
+    ) -> tuple[fx.GraphModule, list[int]]:
+        """The graph, and which of the symbols it takes."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         for node in takes:
@@ -141,12 +152,38 @@ class _Cutting:
             is_ours = node.op != "placeholder" or DIES in node.meta
             if is_ours and final[node] == number:
                 env[node].meta[DIES] = True
+        symbols = self.symbols(graph, [*takes, *self.nodes[number]])
+        first = len(takes)
+        places = {symbol: (first + at, None) for at, symbol in enumerate(symbols)}
+        numbers = NumberNodes(graph, places)
+
+        def copied(node: fx.Node) -> Any:
+            value = node.meta["val"]
+            return numbers.node(value) if is_symbolic_number(value) else env[node]
+
         for node in self.module.graph.nodes:
             if node in self.nodes[number]:
-                env[node] = graph.node_copy(node, env.__getitem__)
+                env[node] = graph.node_copy(node, copied)
         outputs = [self.gradient(graph, env, number, at) for at in self.cut[number]]
         outputs += [self.apart(graph, env[node], node) for node in added]
-        return finish_half(self.module, graph, outputs)
+        part = finish_half(self.module, graph, outputs)
+        if symbols:
+            told = self.module.meta["symbols"].assumptions
+            told = tuple([one for one in told if one.free_symbols <= places.keys()])
+            part.meta["symbols"] = SymbolTable(MappingProxyType(places), told)
+        return part, [at for at, symbol in enumerate(self.places) if symbol in places]
+
+    def symbols(self, graph: fx.Graph, nodes: list[fx.Node]) -> list[Any]:
+        """The symbols that these nodes need, which become inputs of the graph."""
+        read = [*nodes, *(given for node in nodes for given in node.all_input_nodes)]
+        wanted = symbols_of(node.meta["val"] for node in read)
+        found = [symbol for symbol in self.places if symbol in wanted]
+        for number, symbol in enumerate(found):
+            index, dim = self.places[symbol]
+            value = self.given[index].meta["val"]
+            node = graph.placeholder(f"size_{number}")
+            node.meta["val"] = value if dim is None else value.shape[dim]
+        return found
 
     def gradient(
         self, graph: fx.Graph, env: dict[fx.Node, fx.Node], number: int, at: int

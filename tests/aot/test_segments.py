@@ -118,6 +118,20 @@ def test_what_is_handed_on_dies(each_gradient_alone: list[int], monkeypatch: pyt
         chained_backward.Carrier.unload(torch.zeros(()))
 
 
+def test_symbolic_sizes() -> None:
+    def program(x: torch.Tensor, a: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x @ a) * w[0]
+        y = torch.cat((y.reshape(-1), x.new_ones(x.shape[0] * 4))).view(2, x.shape[0], 4).sum(0)
+        return (y @ b).square().sum() / (x.shape[0] + 1)
+
+    compiled, (_, *weights) = dynamo.compile(program, dynamic=True), made()
+    for rows in (5, 7, 6):
+        x = torch.randn(rows, 4)
+        want = torch.autograd.grad(program(x, *weights), weights)
+        torch.testing.assert_close(torch.autograd.grad(compiled(x, *weights), weights), want)
+    assert dynamo.counters["recompiles"].total() == 0
+
+
 def test_another_process_finds_the_segments(tmp_path: Path) -> None:
     x, *weights = made()
     want = torch.autograd.grad(parts(x, *weights), weights)
