@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import dynamo
+from dynamo.aot import chained_backward
+from dynamo.base.config import config
+from dynamo.testing import CompileCounter
 from tests.ranks import run_ranks
 
 WIDTH = 24
@@ -120,6 +124,62 @@ def check(rank: int, cases: list[str]) -> int:
                     steps(rank, case, way, quiet), want, rtol=1e-3, atol=1e-3 if case == "compressed" else 1e-5,
                     msg=lambda text: f"{case} {way}: {text}")
     return len(chains)
+
+
+def left_alone(rank: int, way: Callable[[nn.Module, Any], Any]) -> str:
+    """What the first rank's step raises when the other one has ended."""
+    inside = Network()
+    _, call = way(inside, lambda given: DistributedDataParallel(given, bucket_cap_mb=CAP))
+    for step in range(3):
+        if rank and step == 2:
+            os._exit(0)
+        try:
+            scores, more = call(torch.zeros((3, 5), dtype=torch.long))
+            (scores.square().mean() + more).backward()
+        except Exception as error:
+            return type(error).__name__
+    return "nothing"
+
+
+def test_a_rank_that_ends_is_an_error(tmp_path: Path) -> None:
+    found = []
+    for way in (eager, around):
+        folder = tmp_path / way.__name__
+        folder.mkdir()
+        found.append(run_ranks(left_alone, folder, way, ends=(1,)))
+    assert found[0] == found[1] and found[0][0] != "nothing"
+
+
+def test_buckets_leave_while_backward_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And forward is one graph, which serves the module outside of the wrapper as well."""
+    happened: list[str] = []
+    run = chained_backward.Part.run
+    monkeypatch.setattr(chained_backward.Part, "run", lambda *args: (happened.append("part"), run(*args))[1])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        inside = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)])
+        wrapped = DistributedDataParallel(inside, bucket_cap_mb=CAP)
+
+        def hook(state: Any, bucket: Any) -> Any:
+            happened.append("bucket")
+            done: torch.futures.Future[Any] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        hook.__annotations__.clear()
+        wrapped.register_comm_hook(None, hook)
+        counter = CompileCounter("inductor")
+        compiled = dynamo.compile(wrapped, backend=counter, fullgraph=True)
+        for _ in range(3):
+            happened.clear()
+            compiled(torch.randn(2, WIDTH)).sum().backward()
+        assert happened == ["part", "bucket"] * 4
+        happened.clear()
+        with config.patch(optimize_ddp=False):
+            compiled(torch.randn(2, WIDTH)).sum().backward()
+        assert happened == ["bucket"] * 4 and counter.frame_count == 1
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("cases", [["plain"], *[pytest.param([case], marks=pytest.mark.long) for case in CASES if case != "plain"]])
