@@ -1,22 +1,26 @@
-"""Steps of a model in `DistributedDataParallel` over gloo: eager, torch.compile and ours, by turns in the same processes.
+"""Steps of a model in `DistributedDataParallel` over gloo: eager, torch.compile and ours, by turns
+in the same processes.
 
-    python benchmarks/distributed_ddp.py [--ranks 2] [--gigabytes 10] [--layers 8] [--width 512] [--rounds 15]
+    python benchmarks/distributed_ddp.py [--gigabytes 10] [--bucket 25] [--layers 8] [--rounds 15]
 
-The link between the ranks is slowed: a thread sends one bucket after the other, and sleeps as long as a link of so many
-gigabytes a second would take. A step that computes for t and sends for s takes t + s where nothing is sent before
-backward is over, and little more than the larger where all of it is. Printed for each: milliseconds of a step (median of
-the rounds), of one without sending (`no_sync`), the buckets, and when the first one and half of the bytes leave, as
-shares of backward.
+The link between the ranks is slowed: a thread sends one bucket after the other, and sleeps as long
+as a link of so many gigabytes a second would take. A step that computes for t and sends for s takes
+t + s where nothing is sent before backward is over, and little more than the larger where all of it
+is. Printed for each: milliseconds of a step (median of the rounds), of one without sending
+(`no_sync`), the buckets, and when the first one and half of the bytes leave, as shares of backward.
+The mode `whole` is ours with a backward that is not cut.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import queue
 import statistics
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -27,12 +31,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dynamo
+from dynamo.aot import training
 
 MODES: dict[str, Callable[[Any], Any]] = {
     "eager": lambda module: module,
     "torch": torch.compile,
     "ours": dynamo.compile,
+    "whole": dynamo.compile,
 }
+COLUMNS = "step", "quiet", "first", "half", "buckets"
 
 
 class Block(nn.Module):
@@ -51,7 +58,7 @@ class Block(nn.Module):
 
 
 class Link:
-    """Sends buckets one after the other, in a thread. sent: (time, bytes) of this step's buckets."""
+    """Sends buckets one after the other, in a thread. sent: (time, bytes) of this step's."""
 
     def __init__(self, seconds_per_byte: float) -> None:
         self.seconds_per_byte = seconds_per_byte
@@ -81,10 +88,11 @@ class Case:
     def __init__(self, way: Callable[[Any], Any], link: Link, given: argparse.Namespace) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(*[Block(given.width) for _ in range(given.layers)])
-        self.wrapped = DistributedDataParallel(self.model, bucket_cap_mb=given.bucket, gradient_as_bucket_view=True)
+        self.wrapped = DistributedDataParallel(
+            self.model, bucket_cap_mb=given.bucket, gradient_as_bucket_view=True)
         self.wrapped.register_comm_hook(None, link.hook)
         self.call, self.link = way(self.wrapped), link
-        self.times: dict[str, list[float]] = {"step": [], "quiet": [], "first": [], "half": [], "buckets": []}
+        self.times: dict[str, list[float]] = defaultdict(list)
 
     def step(self, x: torch.Tensor, note: bool = True) -> None:
         dist.barrier()
@@ -96,13 +104,11 @@ class Case:
         end = time.perf_counter()
         if note:
             shares = [(at - middle) / (end - middle) for at, _ in self.link.sent]
-            total, half = 0, None
-            for share, (_, size) in zip(shares, self.link.sent):
-                total += size
-                if half is None and total * 2 >= sum(size for _, size in self.link.sent):
-                    half = share
-            found = {"step": (end - start) * 1e3, "first": shares[0], "half": half, "buckets": len(shares)}
-            for name, value in found.items():
+            sums = [*itertools.accumulate(size for _, size in self.link.sent)]
+            half = next(share for share, size in zip(shares, sums, strict=True)
+                        if size * 2 >= sums[-1])  # fmt: skip
+            self.times["step"].append((end - start) * 1e3)
+            for name, value in (("first", shares[0]), ("half", half), ("buckets", len(shares))):
                 self.times[name].append(value)
         self.model.zero_grad()
 
@@ -117,9 +123,13 @@ class Case:
 
 def work(rank: int, store: str, given: argparse.Namespace) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=given.ranks)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=given.ranks)
     link = Link(1e-9 / given.gigabytes)
     modes = given.modes.split(",")
+    if "whole" in modes:
+        assert "ours" not in modes, "one of the two in a run"
+        training.bucket_limits = lambda: (1 << 60,)
     cases = {name: Case(MODES[name], link, given) for name in modes}
     x = torch.randn(given.rows, 64, given.width)
     gradients = {}
@@ -134,14 +144,16 @@ def work(rank: int, store: str, given: argparse.Namespace) -> None:
             case.step(x)
             case.quiet(x)
     if rank == 0:
-        size = sum(p.nbytes for p in next(iter(cases.values())).model.parameters())
-        print(f"{size / 1e6:.0f} MB of gradients, {size / given.gigabytes / 1e6:.0f} ms on the link")
-        print(f"{'':6} {'ms':>8} {'no_sync':>8} {'buckets':>8} {'first':>6} {'half':>6} {'max error':>10}")
+        size = sum(grad.nbytes for grad in gradients[modes[0]])
+        print(f"{size / 1e6:.0f} MB of gradients, {size / given.gigabytes / 1e6:.0f} ms to send")
+        print("mode         ms  no_sync  buckets  first   half    error")
         for name, case in cases.items():
             ms, quiet, first, half, buckets = (
-                statistics.median(case.times[key]) for key in ("step", "quiet", "first", "half", "buckets"))
-            error = max(float((a - b).abs().max()) for a, b in zip(gradients[name], gradients[modes[0]]))
-            print(f"{name:6} {ms:8.1f} {quiet:8.1f} {buckets:8.0f} {first:6.0%} {half:6.0%} {error:10.1e}", flush=True)
+                statistics.median(case.times[key]) for key in COLUMNS)
+            pairs = zip(gradients[name], gradients[modes[0]], strict=True)
+            error = max(float((a - b).abs().max()) for a, b in pairs)
+            print(f"{name:6} {ms:8.1f} {quiet:8.1f} {buckets:8.0f} {first:6.0%} {half:6.0%} "
+                  f"{error:8.0e}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

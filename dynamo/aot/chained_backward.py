@@ -1,9 +1,9 @@
 """A backward that runs as a chain of nodes of autograd's graph, each of which gives some gradients.
 
 In: the plan of a program's node, its backward graph, the sizes of buckets. Out: the same program
-under a chain. `DistributedDataParallel` sends a bucket of gradients as soon as they are there, while
-backward goes on; one node gives all of its gradients together, when there is nothing left to hide
-the sending behind. So backward is cut where buckets are full, and forward stays one graph.
+under a chain. `DistributedDataParallel` sends a bucket of gradients as soon as they are there,
+while backward goes on; one node gives all of its gradients together, when there is nothing left to
+hide the sending behind. So backward is cut where buckets are full, and forward stays one graph.
 
 The first node of the chain, as autograd meets it in backward, is that of the whole program: it has
 saved everything. Edges lead from it to the inputs of its own segment and to a relay, from this one
@@ -32,11 +32,12 @@ from dynamo.aot.segments import (
     may_be_cut,
     places_of_symbols,
 )
-from dynamo.base.config import config
 from dynamo.base.failing_lines import show_line
 
 Gradients = Sequence[Any]
-LOST = "dynamo: a gradient hook or a transform took away what one part of a backward hands to the next"
+LOST = (
+    "dynamo: a gradient hook or a transform took away what one part of a backward hands to the next"
+)
 
 
 class Chain:
@@ -163,16 +164,14 @@ def make_relay(carrier: Carrier, count: int, is_last: bool) -> Callable[..., Any
 
 def bucket_limits() -> tuple[int, ...]:
     """The sizes of the buckets of the `DistributedDataParallel` whose forward runs: the first ones,
-    then that of all others. Without any where backward is not to be cut."""
+    then that of all others."""
     module: Any = DistributedDataParallel._active_ddp_module
-    if not config.optimize_ddp:
-        return ()
     listed = getattr(module, "bucket_bytes_cap_list", None)
     if listed:
         return tuple(listed)
     others: int = module.bucket_bytes_cap
-    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if module.bucket_bytes_cap_default else others
-    return (min(first, others), others)
+    first: int = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
+    return (min(first, others) if module.bucket_bytes_cap_default else others, others)
 
 
 def choose_chain(

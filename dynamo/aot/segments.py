@@ -36,8 +36,8 @@ class Segment:
     """module: gives the gradients of a segment, then the values that it adds.
 
     takes: where its arguments lie among the values: those that the whole graph takes, its symbols
-    (`places_of_symbols`), then what the segments before have added. last: those of the values that no
-    later segment takes.
+    (`places_of_symbols`), then what the segments before have added. last: those of the values that
+    no later segment takes.
     """
 
     module: fx.GraphModule

@@ -107,7 +107,7 @@ def function_of(
         chained = chains.get(limits)
         if chained is None:
             chain = None
-            if limits and not plans[0].dirty:
+            if not plans[0].dirty:
                 chain = choose_chain(backward, plans[0].gradients, args, limits)
             chained = only if chain is None else _make_chain(plans[0], backward, chain, args)
             chains[limits] = chained
