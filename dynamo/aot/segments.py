@@ -93,7 +93,8 @@ class _Cutting:
 
     def __init__(self, module: fx.GraphModule, cut: Cut) -> None:
         self.module, self.cut = module, cut
-        self.results: Any = module.graph.output_node().args[0]
+        results: Any = module.graph.output_node().args[0]
+        self.results: Sequence[fx.Node | None] = results
         self.given = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.owner: dict[fx.Node, int] = {node: -1 for node in self.given}
         self.nodes: list[set[fx.Node]] = []

@@ -54,7 +54,8 @@ def work_done(tx: Frame) -> Var:
     def make() -> Any:
         done: torch.futures.Future[Any] = torch.futures.Future()
         done.set_result([])
-        return torch._C._distributed_c10d._create_work_from_future(done)
+        functions: Any = torch._C._distributed_c10d
+        return functions._create_work_from_future(done)
 
     work = tx.trace.run_real(make)
     tx.trace.state(Unguarded).refuse("it keeps the work of a collective")
