@@ -6,6 +6,7 @@ import contextlib
 import copyreg
 import functools
 import importlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -188,6 +189,10 @@ def module_twin(
     twin = _sharing(twin_class, module)
     for name, value in own.items():
         object.__setattr__(twin, name, value)
+    composable = sys.modules.get("torch.distributed._composable_state")
+    state = composable and composable._get_module_state(module)
+    if composable and state:  # `fully_shard` keeps its state by the module's identity
+        composable._insert_module_state(twin, state)
     return twin
 
 

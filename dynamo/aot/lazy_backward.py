@@ -72,14 +72,21 @@ class LazyBackward:
     ) -> Any:
         copies = copies_of(given)
         found = call_with(compiled, given)
-        module = self._graph.module()
-        if missing:
-            module = without_tangents(module, _names(missing))
-        check_gradients(found, module, copies)
+        check_gradients(found, self.module(missing), copies)
         return found
 
+    @staticmethod
+    def looks() -> bool:
+        """True where a call checks its gradients."""
+        return is_looking()
+
+    def module(self, missing: Missing) -> fx.GraphModule:
+        """The graph of that set."""
+        module: fx.GraphModule = self._graph.module()
+        return without_tangents(module, _names(missing)) if missing else module
+
     def _made(self, missing: Missing) -> Callable[..., Any]:
-        return self._keeping((self._half, missing), lambda: self._compile(missing))
+        return self._keeping((self._half, missing), lambda: self._compile(self.module(missing)))
 
     def _prepare(self, missing: Missing) -> None:
         """As if backward were called: autograd runs it without gradients, and outside of autocast.
@@ -104,10 +111,11 @@ class LazyBackward:
 
         return later(compile_now, meanwhile, _raise)
 
-    def _compile(self, missing: Missing) -> Callable[..., Any]:
-        module: fx.GraphModule = self._graph.module()
-        if missing:
-            module = without_tangents(module, _names(missing))
+    def compiled(self, missing: Missing, part: fx.GraphModule, which: Any) -> Callable[..., Any]:
+        """A part of the graph of that set, compiled. which: tells it from others."""
+        return self._keeping((self._half, missing, which), lambda: self._compile(part))
+
+    def _compile(self, module: fx.GraphModule) -> Callable[..., Any]:
         nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
         return self._compiler(module, [node.meta["val"] for node in nodes])
 

@@ -48,9 +48,9 @@ from torch import fx
 from dynamo.base.errors import Signal
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-Keeping = Callable[[tuple[int, tuple[int, ...]], Callable[[], Callable[..., Any]]],
-                   Callable[..., Any]]
-"""(half, outputs without a gradient) and what compiles that backward -> the compiled backward."""
+Keeping = Callable[[tuple[Any, ...], Callable[[], Callable[..., Any]]], Callable[..., Any]]
+"""(half, outputs without a gradient, perhaps which part of it) and what compiles that backward ->
+the compiled backward."""
 Place = tuple[int, int | None]
 """Where a symbol's value is read: (input number, dimension), or None for a number's value."""
 

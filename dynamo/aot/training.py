@@ -21,7 +21,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn.parallel import DistributedDataParallel
 
+from dynamo.aot.chained_backward import Carrier, Chain, bucket_limits, choose_chain, make_relay
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.lazy_backward import LazyBackward, likely_missing
 from dynamo.aot.partition import Backward, Partition
@@ -89,15 +91,27 @@ def function_of(
     keeping: Keeping,
 ) -> Callable[..., Any]:
     """The differentiable callable of these nodes. count: the values of the program."""
-    functions = [
-        _make_node(plan, LazyBackward(
-            at, plan.graph, compiler, keeping, likely_missing(plan.tangents)))
+    backwards = [
+        LazyBackward(at, plan.graph, compiler, keeping, likely_missing(plan.tangents))
         for at, plan in enumerate(plans)
-    ]  # fmt: skip
+    ]
+    functions = [*map(_make_node, plans, backwards)]
     only = functions[0]
+    backward = backwards[0]
+    chains: dict[tuple[int, ...], Callable[..., Any]] = {}
 
     def call_one(*args: Any) -> Any:
-        return only(forward, args)
+        if DistributedDataParallel._active_ddp_module is None or transforms_active():
+            return only(forward, args)
+        limits = bucket_limits()
+        chained = chains.get(limits)
+        if chained is None:
+            chain = None
+            if not plans[0].dirty:
+                chain = choose_chain(backward, plans[0].gradients, args, limits)
+            chained = only if chain is None else _make_chain(plans[0], backward, chain, args)
+            chains[limits] = chained
+        return chained(forward, args)
 
     def call(*args: Any) -> Any:
         with torch.no_grad():
@@ -169,7 +183,7 @@ def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
     cut, second, marks = plan.cut, plan.second, plan.marks
     count = len(plan.shown)
     members = {"forward": staticmethod(_forward_of(plan)),
-               "backward": staticmethod(_backward_of(plan, backward))}
+               "backward": staticmethod(_backward_of(plan, backward, _in_places(plan, backward)))}
     node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = node.apply
     # What it does beside is for functorch: it looks at each argument.
@@ -182,6 +196,72 @@ def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
         run = apply if transforms_active() else apply_plainly
         results = run(forward, references, *args)
         return results[:count] if marks else results
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How a node gives gradients. nothing: where there are none. start: makes them of what the
+    compiled backward takes; ready: takes them all; give: what autograd gets of either's result."""
+
+    nothing: tuple[None, ...]
+    start: Callable[..., Any]
+    ready: Callable[..., Any]
+    give: Callable[..., Any]
+
+
+def _in_places(plan: NodePlan, backward: LazyBackward) -> Ends:
+    """All gradients together."""
+    nothing = (None,) * (2 + plan.arity)
+    gradients = plan.gradients
+
+    def give(found: Any) -> Any:
+        results: list[Any] = [*nothing]
+        for at, grad in zip(gradients, found, strict=False):
+            results[2 + at] = grad
+        return tuple(results)
+
+    return Ends(nothing, backward, lambda found: found, give)
+
+
+def _make_chain(
+    plan: NodePlan, backward: LazyBackward, chain: Chain, args: tuple[Any, ...]
+) -> Callable[..., Any]:
+    """Calls forward as the first node of a chain (`chained_backward.py`)."""
+    cut, second, count = plan.cut, plan.second, len(plan.shown)
+    places = [[plan.gradients[at] for at in part] for part in chain.cut]
+    own, *later = map(picker, places)
+    carrier = Carrier(args[places[0][0]].device)
+    relays = [make_relay(carrier, len(part), part is places[-1]) for part in places[1:]]
+    order = [*zip(reversed(relays), reversed(later), strict=True)]
+    saving = _forward_of(plan)
+    nothing = (None,) * (4 + len(places[0]))
+
+    def forward(
+        ctx: Any, forward: Any, references: Any, args: tuple[Any, ...], *edges: Any
+    ) -> Any:
+        return saving(ctx, forward, references, *args)
+
+    def give(rest: Any) -> Any:
+        found = next(rest)
+        return (None, None, None, carrier.load(rest), *found)
+
+    ends = Ends(nothing, chain.start, chain.ready, give)
+    members = {"forward": staticmethod(forward),
+               "backward": staticmethod(_backward_of(plan, backward, ends))}
+    node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
+    apply = super(torch.autograd.Function, node).apply
+
+    def call(forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        references = None if second is None else second.keep(args)
+        if cut:
+            args = tuple([given.detach() if at in cut else given for at, given in enumerate(args)])
+        link = None
+        for relay, inputs in order:
+            link = relay(link, *inputs(args))
+        results = apply(forward, references, args, link, *own(args))
+        return results[:count] if plan.marks else results
 
     return call
 
@@ -223,25 +303,26 @@ def _forward_of(plan: NodePlan) -> Callable[..., Any]:
     return forward
 
 
-def _backward_of(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
+def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable[..., Any]:
     """The `backward` of the node."""
+    nothing, start, ready, give = ends.nothing, ends.start, ends.ready, ends.give
     inputs, outputs, sizes, restore = plan.inputs, plan.outputs, plan.sizes, plan.restore
     second, tangents, gradients = plan.second, plan.tangents, plan.gradients
-    values, arity = plan.values, plan.arity
+    values = plan.values
     place = {output: at for at, output in enumerate(plan.shown)}
     restored = picker(plan.order)
 
     def gradients_of(ctx: Any, *grads: Any) -> Any:
         # See above: an edge that carries nothing.
         if grads[0] is None and all(grad is None for grad in grads):
-            return (None,) * (2 + arity)
+            return nothing
         kept = ctx.saved_tensors
         if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
             own = dict(zip(outputs, kept[len(inputs) :], strict=False))
             each = [grads[place[at]] if at in place else None for at in range(values)]
             again = second.gradients(ctx.kept, kept, own, each)
             if again is not None:
-                return None, None, *again
+                return give(ready([again[at] for at in gradients]))
         if restore is not None:
             kept = kept[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, kept)
         given, missing = list(restored(kept)), []
@@ -261,14 +342,9 @@ def _backward_of(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
             with torch.no_grad():
                 found = backward(tuple(missing), given)
             others = [] if second is None else second.history(ctx.kept)
-            found = Refusal.apply(len(found), *found, *kept, *others, *grads)
-        else:
-            kept = ()
-            found = backward(tuple(missing), given)
-        results: list[Any] = [None] * (2 + arity)
-        for at, grad in zip(gradients, found, strict=False):
-            results[2 + at] = grad
-        return tuple(results)
+            return give(ready(Refusal.apply(len(found), *found, *kept, *others, *grads)))
+        kept = ()
+        return give(start(tuple(missing), given))
 
     return gradients_of
 

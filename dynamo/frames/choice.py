@@ -21,6 +21,13 @@ from dynamo.symbolic.core.context import CodeCache
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.trace_result import ReturnExit, TraceResult
 from dynamo.symbolic.machine.inline import spreads_work
+from dynamo.symbolic.tensors.modules import shards_work
+
+CALL = torch.nn.Module._call_impl.__code__
+CALLS = (CALL, torch.nn.Module.__call__.__code__)
+# What a call runs where there are hooks.
+HOOKED = next(code for code in CALL.co_consts if getattr(code, "co_name", None) == "inner")
+SHARDED = "its hooks gather its parameters around its forward, which is compiled"
 
 
 def forward_code(cls: type) -> CodeType | None:
@@ -42,6 +49,10 @@ def skip_reason(
         forward = forward_code(type(frame.locals["self"]))
         if forward is not None and spreads_work(forward):
             return "the module spreads the work of the one inside it, which is compiled"
+    if frame.code in CALLS and shards_work(frame.locals["self"]):
+        return SHARDED
+    if frame.code is HOOKED and shards_work(frame.cells["self"].cell_contents):
+        return SHARDED
     reason = library_of(frame.code, frame.globals)
     if frame.code is asked and (reason != OWN or is_caller(frame.code)):
         return None

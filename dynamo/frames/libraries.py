@@ -49,7 +49,7 @@ def _in_torch(*names: str) -> tuple[str, ...]:
 
 # A checkpointed function runs again in backward, outside of any region: both runs must be alike.
 # A lazy module changes its class and hooks while it makes its parameters, once. Compilers and
-# exporters run programs on stand-ins of tensors.
+# exporters run programs on stand-ins of tensors. The hooks of `fully_shard` move parameters about.
 WHOLE_FILES = frozenset(_in_torch(
     "utils/checkpoint.py", "nn/modules/lazy.py", "_functorch/aot_autograd.py",
     "_functorch/partitioners.py", "_dynamo/convert_frame.py",
@@ -57,7 +57,7 @@ WHOLE_FILES = frozenset(_in_torch(
 ))  # fmt: skip
 WHOLE_FOLDERS = (AOT_FOLDER, "<frozen", *_in_torch(
     "_higher_order_ops/", "_export/", "export/", "_inductor/", "_functorch/_aot_autograd/",
-    "fx/experimental/", "fx/passes/", "onnx/",
+    "fx/experimental/", "fx/passes/", "onnx/", "distributed/fsdp/_fully_shard/",
 ))  # fmt: skip
 
 

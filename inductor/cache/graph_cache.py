@@ -132,7 +132,7 @@ class Keeper:
         return self._found_or_made(self.key, compile_now)
 
     def backward(
-        self, which: tuple[int, tuple[int, ...]], compile_now: Callable[[], Compiled]
+        self, which: tuple[Any, ...], compile_now: Callable[[], Compiled]
     ) -> Compiled:
         """The same for a backward, under the modes in which it is first called."""
         try:
@@ -356,6 +356,15 @@ def _reduce_mapping(writer: _Writer, value: Any) -> Any:
     return dict, (dict(value),)
 
 
+def _reduce_named(writer: _Writer, value: Any) -> Any:
+    """Pickle looks for the first module that has it, which may be one of the program."""
+    return _named, (str(value).removeprefix("torch."),)
+
+
+def _named(name: str) -> Any:
+    return getattr(torch, name)
+
+
 REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     torch.Tensor: _reduce_tensor,
     torch._ops.OpOverload: _reduce_operator,
@@ -364,6 +373,9 @@ REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     GpuModule: _reduce_gpu_module,
     Graphing: _reduce_graphing,
     types.MappingProxyType: _reduce_mapping,
+    torch.dtype: _reduce_named,
+    torch.layout: _reduce_named,
+    torch.memory_format: _reduce_named,
 }
 
 

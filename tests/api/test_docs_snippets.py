@@ -117,7 +117,7 @@ def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
 def test_every_program_of_the_docs_is_run() -> None:
     assert FENCED.keys() == {
         "README.md", "background.md", "contributing.md", "lazy.md", "logs.md", "packages.md",
-        "shipping.md", "graphs.md", "subclasses.md", "tour.md",
+        "shipping.md", "graphs.md", "subclasses.md", "tour.md", "distributed.md",
     }  # fmt: skip
 
 
@@ -125,6 +125,11 @@ def test_the_program_of_subclasses(tmp_path: Path) -> None:
     (program,) = FENCED["subclasses.md"]
     check = "print(type(model.weight.grad).__name__)"
     assert run(f"{program}\n{check}", tmp_path)[0].strip() == "TwoTensor"
+
+
+def test_the_programs_of_distributed(tmp_path: Path) -> None:
+    check = "print(all(p.grad is not None for p in model.parameters()), dynamo.counters['graph_break'].total())"
+    assert run("\n".join([*FENCED["distributed.md"], check]), tmp_path)[0].split() == ["True", "0"]
 
 
 def test_the_program_of_background_compiles(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
@@ -19,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dynamo
 from dynamo.testing import CompileCounter
+from tests.ranks import run_ranks
 
 BACKENDS = ["eager", "inductor"]
 
@@ -179,20 +179,17 @@ def check_training(rank: int, backend: str) -> None:
     torch.testing.assert_close(trained(module, inside, rank), expected)
 
 
-def check_as_one_of_two(rank: int, file: str, backend: str) -> None:
+def check_as_one_of_two(rank: int, backend: str) -> None:
     """What each of two processes does: raises where compiled programs differ."""
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    check_training(rank, backend)  # a module that outlives the group may wait for it for ever
+    check_training(rank, backend)
     x = torch.full((3,), float(rank))
     torch.testing.assert_close(dynamo.compile(exchange, backend=backend)(x), exchange(x))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_processes(tmp_path: Path, backend: str) -> None:
-    mp.spawn(check_as_one_of_two, args=(str(tmp_path / "store"), backend), nprocs=2)
+    run_ranks(check_as_one_of_two, tmp_path, backend)
 
 
 def facts_of_groups(x: torch.Tensor, group: Any, mesh: Any) -> torch.Tensor:

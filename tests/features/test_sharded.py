@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 import dynamo
 from dynamo.testing import CompileCounter
+from tests.processes import run_python
 
 BACKENDS = ["eager", "inductor"]
 
@@ -43,6 +44,15 @@ def in_place(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     return exchanged + 1
 
 
+def asynchronous(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    y = x * 2
+    works = [dist.all_reduce(y, async_op=True), dist.broadcast(y, src=0, async_op=True)]
+    between = x.sin()
+    for work in works:
+        work.wait()
+    return y + between if works[0].is_completed() else y
+
+
 def round_trip(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     sharded = DTensor.from_local(x.sin(), mesh, [Shard(0)], run_check=False)
     return sharded.redistribute(mesh, [Replicate()]).to_local() * mesh.size()
@@ -60,6 +70,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, DeviceMesh], Any]] = {
     "all_reduce": lambda x, mesh: functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1,
     "all_gather": lambda x, mesh: functional.all_gather_tensor(x.sin(), 0, (mesh, 0)).cos(),
     "in place": in_place,
+    "asynchronous": asynchronous,
     "round trip": round_trip,
     "constants": ask,
 }
@@ -72,6 +83,36 @@ def test_one_graph(mesh: DeviceMesh, name: str, backend: str) -> None:
     compiled = dynamo.compile(f, backend=backend, fullgraph=True)
     for _ in range(2):
         torch.testing.assert_close(compiled(x, mesh), f(x, mesh))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_work_that_leaves_the_graph(mesh: DeviceMesh, backend: str) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        y = x * 2
+        work = dist.all_reduce(y, async_op=True)
+        dynamo.graph_break()
+        work.wait()
+        return y + 1, dist.all_reduce(y, async_op=True)
+
+    x = torch.randn(3)
+    result, work = dynamo.compile(f, backend=backend)(x)
+    assert torch.equal(result, x * 2 + 1) and isinstance(work, dist.Work) and work.wait()
+
+
+def test_nothing_else_has_to_be_imported() -> None:
+    """What says how results of collectives look is a module of torch that a program need not have imported."""
+    source = """
+import torch, torch.distributed as dist, dynamo
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def f(x):
+    y = x * 2
+    dist.all_reduce(y)
+    return y + x.sin()
+x = torch.randn(3)
+assert torch.equal(dynamo.compile(f, fullgraph=True)(x), f(x))
+"""
+    done = run_python("-c", source, bare=True, DYNAMO_FULLGRAPH_COMPILES="1")
+    assert done.returncode == 0, done.stderr
 
 
 def test_placements_are_guarded(mesh: DeviceMesh) -> None:

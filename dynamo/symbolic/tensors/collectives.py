@@ -7,6 +7,7 @@ Groups, meshes and placements are constants, guarded by equality.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import Handler, late_rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.tensors.constant_objects import held, without_objects
+from dynamo.symbolic.tensors.process_groups import work_done
 from dynamo.symbolic.tensors.torch_functions import call_in_graph
 
 FUNCTIONAL = """all_reduce all_gather_tensor all_gather_tensor_autograd reduce_scatter_tensor
@@ -85,16 +87,22 @@ def reduction(tx: Frame, op: Var | None) -> str:
     return name
 
 
-def now(async_op: Var | None, what: str) -> None:
-    """Errors: Break for a collective that returns its work to wait for."""
-    if async_op is not None and not (async_op.is_constant() and not async_op.as_constant()):
-        raise Break("call_of_unknown_function", f"{what}(async_op=True)")
+def is_asynchronous(async_op: Var | None, what: str) -> bool:
+    """Whether a collective returns its work to wait for."""
+    if async_op is not None and not async_op.is_constant():
+        raise Break("call_of_unknown_function", f"{what}(async_op={async_op!r})")
+    return async_op is not None and bool(async_op.as_constant())
 
 
-def write(tx: Frame, function: Any, *args: Any) -> Var:
+def write(tx: Frame, function: Any, async_op: Var | None, *args: Any) -> Var:
+    """The collective in the graph. Work to wait for is given done: the program may read what the
+    collective writes only behind its wait, and where that waits in the graph is the backend's to
+    say, as for all collectives."""
+    asynchronous = is_asynchronous(async_op, function.__name__)
+    importlib.import_module("torch.distributed._functional_collectives")  # says how results look
     given = [arg if isinstance(arg, Var) else tx.trace.constant(arg) for arg in args]
     call_in_graph(tx, function, given, {})
-    return ConstVar(None)
+    return work_done(tx) if asynchronous else ConstVar(None)
 
 
 def writes(name: str) -> Any:
@@ -107,9 +115,8 @@ def writes(name: str) -> Any:
 @writes("all_reduce")
 def all_reduce(tx: Frame, tensor: Var, op: Var | None = None, group: Var | None = None,
                async_op: Var | None = None) -> Var:
-    now(async_op, "all_reduce")
     name = group_of(tx, group).group_name
-    return write(tx, collectives.all_reduce_, tensor, reduction(tx, op), name)
+    return write(tx, collectives.all_reduce_, async_op, tensor, reduction(tx, op), name)
 
 
 @writes("broadcast")
@@ -117,12 +124,11 @@ def broadcast(
     tx: Frame, tensor: Var, src: Var | None = None, group: Var | None = None,
     async_op: Var | None = None, group_src: Var | None = None,
 ) -> Var:
-    now(async_op, "broadcast")
     real = group_of(tx, group)
     source = plain(tx, group_src)
     if source is None:
         source = torch.distributed.get_group_rank(real, plain(tx, src, 0))
-    return write(tx, collectives.broadcast_, tensor, source, real.group_name)
+    return write(tx, collectives.broadcast_, async_op, tensor, source, real.group_name)
 
 
 @writes("all_gather_into_tensor")
@@ -130,10 +136,9 @@ def all_gather_into_tensor(
     tx: Frame, output_tensor: Var, input_tensor: Var, group: Var | None = None,
     async_op: Var | None = None,
 ) -> Var:
-    now(async_op, "all_gather_into_tensor")
     real = group_of(tx, group)
-    return write(tx, collectives.all_gather_into_, output_tensor, input_tensor, real.size(),
-                 real.group_name)
+    return write(tx, collectives.all_gather_into_, async_op, output_tensor, input_tensor,
+                 real.size(), real.group_name)
 
 
 @writes("reduce_scatter_tensor")
@@ -141,9 +146,8 @@ def reduce_scatter_tensor(
     tx: Frame, output: Var, input: Var, op: Var | None = None, group: Var | None = None,
     async_op: Var | None = None,
 ) -> Var:
-    now(async_op, "reduce_scatter_tensor")
     real = group_of(tx, group)
-    return write(tx, collectives.reduce_scatter_into_, output, input, reduction(tx, op),
+    return write(tx, collectives.reduce_scatter_into_, async_op, output, input, reduction(tx, op),
                  real.size(), real.group_name)
 
 
@@ -152,12 +156,11 @@ def all_to_all_single(
     tx: Frame, output: Var, input: Var, output_split_sizes: Var | None = None,
     input_split_sizes: Var | None = None, group: Var | None = None, async_op: Var | None = None,
 ) -> Var:
-    now(async_op, "all_to_all_single")
     real = group_of(tx, group)
 
     def rows(sizes: Var | None, tensor: Any) -> list[int]:
         given = plain(tx, sizes)
         return list(given) if given else [tensor.fake.shape[0] // real.size()] * real.size()
 
-    return write(tx, collectives.all_to_all_into_, output, input, rows(output_split_sizes, output),
-                 rows(input_split_sizes, input), real.group_name)
+    return write(tx, collectives.all_to_all_into_, async_op, output, input,
+                 rows(output_split_sizes, output), rows(input_split_sizes, input), real.group_name)

@@ -54,8 +54,17 @@ NUMBERS_READ = (
 )  # fmt: skip
 # What a module calls in the place of `forward`, where an instance has been given it.
 OWN_CALLS = ("_compiled_call_impl", "_call_impl")
+# Whose hooks move parameters about: those of `fully_shard` and `replicate`.
+SHARDING = ("torch.distributed.fsdp.", "torch.distributed._composable.replicate")
 REGISTER_FORWARD = Disabled(MODULE.register_forward_hook)
 REGISTER_BEFORE = Disabled(MODULE.register_forward_pre_hook)
+
+
+def shards_work(module: Any) -> bool:
+    """True where `fully_shard` or `replicate` is among the hooks of a module: they gather and free
+    its parameters around its call."""
+    hooks = [hook for name in NUMBERED for hook in getattr(module, name).values()]
+    return any(str(getattr(hook, "__module__", "")).startswith(SHARDING) for hook in hooks)
 
 
 class ModuleVar(ObjectVar):
@@ -163,6 +172,8 @@ class ModuleVar(ObjectVar):
             if own is not None and not (own.is_constant() and own.as_constant() is None):
                 return own.call(tx, args, kwargs)
         if self.has_hooks(tx):
+            if self.real is not None and shards_work(self.real):
+                raise Break("spreading_module", f"{cls.__qualname__}, whose hooks shard it")
             self.forget_numbers(tx)
             implementation = tx.trace.attributes.bind(tx, self, cls, "_call_impl")
             return implementation.call(tx, args, kwargs)

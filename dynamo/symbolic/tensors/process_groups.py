@@ -49,8 +49,35 @@ def register_all() -> None:
         register(kind, name, getattr(kind, name).fget, called=False)
 
 
+def work_done(tx: Frame) -> Var:
+    """The work of a collective that is done, an object of torch's."""
+    def make() -> Any:
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        done.set_result([])
+        functions: Any = torch._C._distributed_c10d
+        return functions._create_work_from_future(done)
+
+    work = tx.trace.run_real(make)
+    tx.trace.state(Unguarded).refuse("it keeps the work of a collective")
+    return tx.trace.wrap(work, ObjectSource(work, "work"))
+
+
+def register_work() -> None:
+    kind: Any = torch.distributed.Work
+    for name in ("wait", "is_completed"):
+        method = getattr(kind, name)
+
+        @rule(getattr(method, "__func__", method))
+        def answer(tx: Frame, work: Var, *args: Var, **kwargs: Var) -> Var:
+            real = getattr(work, "real", None)
+            if not isinstance(real, kind) or not isinstance(work.source, ObjectSource):
+                raise Break("call_of_unknown_function", f"a method of {work!r}")
+            return tx.trace.constant(True)
+
+
 if torch.distributed.is_available():
     register_all()
+    register_work()
 
 
 @late_rule("device_mesh", "DeviceMesh.__getitem__")

@@ -4,10 +4,12 @@ computed is compared with eager. A hit stands for another process where all but 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -295,6 +297,16 @@ def test_backward_of_one_output_after_a_hit() -> None:
 
         found, count = reused(lambda one=one: gradients(one, x, y))  # type: ignore[misc]
         assert count == hits and same(found, gradients(lambda *args, at=at: [two(*args)[at]], x, y))
+
+
+def test_a_record_names_no_module_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickle takes what torch names for a part of the first module that has imported torch."""
+    program = types.ModuleType("program")
+    program.torch = torch  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "modules", {"program": program, **sys.modules})
+    values = torch.contiguous_format, torch.float32, torch.strided
+    graph_cache._Writer(out := io.BytesIO(), {"traces": []}, None, None).dump(values)  # type: ignore[arg-type]
+    assert graph_cache._Reader(out.getvalue(), {}, None).load() == values
 
 
 def test_second_order_and_retained_graphs_after_a_hit() -> None:

@@ -1,0 +1,189 @@
+"""A backward that runs as a chain of nodes of autograd's graph, each of which gives some gradients.
+
+In: the plan of a program's node, its backward graph, the sizes of buckets. Out: the same program
+under a chain. `DistributedDataParallel` sends a bucket of gradients as soon as they are there,
+while backward goes on; one node gives all of its gradients together, when there is nothing left to
+hide the sending behind. So backward is cut where buckets are full, and forward stays one graph.
+
+The first node of the chain, as autograd meets it in backward, is that of the whole program: it has
+saved everything. Edges lead from it to the inputs of its own segment and to a relay, from this one
+to those of the second segment and to the next relay. What a segment hands on rides on the gradient
+of that edge, a number that nobody reads; so where autograd stops, or starts again, it is freed or
+made again with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.nn.parallel import DistributedDataParallel
+
+from dynamo.aot.boxed import call_with
+from dynamo.aot.lazy_backward import LazyBackward, Missing
+from dynamo.aot.segments import (
+    Cut,
+    Segment,
+    choose_cut,
+    cut_backward,
+    may_be_cut,
+    places_of_symbols,
+)
+from dynamo.base.failing_lines import show_line
+
+Gradients = Sequence[Any]
+LOST = (
+    "dynamo: a gradient hook or a transform took away what one part of a backward hands to the next"
+)
+
+
+class Chain:
+    """The segments of a backward, compiled when one is first needed.
+
+    whole: the same backward in one; it is run where gradients are looked at.
+    """
+
+    def __init__(self, whole: LazyBackward, cut: Cut) -> None:
+        self.whole, self.cut = whole, cut
+        self._parts: dict[Missing, list[Part]] = {}
+        self._symbols = [*places_of_symbols(whole.module(())).values()]
+        self._lock = threading.Lock()
+
+    def start(self, missing: Missing, given: list[Any]) -> Iterator[Gradients]:
+        """Gives the gradients of one segment after the other. given: as for the whole."""
+        if self.whole.looks():
+            yield from self.ready(self.whole(missing, given))
+            return
+        parts = self._parts.get(missing)
+        if parts is None:
+            with self._lock:
+                parts = self._parts.get(missing)
+                if parts is None:
+                    module = self.whole.module(missing)
+                    segments = cut_backward(module, self.cut)
+                    parts = [Part(self, missing, at, one) for at, one in enumerate(segments)]
+                    self._parts[missing] = parts
+        values = given + [given[at] if dim is None else given[at].shape[dim]
+                          for at, dim in self._symbols]  # fmt: skip
+        given.clear()
+        for part in parts:
+            yield part.run(values)
+
+    def ready(self, found: Gradients) -> Iterator[Gradients]:
+        """The same for gradients that are all there."""
+        for part in self.cut:
+            yield [found[at] for at in part]
+
+
+class Part:
+    """A segment and its compiled graph."""
+
+    def __init__(self, chain: Chain, missing: Missing, at: int, segment: Segment) -> None:
+        self.chain, self.missing, self.at = chain, missing, at
+        self.segment = segment
+        self.count = len(chain.cut[at])
+        self._compiled: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+
+    def run(self, values: list[Any]) -> Gradients:
+        """Its gradients. values: see `Segment`; what it adds is put there."""
+        compiled = self._compiled or self._made()
+        given = [values[at] for at in self.segment.takes]
+        for at in self.segment.last:
+            values[at] = None  # each dies at its last use
+        try:
+            with torch.no_grad():
+                found = call_with(compiled, given)
+        except Exception as error:
+            show_line(error, lambda: self.segment.module.graph.nodes)
+            raise
+        values.extend(found[self.count :])
+        return found[: self.count]  # type: ignore[no-any-return]
+
+    def _made(self) -> Callable[..., Any]:
+        with self._lock:
+            if self._compiled is None:
+                module = self.segment.module
+                which = (self.chain.cut, self.at)
+                self._compiled = self.chain.whole.compiled(self.missing, module, which)
+            return self._compiled
+
+
+class Carrier:
+    """Numbers that carry the rest of a backward along an edge of autograd's graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._zero = torch.zeros((), device=device)
+
+    def link(self) -> torch.Tensor:
+        """What a relay gives in forward, and the next node of the chain takes."""
+        return torch.empty((), device=self.device)
+
+    def load(self, rest: Iterator[Gradients]) -> torch.Tensor:
+        """The gradient of such a link."""
+        grad = self._zero.detach()
+        grad.rest = rest  # type: ignore[attr-defined]
+        return grad
+
+    @staticmethod
+    def unload(grad: torch.Tensor) -> Iterator[Gradients]:
+        """What the gradient carries. Errors: RuntimeError where it is gone."""
+        rest: Iterator[Gradients] | None = getattr(grad, "rest", None)
+        if rest is None:
+            raise RuntimeError(LOST)
+        return rest
+
+
+def make_relay(carrier: Carrier, count: int, is_last: bool) -> Callable[..., Any]:
+    """The node that gives the gradients of a later segment. count: its gradients.
+
+    The result takes the link of the node behind it, None for the last one, and the inputs that get
+    the gradients; it gives its own link.
+    """
+
+    def forward(ctx: Any, *given: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        return carrier.link()
+
+    def backward(ctx: Any, grad: Any) -> Any:
+        if grad is None:
+            return (None,) * (1 + count)
+        rest = carrier.unload(grad)
+        found = next(rest)
+        return (None if is_last else carrier.load(rest), *found)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    node: Any = type("CompiledFunctionPart", (torch.autograd.Function,), members)
+    relay: Callable[..., Any] = super(torch.autograd.Function, node).apply
+    return relay
+
+
+def bucket_limits() -> tuple[int, ...]:
+    """The sizes of the buckets of the `DistributedDataParallel` whose forward runs: the first ones,
+    then that of all others."""
+    module: Any = DistributedDataParallel._active_ddp_module
+    listed = getattr(module, "bucket_bytes_cap_list", None)
+    if listed:
+        return tuple(listed)
+    others: int = module.bucket_bytes_cap
+    first: int = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
+    return (min(first, others) if module.bucket_bytes_cap_default else others, others)
+
+
+def choose_chain(
+    whole: LazyBackward, gradients: Sequence[int], args: Sequence[Any], limits: Sequence[int]
+) -> Chain | None:
+    """The chain for buckets of these sizes; None where backward is one segment or can't be cut.
+
+    gradients: the inputs that the backward's results belong to. args: the inputs of a call.
+    """
+    module: fx.GraphModule = whole.module(())
+    if not may_be_cut(module):
+        return None
+    counted = [at for at, given in enumerate(gradients) if args[given].is_leaf]
+    cut = choose_cut(module, counted, limits)
+    return Chain(whole, cut) if len(cut) > 1 else None

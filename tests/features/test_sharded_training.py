@@ -1,0 +1,134 @@
+"""`fully_shard` over two processes: blocks are one graph each, before and after they are sharded; eager's losses and
+gradients, and no new compile where parameters are gathered again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+import dynamo
+from tests.ranks import run_ranks
+
+WIDTH = 8
+
+
+class Block(nn.Module):
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.again = again
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(self.norm(x))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (checkpoint(self.inner, x, use_reentrant=False) if self.again else self.inner(x))
+
+
+class Network(nn.Module):
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList([Block(again) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
+# Options of `fully_shard`, and of this test.
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "kept": {"reshard_after_forward": False},
+    "half": {"mp_policy": HALF},
+    "checkpoints": {"again": True},
+    "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
+    "accumulated": {"accumulated": True},
+}
+
+
+def in_place(model: Network) -> None:
+    for block in model.blocks:
+        dynamo.compile_in_place(block, fullgraph=True)
+
+
+def twins(model: Network) -> None:
+    for number, block in enumerate(model.blocks):
+        model.blocks[number] = dynamo.compile(block, fullgraph=True)
+
+
+def nothing(model: Network) -> None:
+    return None
+
+
+# What is done before a model is sharded, behind it, and to the model as a whole.
+WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "in place, then sharded": (in_place, nothing, nothing),
+    "twins, then sharded": (twins, nothing, nothing),
+    "sharded, then in place": (nothing, in_place, nothing),
+    "sharded, then twins": (nothing, twins, nothing),
+    "whole": (nothing, nothing, dynamo.compile),
+}
+
+
+def steps(rank: int, case: str, way: tuple[Callable[..., Any], ...]) -> list[Any]:
+    """Losses and gradients of some steps, one of them without a gradient; then what is not trained."""
+    before, behind, whole = way
+    options = dict(CASES[case])
+    again, accumulated = options.pop("again", False), options.pop("accumulated", False)
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(1)
+    model = Network(again)
+    before(model)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    behind(model)
+    fully_shard(model, mesh=mesh, **options)
+    call = whole(model) or model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    draws, found = torch.Generator().manual_seed(rank), []
+    for step in range(4):
+        last = not accumulated or step % 2 == 1
+        model.set_requires_gradient_sync(last)
+        loss = call(torch.randn(3, WIDTH, generator=draws)).square().mean()
+        loss.backward()
+        found.append(loss.detach())
+        if last:
+            found += [parameter.grad.full_tensor() for parameter in model.parameters()]
+            optimizer.step()
+            optimizer.zero_grad()
+    model.reshard()
+    with torch.no_grad():
+        return [*found, call(torch.ones(1, WIDTH))]
+
+
+def check(rank: int, case: str) -> dict[str, tuple[int, int, int]]:
+    """By way: graphs, recompiles and breaks. AssertionError where one differs from eager's."""
+    want, found = steps(rank, case, (nothing, nothing, nothing)), {}
+    rough = {"rtol": 5e-2, "atol": 5e-2} if case == "half" else {"rtol": 1e-4, "atol": 1e-5}
+    for name, way in WAYS.items():
+        dynamo.reset()
+        torch.testing.assert_close(steps(rank, case, way), want, **rough)
+        counts = dynamo.counters
+        found[name] = (counts["stats"]["graphs"], counts["recompiles"].total(), counts["graph_break"].total())
+    return found
+
+
+@pytest.mark.parametrize("case", ["plain", *[pytest.param(case, marks=pytest.mark.long) for case in CASES if case != "plain"]])
+def test_blocks_are_graphs(tmp_path: Path, case: str) -> None:
+    for counts in run_ranks(check, tmp_path, case):
+        whole = counts.pop("whole")
+        assert whole[0] == 4, whole  # the blocks share two; so do the parts of the model around them
+        # For each block one that is trained, and one for the call without gradients.
+        assert counts == dict.fromkeys(counts, (6, 3, 0))
