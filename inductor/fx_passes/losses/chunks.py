@@ -21,18 +21,34 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.graphs import is_once, must_run, remove_dead_code
+from dynamo.aot.graphs import is_effect, is_once, remove_dead_code
 from dynamo.aot.joint import SAVED
-from dynamo.aot.records import AGAIN
+from dynamo.aot.records import AGAIN, FAILS
 from dynamo.aot.rows import merge_equal
 from dynamo.base import logs
 from inductor.fx_passes.losses.emit import Chunk, Mismatch, Outside, Writer
-from inductor.fx_passes.losses.ends import ROWS, SUM, TOTAL, Ends, Root, find_ends
+from inductor.fx_passes.losses.ends import (
+    ROWS,
+    SUM,
+    SUM_OF_ALL,
+    TOTAL,
+    TURNED_TOTAL,
+    Ends,
+    Root,
+    find_ends,
+)
 from inductor.fx_passes.losses.regions import PRODUCTS, Region, is_tensor, size_of
 from inductor.fx_passes.losses.sizes import choose_rows, is_large
-from inductor.operators.product_sums import ADDED, WIDE
+from inductor.operators.product_sums import (
+    PART_ADDED,
+    PRODUCT_ADDED,
+    PRODUCT_SET,
+    ROWS_SET,
+    WIDE,
+)
 
 aten = torch.ops.aten
+SUMS = (SUM, SUM_OF_ALL)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -63,7 +79,7 @@ def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
     ends = find_ends(region)
     if ends is None:
         return False
-    sums = [root for root in ends.roots if root.kind not in (ROWS, SUM)]
+    sums = [root for root in ends.roots if root.kind in (TOTAL, TURNED_TOTAL)]
     rows = choose_rows(region.counts[-1], size_of(region.left)[1], region, bool(sums))
     if rows is None:
         return False
@@ -85,7 +101,7 @@ def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
             new.meta[SAVED] = True
         old.replace_all_uses_with(new)
     for node in ends.needed:
-        node.meta.pop("fails", None)
+        node.meta.pop(FAILS, None)
     remove_dead_code(graph)
     count = math.ceil(region.counts[-1] / rows)
     logs.log("inductor").emit(
@@ -113,7 +129,7 @@ def _place_of(region: Region, ends: Ends) -> fx.Node | None:
         read.add(node)
         work += node.all_input_nodes
     moved = [node for node in read if order[node] >= order[place] and node not in ends.late]
-    if any(must_run(node) or is_once(node) or node.op != "call_function" for node in moved):
+    if any(is_effect(node) or is_once(node) or node.op != "call_function" for node in moved):
         return None
     for node in sorted(moved, key=order.__getitem__):
         place.prepend(node)
@@ -126,46 +142,63 @@ class _Loop:
     def __init__(self, region: Region, ends: Ends, writer: Writer) -> None:
         self.region, self.ends, self.writer = region, ends, writer
         self.outside = Outside(region, ends, writer)
-        self.columns: dict[fx.Node, list[fx.Node]] = {node: [] for node in ends.exits}
-        self.found: dict[fx.Node, list[fx.Node]] = {root.node: [] for root in ends.roots}
+        self.found: dict[fx.Node, fx.Node] = {}
         self.results: dict[fx.Node, fx.Node] = {}
 
     def run(self, rows: int) -> None:
         """Chunks of so many rows. Errors: Mismatch."""
         count = self.region.counts[-1]
+        for node in self.ends.exits:
+            self.found[node] = self._empty(node, (count, 1), node.meta["val"].dtype)
+        for root in self.ends.roots:
+            if root.kind == ROWS:
+                size = (count, size_of(root.node)[1])
+                self.found[root.node] = self._empty(root.node, size, _summed(root.node))
         for start in range(0, count, rows):
             chunk = Chunk(self.outside, start, min(start + rows, count))
-            for node, parts in self.columns.items():
-                parts.append(chunk.whole(node))
+            # First what reads the logits: their gradient may be written over them.
+            for node in self.ends.exits:
+                self._write(node, ROWS_SET, chunk.whole(node), start)
             for root in self.ends.roots:
                 self._add(root, chunk)
-        for node, parts in self.columns.items():
-            whole = self.writer.add(node, aten.cat.default, parts)
-            self.results[node] = self.writer.shaped(whole, size_of(node))
+        for node in self.ends.exits:
+            self.results[node] = self.writer.shaped(self.found[node], size_of(node))
         for root in self.ends.roots:
             self._finish(root)
 
+    def _empty(self, like: fx.Node, size: tuple[int, ...], dtype: torch.dtype) -> fx.Node:
+        return self.writer.add(like, aten.empty.memory_format, list(size), dtype=dtype,
+                               device=self.region.device)
+
+    def _write(self, node: fx.Node, target: Any, *args: Any) -> None:
+        self.found[node] = self.writer.add(node, target, self.found[node], *args)
+
     def _add(self, root: Root, chunk: Chunk) -> None:
         """One chunk's part of a root, in float32 at least."""
-        wide, add, found = chunk.whole(root.wide), self.writer.add, self.found[root.node]
-        like, space = root.node, self.region.forms[root.wide].space
-        if root.kind == SUM:
-            part = add(like, aten.sum.dim_IntList, wide, [0], True, dtype=_summed(like))
-            found[:] = [add(like, aten.add.Tensor, found[0], part)] if found else [part]
+        wide, add, like = chunk.whole(root.wide), self.writer.add, root.node
+        space = self.region.forms[root.wide].space
+        if root.kind in SUMS:
+            dims = [0] if root.kind == SUM else [0, 1]
+            part = add(like, aten.sum.dim_IntList, wide, dims, True, dtype=_summed(like))
+            if like not in self.found:
+                self.found[like] = add(like, aten.full.default, list(size_of(part)), 0,
+                                       dtype=_summed(like), device=self.region.device)
+            self._write(like, PART_ADDED, part)
             return
         assert root.other is not None
         if root.kind == ROWS:
-            found.append(self._product(like, wide, root.other))
+            self._write(like, PRODUCT_SET, wide, root.other, chunk.start)
             return
         if root.kind == TOTAL:
             left = add(like, aten.t.default, wide)
             right = chunk.part(self.outside.matrix(root.other, space))
         else:
             left, right = self._turned(root.other, space, chunk), wide
-        if found:
-            found[:] = [add(like, ADDED, found[0], left, right)]
+        if like in self.found:
+            self._write(like, PRODUCT_ADDED, left, right)
         else:
-            found.append(self._product(like, left, right))
+            is_half = like.meta["val"].dtype.itemsize == 2
+            self.found[like] = add(like, WIDE if is_half else aten.mm.default, left, right)
 
     def _turned(self, other: fx.Node, space: int, chunk: Chunk) -> fx.Node:
         """Columns of an operand with one for each row."""
@@ -178,16 +211,9 @@ class _Loop:
         rows = chunk.part(self.outside.matrix(self.outside.known[key], space))
         return self.writer.add(other, aten.t.default, rows)
 
-    def _product(self, like: fx.Node, left: fx.Node, right: fx.Node) -> fx.Node:
-        is_half = like.meta["val"].dtype.itemsize == 2
-        return self.writer.add(like, WIDE if is_half else aten.mm.default, left, right)
-
     def _finish(self, root: Root) -> None:
         """The whole of a root from its parts, times the number that comes from upstream."""
-        node, found, writer = root.node, self.found[root.node], self.writer
-        whole = found[0]
-        if root.kind == ROWS:
-            whole = writer.add(node, aten.cat.default, found)
+        node, whole, writer = root.node, self.found[root.node], self.writer
         writer.place = node
         if self.ends.is_late(root):
             whole = writer.add(node, aten.mul.Tensor, whole, self._number(node))
@@ -197,7 +223,7 @@ class _Loop:
         if root.kind == ROWS and self.region.forms[root.wide].space != self.region.last_space:
             whole = self._scattered(node, whole)
         self.results[node] = writer.shaped(whole, size_of(node))
-        if whole.meta["val"].stride() != node.meta["val"].stride() and root.kind != SUM:
+        if whole.meta["val"].stride() != node.meta["val"].stride() and root.kind not in SUMS:
             raise Mismatch(f"{node} would get other strides")
 
     def _number(self, node: fx.Node) -> fx.Node:

@@ -23,8 +23,8 @@ from inductor.fx_passes.losses.regions import (
     SOFTMAX,
     SUMS,
     VIEWS,
-    Form,
     Region,
+    is_elementwise,
     size_of,
 )
 
@@ -135,6 +135,8 @@ class Chunk:
         self.start, self.end = start, end
         self.values: dict[fx.Node, fx.Node] = {}
         self.parts: dict[tuple[fx.Node, int], fx.Node] = {}
+        self.extents: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
+        self.picked: dict[tuple[fx.Node, fx.Node], fx.Node] = {}
 
     def part(self, node: fx.Node, dim: int = 0) -> fx.Node:
         """These rows of a matrix from outside; dim: where it has its rows."""
@@ -179,7 +181,10 @@ class Chunk:
 
     def _elementwise(self, node: fx.Node) -> fx.Node:
         wide = self.region.forms[node].wide
-        args = fx.map_arg(node.args, lambda given: self.operand(given, node, wide))
+        return self._call(node, fx.map_arg(node.args, lambda given: self.operand(given, node, wide)))
+
+    def _call(self, node: fx.Node, args: Any) -> fx.Node:
+        """An elementwise operation on what its operands are here."""
         if node.target in SAME:
             return args[0]  # type: ignore[no-any-return]
         kwargs = {name: value for name, value in node.kwargs.items() if name not in LAID_OUT}
@@ -189,7 +194,40 @@ class Chunk:
         return self.value(node.args[0])  # type: ignore[arg-type]
 
     def _softmax(self, node: fx.Node) -> fx.Node:
-        return self.writer.add(node, node.target, self.whole(node.args[0]), 1, *node.args[2:])  # type: ignore[arg-type]
+        return self._normalised(node, self.whole(node.args[0]))  # type: ignore[arg-type]
+
+    def _normalised(self, node: fx.Node, values: fx.Node) -> fx.Node:
+        """Values of the input of a softmax become such of its result."""
+        add, (top, total) = self.writer.add, self._extent(node)
+        exponent = add(node, aten.sub.Tensor, self._in_float(values), top)
+        if node.target is aten._softmax.default:
+            found = add(node, aten.div.Tensor, add(node, aten.exp.default, exponent), total)
+        else:
+            found = add(node, aten.sub.Tensor, exponent, add(node, aten.log.default, total))
+        dtype = node.meta["val"].dtype
+        if found.meta["val"].dtype is dtype:
+            return found
+        return add(node, aten._to_copy.default, found, dtype=dtype)
+
+    def _extent(self, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """The maxima of the input of a softmax, and the sums of its exponentials."""
+        given: Any = node.args[0]
+        if given not in self.extents:
+            add, whole = self.writer.add, self._in_float(self.whole(given))
+            top = add(node, aten.amax.default, whole, [1], True)
+            # `alpha` says nothing, and keeps this apart from the difference of which the result
+            # is made: one that both read would be stored.
+            difference = add(node, aten.sub.Tensor, whole, top, alpha=1)
+            powers = add(node, aten.exp.default, difference)
+            total = add(node, aten.sum.dim_IntList, powers, [1], True)
+            self.extents[given] = top, total
+        return self.extents[given]
+
+    def _in_float(self, node: fx.Node) -> fx.Node:
+        """At least in the dtype in which ATen computes a softmax."""
+        if node.meta["val"].dtype.itemsize >= 4:
+            return node
+        return self.writer.add(node, aten._to_copy.default, node, dtype=torch.float32)
 
     def _reduced(self, node: fx.Node) -> fx.Node:
         listed = isinstance(node.args[1], (list, tuple))
@@ -198,8 +236,35 @@ class Chunk:
             **node.kwargs)
 
     def _gathered(self, node: fx.Node) -> fx.Node:
-        index = self._column(node.args[2], node, False)
-        return self.writer.add(node, node.target, self.whole(node.args[0]), 1, index)  # type: ignore[arg-type]
+        return self._picked(node.args[0], self._column(node.args[2], node, False))  # type: ignore[arg-type]
+
+    def _picked(self, node: fx.Node, index: fx.Node) -> fx.Node:
+        """One element of each row. Of what is computed element by element only these are: else
+        all would be stored for them."""
+        key = (node, index)
+        if key not in self.picked:
+            self.picked[key] = self._one_of_each_row(node, index)
+        return self.picked[key]
+
+    def _one_of_each_row(self, node: fx.Node, index: fx.Node) -> fx.Node:
+        region = self.region
+        if node.target in VIEWS or node.target is aten.slice.Tensor:
+            return self._picked(node.args[0], index)  # type: ignore[arg-type]
+        if node.target in SOFTMAX:
+            return self._normalised(node, self._picked(node.args[0], index))  # type: ignore[arg-type]
+        if node is region.product or not is_elementwise(node.target):
+            return self.writer.add(node, aten.gather.default, self.whole(node), 1, index)
+
+        def operand(given: fx.Node) -> fx.Node:
+            if given in region.forms and region.forms[given].wide:
+                return self._picked(given, index)
+            found = self.operand(given, node, True)
+            if size_of(found)[1:] in ((), (1,)):
+                return found
+            whole = self.writer.expanded(found, (self.end - self.start, region.columns))
+            return self.writer.add(node, aten.gather.default, whole, 1, index)
+
+        return self._call(node, fx.map_arg(node.args, operand))
 
     def _column(self, given: Any, node: fx.Node, wide: bool) -> fx.Node:
         found = self.operand(given, node, wide)

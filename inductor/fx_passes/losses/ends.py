@@ -26,6 +26,7 @@ ROWS = "rows"  # wide @ other: a row of the result for each row
 TOTAL = "total"  # wide.T @ other, a sum over the rows
 TURNED_TOTAL = "turned_total"  # other @ wide, where other has a column for each row
 SUM = "sum"  # over the rows
+SUM_OF_ALL = "sum_of_all"  # over rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ def find_ends(region: Region) -> Ends | None:
             work += node.all_input_nodes
     if any(AGAIN in node.meta or LATE in node.meta for node in roots):
         return None
+    if any(_misses_rows(region, root) for root in roots.values()):
+        return None
     needed, leaves = _needed(region, [*exits, *(root.wide for root in roots.values())])
     if not needed or any(FAILS in n.meta and must_run(n) for n in region.dependents - needed - seen):
         return None
@@ -94,20 +97,29 @@ def find_ends(region: Region) -> Ends | None:
     return Ends(tuple(exits), tuple(roots.values()), frozenset(needed), number, late)
 
 
+def _misses_rows(region: Region, root: Root) -> bool:
+    """Whether rows that are not selected count: those of a gradient are zeros."""
+    return region.forms[root.wide].space != region.last_space and root.wide not in region.late
+
+
 def _root_of(region: Region, node: fx.Node) -> Root | None:
     if node not in region.dependents or not is_tensor(node):
         return None
     if node.target is aten.mm.default:
         return _product_root(region, node)
-    if node.target is not aten.sum.dim_IntList:
+    if node.target not in (aten.sum.default, aten.sum.dim_IntList):
         return None
     source: Any = node.args[0]
     form = region.forms.get(source)
-    rank = len(size_of(source))
-    dims = sorted(dim % rank for dim in node.args[1]) if rank else []  # type: ignore[union-attr]
-    if form is None or not form.wide or dims != list(range(rank - 1)):
+    if form is None or not form.wide:
         return None
-    return Root(node, SUM, source)
+    if not node.meta["val"].dtype.is_floating_point:
+        return None
+    rank = len(size_of(source))
+    dims = sorted(dim % rank for dim in node.args[1] or ()) if len(node.args) > 1 else []  # type: ignore[union-attr]
+    if dims in ([], list(range(rank))):
+        return Root(node, SUM_OF_ALL, source)
+    return Root(node, SUM, source) if dims == list(range(rank - 1)) else None
 
 
 def _product_root(region: Region, node: fx.Node) -> Root | None:

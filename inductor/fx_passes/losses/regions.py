@@ -185,8 +185,9 @@ class Region:
             return False
         known = self.forms.get(given)
         if known is None:
-            return self._is_leaf(given) and (
-                self.selection is None or form.space == 1 or not self.has_rows(given, node, form))
+            may_miss_rows = self.selection is not None and form.space == 0
+            return self._is_leaf(given) and not (
+                may_miss_rows and (given in self.late or self.has_rows(given, node, form)))
         if known.space != form.space or known.wide and not form.wide:
             return False
         return known.wide or not form.wide or _padded(given, len(size_of(node)))[-1] == 1
