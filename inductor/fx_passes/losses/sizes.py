@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from inductor.fx_passes.losses.regions import Region
+import torch
 
 FEWEST_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
@@ -19,16 +19,18 @@ def is_large(value: Any) -> bool:
     return least is not None and value.numel() * value.dtype.itemsize >= least
 
 
-def choose_rows(count: int, terms: int, region: Region, has_sums: bool) -> int | None:
-    """How many of `count` rows of a product of so many terms; None for all at once.
+def choose_rows(
+    count: int, terms: int, columns: int, dtype: torch.dtype, kind: str, has_sums: bool
+) -> int | None:
+    """How many of `count` rows of a product of so many terms, on a kind of device; None for all.
 
     has_sums: there is the gradient of a weight. In half precision its sum is in float32, and the
     sum and the gradient are there together: no gain where that takes as much as the logits.
     """
-    item, kind = region.dtype.itemsize, region.device.type
+    item = dtype.itemsize
     if has_sums and item == 2 and count < 2 * terms:
         return None
-    fitting = CHUNK_BYTES[kind] // (region.columns * item)
+    fitting = CHUNK_BYTES[kind] // (columns * item)
     rows = max(fitting // EVEN * EVEN, FEWEST_ROWS[kind])
     parts = math.ceil(count / rows)
     if parts < 2:
