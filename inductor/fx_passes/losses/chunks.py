@@ -70,8 +70,10 @@ def _is_candidate(node: fx.Node) -> bool:
     value = node.meta["val"]
     if value.dtype not in DTYPES or not is_large(value):
         return False
-    bias = node.args[0] if node.target is aten.addmm.default else None
-    return bias is None or size_of(bias) in ((value.shape[1],), (1, value.shape[1]))  # type: ignore[arg-type]
+    if node.target is aten.mm.default:
+        return True
+    bias, columns = size_of(node.args[0]), value.shape[1]  # type: ignore[arg-type]
+    return bias[-1:] == (columns,) and math.prod(bias) == columns
 
 
 def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:

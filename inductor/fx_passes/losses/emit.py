@@ -65,7 +65,9 @@ class Writer:
 
     def expanded(self, node: fx.Node, size: tuple[int, ...]) -> fx.Node:
         """Repeated where it has one element."""
-        return node if size_of(node) == size else self.add(node, aten.expand.default, node, list(size))
+        if size_of(node) == size:
+            return node
+        return self.add(node, aten.expand.default, node, list(size))
 
 
 class Outside:
@@ -181,7 +183,8 @@ class Chunk:
 
     def _elementwise(self, node: fx.Node) -> fx.Node:
         wide = self.region.forms[node].wide
-        return self._call(node, fx.map_arg(node.args, lambda given: self.operand(given, node, wide)))
+        args = fx.map_arg(node.args, lambda given: self.operand(given, node, wide))
+        return self._call(node, args)
 
     def _call(self, node: fx.Node, args: Any) -> fx.Node:
         """An elementwise operation on what its operands are here."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.graphs import is_effect, must_run
+from dynamo.aot.graphs import is_effect
 from dynamo.aot.joint import TANGENT
 from dynamo.aot.records import AGAIN, FAILS, LATE
 from inductor.fx_passes.losses.linear import Degrees, NotLinear
@@ -85,7 +85,8 @@ def find_ends(region: Region) -> Ends | None:
     if any(_misses_rows(region, root) for root in roots.values()):
         return None
     needed, leaves = _needed(region, [*exits, *(root.wide for root in roots.values())])
-    if not needed or any(FAILS in n.meta and must_run(n) for n in region.dependents - needed - seen):
+    unread = region.dependents - needed - seen
+    if not needed or any(FAILS in node.meta for node in unread):
         return None
     number = None
     late_roots = [root for root in roots.values() if root.wide in region.late]
@@ -116,7 +117,8 @@ def _root_of(region: Region, node: fx.Node) -> Root | None:
     if not node.meta["val"].dtype.is_floating_point:
         return None
     rank = len(size_of(source))
-    dims = sorted(dim % rank for dim in node.args[1] or ()) if len(node.args) > 1 else []  # type: ignore[union-attr]
+    named: Any = node.args[1] if len(node.args) > 1 else None
+    dims = sorted(dim % rank for dim in named or ())
     if dims in ([], list(range(rank))):
         return Root(node, SUM_OF_ALL, source)
     return Root(node, SUM, source) if dims == list(range(rank - 1)) else None
@@ -131,7 +133,7 @@ def _product_root(region: Region, node: fx.Node) -> Root | None:
         if _is_matrix(region, left):
             return Root(node, ROWS, left, right)
         if left.target in TURNED and _is_matrix(region, left.args[0]):
-            if size_of(left) == size_of(left.args[0])[::-1] and _is_turned(left):
+            if _is_turned(left):
                 return Root(node, TOTAL, left.args[0], right)
     elif left not in outside and _is_matrix(region, right):
         return Root(node, TURNED_TOTAL, right, left)
@@ -140,13 +142,10 @@ def _product_root(region: Region, node: fx.Node) -> Root | None:
 
 def _is_turned(node: fx.Node) -> bool:
     """Whether a view really exchanges both dimensions."""
-    if node.target is aten.t.default:
-        return True
-    rest = node.args[1:]
-    dims = rest[0] if node.target is aten.permute.default else rest
-    return [dim % 2 for dim in dims] in ([1, 0], [0, 1]) and (  # type: ignore[union-attr]
-        node.target is aten.transpose.int or list(dims) in ([1, 0], [-1, 0], [1, -2], [-1, -2])  # type: ignore[call-overload]
-    )
+    rest: Any = node.args[1:]
+    if node.target is aten.permute.default:
+        return [dim % 2 for dim in rest[0]] == [1, 0]
+    return node.target is aten.t.default or {dim % 2 for dim in rest} == {0, 1}
 
 
 def _is_matrix(region: Region, node: fx.Node) -> bool:
@@ -189,7 +188,7 @@ def _number(
 
 
 def _comes_from(region: Region, leaves: set[fx.Node], number: fx.Node) -> bool:
-    """Whether the leaves can be computed from the number, and from what is there before the loop."""
+    """Whether leaves can be computed from the number, and from what is there before the loop."""
     work, seen = list(leaves), {number}
     while work:
         node = work.pop()

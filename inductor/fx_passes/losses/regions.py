@@ -143,10 +143,10 @@ class Region:
         before = size_of(whole)
         if before[-1:] != (self.columns,) or math.prod(before[:-1]) != self.rows:
             return None
-        dim, start, end, step = (*node.args[skipped:], *(0, None, None, 1)[len(node.args) - skipped:])
-        if any(type(part) is not int for part in (dim, step)):
-            return None
-        dim = dim % len(before)  # type: ignore[operator]
+        where: list[Any] = [*node.args[skipped:]]
+        where += (0, None, None, 1)[len(where) :]
+        dim, start, end, step = where
+        dim %= len(before)
         start, end, step = slice(start, end, step).indices(before[dim])
         if dim == len(before) - 1:
             return None
