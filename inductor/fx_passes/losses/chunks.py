@@ -26,6 +26,7 @@ from dynamo.aot.joint import SAVED
 from dynamo.aot.records import AGAIN, FAILS
 from dynamo.aot.rows import merge_equal
 from dynamo.base import logs
+from inductor.autotune.library_convolutions import is_native
 from inductor.fx_passes.losses.emit import Chunk, Mismatch, Outside, Writer
 from inductor.fx_passes.losses.ends import (
     ROWS,
@@ -49,7 +50,7 @@ from inductor.operators.product_sums import (
 
 aten = torch.ops.aten
 SUMS = (SUM, SUM_OF_ALL)
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def chunk_losses(module: fx.GraphModule) -> fx.GraphModule:
@@ -79,7 +80,7 @@ def _is_candidate(node: fx.Node) -> bool:
 def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
     region = Region(graph, product)
     ends = find_ends(region)
-    if ends is None:
+    if ends is None or _is_refused(region, ends):
         return False
     sums = [root for root in ends.roots if root.kind in (TOTAL, TURNED_TOTAL)]
     rows = choose_rows(
@@ -112,6 +113,15 @@ def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
         f"a loss over {region.columns} columns is computed for {rows} of {region.counts[-1]} rows "
         f"at a time ({count} chunks)")
     return True
+
+
+def _is_refused(region: Region, ends: Ends) -> bool:
+    """Gradients in float16 belong to the upstream gradient that the program scales so that they
+    fit. On a CPU with products of half precision, those in float32 would take longer."""
+    dtypes = {node.meta["val"].dtype for node in ends.needed if node in ends.late}
+    if torch.float16 in dtypes:
+        return True
+    return bool(dtypes) and region.device.type == "cpu" and is_native(region.dtype)
 
 
 def _place_of(region: Region, ends: Ends) -> fx.Node | None:

@@ -26,6 +26,7 @@ def _small(monkeypatch) -> Iterator[None]:
     monkeypatch.setitem(sizes.CHUNK_BYTES, "cpu", 1)
     monkeypatch.setitem(sizes.FEWEST_ROWS, "cpu", AT_ONCE)
     monkeypatch.setattr(sizes, "EVEN", 1)
+    monkeypatch.setattr(chunks, "is_native", lambda dtype: False)
     with config.patch(graph_cache=False):
         yield
 
@@ -277,6 +278,16 @@ def test_logits_are_never_there(monkeypatch) -> None:
 def test_rows_on_a_gpu(rows, terms, columns, dtype, sums, expected, monkeypatch) -> None:
     monkeypatch.setattr(sizes, "EVEN", 128)
     assert sizes.choose_rows(rows, terms, columns, dtype, "cuda", sums) == expected
+
+
+@pytest.mark.parametrize(("dtype", "native", "expected"), [(torch.float16, False, False), (torch.bfloat16, True, False), (torch.float32, True, True)])
+def test_gradients_of_half_precision(dtype, native, expected, changed, monkeypatch) -> None:
+    """Those of float16 may be too small without the scale that comes from upstream."""
+    monkeypatch.setattr(chunks, "is_native", lambda given: native and given.itemsize == 2)
+    given, upstream = inputs(dtype), 1024.0
+    for mine, theirs in zip(results(dynamo.compile(plain), *given, upstream), results(plain, *given, upstream), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-2 * float(theirs.abs().max()), rtol=0)
+    assert any(changed) == expected
 
 
 def test_may_be_left_out(changed) -> None:
