@@ -115,6 +115,7 @@ STAGES: dict[str, str] = {
     "dropout": "masks of dropout on a GPU are ATen's, and kept for backward",
     "templates": "no products or convolutions of our own: the library's alone",
     "attention": "no attention by kernels of our own: the library's alone",
+    "losses": "the logits of a loss over a large vocabulary are there as a whole",
     "symbolic": "Triton kernels are built for each of the first eight sizes, not for all sizes",
 }
 """What `leave_out` may name, and what happens then."""

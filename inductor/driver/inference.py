@@ -30,7 +30,7 @@ from inductor.driver.freezing import FrozenCall, frozen_inputs, steady_inputs
 from inductor.fx_passes.constant_parts import compute_constants_once
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.join_gemms import addresses_of, join_products
-from inductor.fx_passes.pipeline import in_float32, laid_out, rewritten
+from inductor.fx_passes.pipeline import in_chunks, in_float32, laid_out, rewritten
 from inductor.ir.graph import Prepared
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered
@@ -109,7 +109,7 @@ def compile_plainly(
 ) -> Compiled:
     """An ATen graph. frozen: positions of parameters; steady: of inputs that seldom change."""
     if not has_symbols(module):
-        module = _with_constants(module, fakes, frozen, steady)
+        module = _with_constants(in_chunks(module), fakes, frozen, steady)
     return from_aten.compile_aten(module, fakes)
 
 

@@ -193,7 +193,7 @@ def is_made(node: Any) -> bool:
     target, fake = node.target, node.meta["val"]
     if not isinstance(target, OpOverload) or not is_fake(fake) or target in SHOWS:
         return False
-    if target.namespace not in ("aten", "prims") or target._schema.is_mutable:
+    if target.namespace not in ("aten", "prims", "dynamo_jit") or target._schema.is_mutable:
         return False
     if any(result.alias_info is not None for result in target._schema.returns):
         return False

@@ -23,6 +23,7 @@ from inductor.fx_passes.growing_cats import share_growing_cats
 from inductor.fx_passes.half_gemms import compute_in_float32
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.losses.chunks import chunk_losses
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
@@ -64,8 +65,18 @@ def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:
     return any(node.args[0].meta["val"].device.type == "cpu" for node in backward)
 
 
+def in_chunks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Losses over large vocabularies for some rows at a time; the graph, perhaps a joint one, as it
+    was recorded."""
+    if not config.kernels or not does("losses") or has_symbols(module):
+        return module
+    with timed("inductor.passes"):
+        return chunk_losses(module)
+
+
 def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """As above; on a CPU, backward loses by it."""
+    module = in_chunks(module)
     fakes = (node.meta.get("val") for node in module.graph.nodes)
     if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
         return module

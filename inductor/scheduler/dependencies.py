@@ -2,6 +2,7 @@
 
 Values: a reader after the last writer. Contents of buffers that are written in place: the writer
 after everybody who wants the old contents. Calls with effects (random numbers): in program order.
+What a call writes as a part of something (`operators/product_sums.py`): before all that follows.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, Node
+from inductor.operators.product_sums import IN_ORDER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +39,7 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
     readers: dict[str, list[int]] = {}
     views: dict[str, tuple[str, ...]] = {}  # of calls that give views: what they look at
     last_effect: int | None = None
+    last_part: int | None = None
     for position, node in enumerate(graph.nodes):
         before: set[int] = set()
         values: dict[str, int] = {}
@@ -60,6 +63,10 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
             if last_effect is not None:
                 before.add(last_effect)
             last_effect = position
+        if last_part is not None:
+            before.add(last_part)
+        if isinstance(node, ExternKernel) and node.target in IN_ORDER:
+            last_part = position
         if isinstance(node, ExternKernel) and node.target.is_view:
             seen = node.reads()
             views[node.name] = (*seen, *(root for name in seen for root in views.get(name, ())))

@@ -1,0 +1,1 @@
+"""Losses over large vocabularies, for a part of the rows at a time."""
