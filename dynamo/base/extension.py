@@ -1,7 +1,8 @@
 """Says in one sentence why the C++ extension can't be used, before anything else imports it.
 
 In: nothing. Out: `TORCH`, the torch version that `dynamo._C` was built against. Exists because a
-missing or foreign build would otherwise show as an undefined symbol in the middle of an import.
+missing or foreign build would otherwise show as an undefined symbol in the middle of an import. The
+private parts of torch are looked at first.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import importlib
 
 import torch
+
+from dynamo.base import torch_parts
 
 BUILD = ("install dynamo-jit again from its source beside this torch (`make setup`, or: "
          "pip install --force-reinstall --no-deps --no-cache-dir FOLDER)")
@@ -41,4 +44,6 @@ def check_extension(name: str, installed: str) -> str:
     return built
 
 
+torch_parts.check(torch.__version__)
+torch_parts.check_version(torch.__version__)
 TORCH = check_extension("dynamo._C", torch.__version__)

@@ -29,32 +29,25 @@ static PyObject *call_with(PyObject *function, PyObject **items, Py_ssize_t coun
 }
 
 /* `call_moving(function, *args)`: a call for which the caller keeps no reference to the arguments,
- * so that each dies when the function lets go of it. Up to 3.13, `args` are the slots of the
- * caller's stack, which it clears after the call: they are given something else to hold. */
+ * so that each dies when the function lets go of it. */
 PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (count < 1) {
         return PyErr_Format(PyExc_TypeError, "a function to call is missing");
     }
-#if PY_VERSION_HEX >= 0x030E0000
-    return PyObject_Vectorcall(args[0], args + 1, count - 1, NULL);
-#else
-    PyObject *few[FEW_ARGUMENTS], **items = few, **slots = (PyObject **)args + 1;
+    PyObject *few[FEW_ARGUMENTS], **items = few;
     if (count - 1 > FEW_ARGUMENTS) {
         items = PyMem_New(PyObject *, count - 1);
         if (items == NULL) {
             return PyErr_NoMemory();
         }
     }
-    for (Py_ssize_t i = 0; i < count - 1; i++) {
-        items[i] = slots[i];
-        slots[i] = Py_NewRef(Py_None);
-    }
-    PyObject *result = call_with(args[0], items, count - 1);
+    PyObject *result = take_arguments(PyThreadState_Get(), args, count, items)
+                           ? call_with(args[0], items, count - 1)
+                           : PyObject_Vectorcall(args[0], args + 1, count - 1, NULL);
     if (items != few) {
         PyMem_Free(items);
     }
     return result;
-#endif
 }
 
 /* A call that is to be made when the frame is gone; items[0] is the function. */
@@ -92,13 +85,11 @@ PyObject *call_last(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (call == NULL) {
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        call->items[i] = Py_NewRef(args[i]);
-#if PY_VERSION_HEX < 0x030E0000
-        if (i > 0) { /* as in `call_moving` */
-            Py_SETREF(((PyObject **)args)[i], Py_NewRef(Py_None));
+    call->items[0] = Py_NewRef(args[0]);
+    if (!take_arguments(ts, args, count, call->items + 1)) {
+        for (Py_ssize_t i = 1; i < count; i++) {
+            call->items[i] = Py_NewRef(args[i]);
         }
-#endif
     }
     return (PyObject *)call;
 }

@@ -210,6 +210,38 @@ static inline Frame *current_frame(PyThreadState *ts) {
 #endif
 }
 
+/* Takes over the caller's references to all arguments but the first, of a built-in function that code
+ * in Python calls: they lie in slots of its stack, which it clears after the call and which get
+ * something else to hold. Up to 3.13, `args` are these slots; later a copy, and the slots are the top
+ * of the stack. 0 where the caller is somebody else. */
+static inline int take_arguments(PyThreadState *ts, PyObject *const *args, Py_ssize_t count,
+                                 PyObject **items) {
+#if PY_VERSION_HEX >= 0x030E0000
+    Frame *f = current_frame(ts);
+    if (f == NULL || f->owner >= FRAME_OWNED_BY_INTERPRETER || f->stackpointer == NULL ||
+        f->stackpointer - _PyFrame_Stackbase(f) < count) {
+        return 0;
+    }
+    _PyStackRef *slots = f->stackpointer - count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (PyStackRef_AsPyObjectBorrow(slots[i]) != args[i]) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 1; i < count; i++) {
+        items[i - 1] = PyStackRef_AsPyObjectSteal(slots[i]);
+        slots[i] = PyStackRef_None;
+    }
+#else
+    PyObject **slots = (PyObject **)args;
+    for (Py_ssize_t i = 1; i < count; i++) {
+        items[i - 1] = slots[i];
+        slots[i] = Py_NewRef(Py_None);
+    }
+#endif
+    return 1;
+}
+
 /* A Python trace function (debugger, coverage) is active in the thread. */
 static inline int is_tracing(PyThreadState *ts) { return ts->c_tracefunc != NULL; }
 

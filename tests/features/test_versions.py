@@ -159,6 +159,20 @@ return x
 ''')
 
 ANY_GRAPHS = table('''
+# annotations of a wrapper, in one graph or two
+import functools
+def g(a: int, b=2) -> int: return a + b
+@functools.wraps(g)
+def h(*args): return g(*args) * 2
+return h(x), h.__name__, h.__annotations__["a"], h
+# annotations that are set
+def g(a: int) -> int: return a
+def h(a: str) -> str: return a
+made = getattr(g, "__annotate__", None); g.__annotations__ = {"a": 3}; before = getattr(g, "__annotate__", None)
+h.__annotate__ = made; return x + 1, before, g.__annotations__, h.__annotations__, made is None
+# annotations that are read and removed
+def g(a: int) -> int: return a
+a = g.__annotations__["a"]; g.__annotate__ = None; return x + 1, a, g.__annotations__, g.__annotate__
 # what a function carries
 def g(a, *, c: int = 3) -> int: return a + c
 return g(x), g.__kwdefaults__, g.__annotations__["c"]

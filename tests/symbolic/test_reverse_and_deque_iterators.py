@@ -141,7 +141,8 @@ class Hinted:
 
 def calls_of_an_iterator() -> Any:
     told: list[str] = []
-    kinds = (list, tuple, sorted, set, sum, max, dict.fromkeys, lambda items: [*items])
+    kinds = (list, tuple, sorted, set, sum, max, dict.fromkeys, lambda items: [*items],
+             lambda items: max(*items), lambda items: [].extend(items))
     return [kind(Hinted(told)) for kind in kinds], told  # type: ignore[operator]
 
 

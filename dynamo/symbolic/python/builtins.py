@@ -33,7 +33,7 @@ from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.partials import PartialVar
 from dynamo.symbolic.python.ranges import RangeVar, SliceVar
 from dynamo.symbolic.python.sameness import guarded_type
-from dynamo.symbolic.python.sized import has_keys, is_iterable, unpack_sized
+from dynamo.symbolic.python.sized import has_keys, is_iterable, unpack_for_tuple, unpack_sized
 from dynamo.symbolic.shapes import numbers, unbacked
 
 READS_FRAME = "it reads its own frame"
@@ -265,7 +265,7 @@ def list_(tx: Frame, *items: Var) -> Var:
 def tuple_(tx: Frame, *items: Var) -> Var:
     if items and type(items[0]) is TupleVar and items[0].python_type() is tuple:
         return items[0]
-    return TupleVar(unpack_sized(tx, items[0]) if items else [])
+    return TupleVar(unpack_for_tuple(tx, items[0]) if items else [])
 
 
 @rule([torch.Size])

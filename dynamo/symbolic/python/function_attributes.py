@@ -13,7 +13,7 @@ from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import FunctionVar, MethodVar
+from dynamo.symbolic.python.functions import ANNOTATE, WRITABLE_PARTS, FunctionVar, MethodVar
 from dynamo.symbolic.python.objects import InstanceDictVar
 
 
@@ -28,6 +28,9 @@ def get_attr(tx: Frame, var: FunctionVar, name: str) -> Var:
             return value
         tx.trace.raise_exception(
             AttributeError, f"'function' object has no attribute '{name}'")
+    if name == "__annotations__" and ANNOTATE in var.written:
+        # The dict would be another one than that which the real function makes for itself later.
+        raise Break("attribute_unknown", f"{name} of {var!r}, whose {ANNOTATE} is set")
     if var.real is not None and var.source is not None:
         if name == "__class__":
             return tx.trace.wrap(var.python_type(), None)
@@ -57,6 +60,8 @@ def get_attr(tx: Frame, var: FunctionVar, name: str) -> Var:
         return tx.trace.make.tuple([])
     if name == "__annotations__":
         return annotations_of(tx, var)
+    if name == ANNOTATE in WRITABLE_PARTS and var.real is None:
+        return annotate_of(var)
     if find_in_mro(types.FunctionType, name) is None:
         tx.trace.raise_exception(
             AttributeError, f"'function' object has no attribute '{name}'")
@@ -72,3 +77,12 @@ def annotations_of(tx: Frame, var: FunctionVar) -> Var:
         pairs = list(zip(parts[::2], parts[1::2], strict=True))
         var.annotations = DictVar.from_pairs(tx, pairs)
     return var.annotations
+
+
+def annotate_of(var: FunctionVar) -> Var:
+    """`__annotate__` of a function that the trace has made: what makes its annotations, or None."""
+    if isinstance(var.annotations, FunctionVar):
+        return var.annotations
+    if isinstance(var.annotations, DictVar):  # made already, by a function that is gone
+        raise Break("attribute_unknown", f"__annotate__ of {var!r}, whose annotations are read")
+    return ConstVar(None)

@@ -329,6 +329,10 @@ class FunctionVar(Var):
             raise Break("attribute_store_unknown", f"{name} of {self!r}")
         tx.trace.effects.store_attr(self, name, value, raw=False)
         note_written(self.written, self.renewed, name, value)
+        if name == "__annotations__" and ANNOTATE in WRITABLE_PARTS:  # a setter clears the other
+            self.written[ANNOTATE] = ConstVar(None)
+        elif name == ANNOTATE and value is not None and value.python_type() is not types.NoneType:
+            self.written.pop("__annotations__", None)
 
     # -- the instance dict --------------------------------------------------------------------
 
@@ -368,10 +372,13 @@ class FunctionVar(Var):
 
 
 # What the program may set of what each function has, and the types that are taken.
-WRITABLE_PARTS: dict[str, type] = {
+WRITABLE_PARTS: dict[str, type | types.UnionType] = {
     "__name__": str, "__qualname__": str, "__module__": object, "__doc__": object,
     "__annotations__": dict, "__type_params__": tuple,
 }
+ANNOTATE = "__annotate__"  # what makes the annotations when they are asked for, from 3.14 on
+if ANNOTATE in vars(types.FunctionType):
+    WRITABLE_PARTS[ANNOTATE] = types.FunctionType | types.NoneType
 # Attributes that a bound method has itself; others are its function's.
 OWN_OF_METHODS = frozenset({*dir(object), "__call__", "__get__"}) - {"__doc__"}
 

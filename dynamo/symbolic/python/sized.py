@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 
 from dynamo.base.errors import Break
@@ -13,6 +14,7 @@ from dynamo.symbolic.python.demands import as_demanded
 from dynamo.symbolic.python.functions import FunctionVar
 from dynamo.symbolic.python.objects import ObjectVar
 
+TUPLES_ASK = sys.version_info < (3, 14)  # how many items there are, before they take them
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 
 
@@ -21,6 +23,11 @@ def unpack_sized(tx: Frame, var: Var) -> list[Var]:
     if not isinstance(var, ObjectVar | ClassVar):
         return var.unpack(tx)
     return iterate_sized(tx, var).remaining_items(tx)
+
+
+def unpack_for_tuple(tx: Frame, var: Var) -> list[Var]:
+    """All items, as `tuple(var)` and `f(*var)` read them."""
+    return unpack_sized(tx, var) if TUPLES_ASK else var.unpack(tx)
 
 
 def iterate_sized(tx: Frame, var: Var) -> Var:

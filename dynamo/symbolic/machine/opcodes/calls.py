@@ -15,7 +15,7 @@ from dynamo.symbolic.machine.protocols import RunningFrame
 from dynamo.symbolic.python.cells import CellVar
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import FunctionVar, keywords_of
-from dynamo.symbolic.python.sized import is_iterable
+from dynamo.symbolic.python.sized import is_iterable, unpack_for_tuple
 
 DEFAULTS, KWDEFAULTS, ANNOTATIONS, CLOSURE, ANNOTATE = 1, 2, 4, 8, 16
 
@@ -53,7 +53,7 @@ def CALL_FUNCTION_EX(frame: RunningFrame, arg: int, instruction: Instruction) ->
     function = above if isinstance(below, NullVar) else below
     if not is_iterable(frame.trace, values):
         raise Break("argument_mismatch", f"{function!r} with *{values!r}")
-    args = values.unpack(frame)
+    args = unpack_for_tuple(frame, values)
     frame.push(function.call(frame, args, kwargs))
 
 
