@@ -7,7 +7,7 @@ operator without one, or for which it declines, becomes a call into ATen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 

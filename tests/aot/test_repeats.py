@@ -13,7 +13,15 @@ from torch import Tensor, fx
 import dynamo
 from dynamo.aot import api
 from dynamo.aot.partition import Partition
-from dynamo.aot.repeats import EXACT, FUNCTIONS, SMOOTH, bounded_values, decided_by, decided_values, is_exact
+from dynamo.aot.repeats import (
+    EXACT,
+    FUNCTIONS,
+    SMOOTH,
+    bounded_values,
+    decided_by,
+    decided_values,
+    is_exact,
+)
 from tests.aot.programs import captured
 
 aten = torch.ops.aten
