@@ -24,7 +24,9 @@ def current_gpu(x: Any) -> Any:
             add_scaled[(4,)](x, x, y, x.numel(), 0.5, BLOCK=64)
             x = y
     torch.cuda.set_device(x.device)
-    return x * 2 + torch.cuda.current_device()
+    torch.cuda._lazy_init()
+    count = torch.cuda.get_device_properties(x.device).multi_processor_count
+    return x * 2 + torch.cuda.current_device() + count
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -299,3 +301,22 @@ def test_the_current_gpu_is_entered_for_nothing(monkeypatch: pytest.MonkeyPatch)
     assert result.equal(x.sin()) and entered is None
     with pytest.raises(Unsupported, match="torch.cuda.device"):
         dynamo.compile(on_gpu, fullgraph=True)(x, 1)
+
+
+def about_gpus(x: torch.Tensor) -> Any:
+    count = torch.cuda.get_device_properties(torch.device("cuda", 0)).multi_processor_count
+    return x * count
+
+
+def test_what_is_known_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if one GPU of 132 multiprocessors were there."""
+    facts = SimpleNamespace(multi_processor_count=132)
+    for name, answer in (("device_count", 1), ("get_device_name", "one"),
+                         ("get_device_properties", facts)):  # fmt: skip
+        function = getattr(torch.cuda, name)
+        fake = functools.wraps(function)(lambda *args, answer=answer: answer)
+        monkeypatch.setattr(torch.cuda, name, fake)
+        if function in RULES:
+            monkeypatch.setitem(RULES, fake, RULES[function])
+    x = torch.randn(3)
+    assert dynamo.compile(about_gpus, fullgraph=True)(x).equal(x * 132)

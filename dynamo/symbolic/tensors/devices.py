@@ -17,9 +17,13 @@ from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import foldable, rule
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.tensors.contexts import GraphContextVar
+from dynamo.symbolic.tensors.meshes import ValueVar
 from dynamo.symbolic.tensors.state import tensor_state
+
+NOTHING = ConstVar(None)
 
 
 class DeviceContextVar(GraphContextVar):
@@ -64,6 +68,29 @@ def get_default_device(tx: Frame) -> Var:
 
 
 foldable([torch._utils._get_available_device_type])
+
+
+@rule([torch.cuda.is_initialized])
+def is_initialized(tx: Frame) -> Var | None:
+    """It stays so."""
+    return ConstVar(True) if torch.cuda.is_initialized() else None
+
+
+@rule([torch.cuda._lazy_init])
+def initialize(tx: Frame) -> Var | None:
+    """Nothing, where it was done."""
+    return ConstVar(None) if torch.cuda.is_initialized() else None
+
+
+@rule([torch.cuda.get_device_properties])
+def properties_of_gpu(tx: Frame, device: Var = NOTHING) -> Var | None:
+    """An object whose attributes are constants, where all GPUs are of one kind: see
+    `attributes.fold_about_gpus`."""
+    kinds = {torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())}
+    if len(kinds) != 1 or not isinstance(device, ConstVar):
+        return None
+    tx.trace.state(Unguarded).about_gpus = "torch.cuda.get_device_properties"
+    return ValueVar(tx.trace, torch.cuda.get_device_properties(device.value), None)
 
 
 @rule([torch.cuda.current_device])
