@@ -9,7 +9,7 @@ an earlier row) and its fingerprint. `Finder` makes objects of the rows again.
     ("type", row)                       its class
     ("part", row, attribute)            an attribute that no code of the program computes
     ("member", row, name)               what a class has in its own dict
-    ("item", row, key)                  of a tuple or dict
+    ("item", row, key)                  of a list, tuple or dict
     ("nested", row, number)             a constant of a code object
     ("signature", row, bound)           that of a function, or of a bound method
     ("wrapper", row, name)              a method in C that is bound to it, as `str.join.__get__`
@@ -74,7 +74,7 @@ INTERPRETERS = {kind.__qualname__: kind for kind in (
     FIELD, functools._lru_cache_wrapper,
 )}  # fmt: skip
 FUNCTIONS = Kinds(types.FunctionType, functools._lru_cache_wrapper)
-UNCHECKED = Kinds(dict, tuple, types.CellType, types.MappingProxyType, Signature)
+UNCHECKED = Kinds(dict, list, tuple, types.CellType, types.MappingProxyType, Signature)
 
 
 class Unkept(Exception):
@@ -386,13 +386,13 @@ def change_of(value: Any, there: str, here: str) -> str:
     return f"{there[:120]} is now {here[:120]}"
 
 
-WITH_ITEMS = Kinds(tuple, dict, types.MappingProxyType)
+WITH_ITEMS = Kinds(tuple, dict, list, types.MappingProxyType)
 
 
 def _item(finder: Finder, row: int, key: Any) -> Any:
     container = finder.objects[row]
     if type(container) not in WITH_ITEMS:
-        raise TypeError("it is no tuple or dict")
+        raise TypeError("it is no list, tuple or dict")
     return container[key]
 
 

@@ -144,6 +144,19 @@ def make(by, offset):
 def run():
     return [pair(make(2.0, 1), torch.randn(4, 3))]
 """, ("make(2.0, 1)", "make(3.0, 1)"), ("make(2.0, 1)", "make(2.0, 2)"), ("x * by", "x - by"))
+program("functions in a list of a class", """
+def make(by):
+    def check(x):
+        return x * by
+    return check
+class Model(nn.Module):
+    checks = {"a": [make(1.0), make(2.0)]}
+    def forward(self, x):
+        return self.checks["a"][1](x)
+def run():
+    return [pair(Model(), torch.randn(4, 3))]
+""", ("x * by", "x - by"), ("make(2.0)", "make(3.0)"), ("[make(1.0), make(2.0)]", "[make(2.0), make(1.0)]"),
+    ("[make(1.0), make(2.0)]", "[make(1.0), torch.relu]"), ("[make(1.0), make(2.0)]", "(make(1.0), make(2.5))"))
 program("decorators", """
 import functools
 def twice(f):
