@@ -159,6 +159,20 @@ return x
 ''')
 
 ANY_GRAPHS = table('''
+# a constant slice that no list takes
+def part(items): return items["a":]
+try: r = part([1, 2, 3])
+except TypeError as e: r = str(e)
+return x + 1, r, [1, 2, 3][0:2], (1, 2)[:-1]
+# texts of errors
+r = []
+def two(items): a, b = items
+class Own(list): pass
+for g in (lambda: two([1, 2, 3]), lambda: two((1, 2, 3)), lambda: two("abc"), lambda: two({1: 1, 2: 2, 3: 3}), lambda: two(Own("abc")),
+          lambda: [1].index(2), lambda: ValueError().add_note(3)):
+    try: g()
+    except (ValueError, TypeError) as e: r.append(str(e))
+return x + 1, r
 # annotations of a wrapper, in one graph or two
 import functools
 def g(a: int, b=2) -> int: return a + b

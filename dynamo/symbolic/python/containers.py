@@ -118,6 +118,8 @@ def remove(tx: Frame, var: ListVar, item: Var) -> Var:
 def index_of(tx: Frame, var: SequenceVar, item: Var) -> Var:
     index = find(tx, var, item)
     if index is None:
+        if isinstance(var, ListVar) and sys.version_info >= (3, 14):
+            tx.trace.raise_exception(ValueError, "list.index(x): x not in list")
         if isinstance(var, ListVar) and item.is_constant():
             tx.trace.raise_exception(ValueError, f"{item.as_constant()!r} is not in list")
         if isinstance(var, ListVar):
