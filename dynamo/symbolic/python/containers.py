@@ -19,6 +19,7 @@ from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import DictViewVar
 from dynamo.symbolic.python.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.python.equality import is_or_equals
+from dynamo.symbolic.python.hashing import hash_of_element
 from dynamo.symbolic.python.iteration import (
     KNOWN,
     each_item,
@@ -423,7 +424,7 @@ def as_entries(
     entries: dict[object, Var] = {}
     missing = set() if wanted is None else set(wanted)
     for item in each_item(tx, other):
-        key = item.hash_key(tx)
+        key = hash_of_element(tx, item)
         entries.setdefault(key, item)
         if key in missing:
             missing.remove(key)
@@ -484,7 +485,7 @@ def set_update(method: str, name: str) -> None:
 
 
 def drop(tx: Frame, var: SetVar, item: Var) -> None:
-    key = item.hash_key(tx)
+    key = hash_of_element(tx, item)
     if key in var.entries:
         del var.change(tx)[key]
 
@@ -502,7 +503,7 @@ for _name in ("union", "intersection", "difference", "symmetric_difference"):
 def add(tx: Frame, var: SetVar, item: Var) -> Var:
     if var.add_unread(tx, item):
         return NONE
-    key, twin = item.hash_key(tx), var.twin
+    key, twin = hash_of_element(tx, item), var.twin
     var.change(tx).setdefault(key, item)
     var.twin = twin
     var.add_to_twin(item)
@@ -558,9 +559,9 @@ def issubset(tx: Frame, var: SetVar, other: Var) -> Var:
 
 @rule([set.issuperset, frozenset.issuperset], SetVar)
 def issuperset(tx: Frame, var: SetVar, other: Var) -> Var:
-    return ConstVar(all(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
+    return ConstVar(all(hash_of_element(tx, item) in var.entries for item in each_item(tx, other)))
 
 
 @rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
 def isdisjoint(tx: Frame, var: SetVar, other: Var) -> Var:
-    return ConstVar(not any(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
+    return ConstVar(not any(hash_of_element(tx, item) in var.entries for item in each_item(tx, other)))
