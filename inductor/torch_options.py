@@ -25,7 +25,7 @@ SAME = {
     "max_autotune_pointwise": "max_autotune", "triton.cudagraphs": "cudagraphs",
 }
 
-FOLDER = "set DYNAMO_DEBUG_DIR or dynamo.config.debug_dir, which keeps graphs and kernels in a folder"
+FOLDER = "set DYNAMO_DEBUG_DIR or dynamo.config.debug_dir: graphs and kernels go into a folder"
 VERIFY = 'write options={"verify": True}, which compares each call with eager'
 # What must be as it is here, with the value that it has, and what to do for another one.
 FIXED: dict[str, tuple[Any, str]] = {

@@ -2,8 +2,8 @@
 
 In: a version of torch. Out: an ImportError that names what is missing. Exists because private names
 go without notice: a release that lacks one says so when `dynamo` is imported, in one sentence, not
-with an AttributeError in the middle of a compile. `tests/test_torch_parts.py` holds the table to the
-sources.
+with an AttributeError in the middle of a compile. `tests/test_torch_parts.py` holds the table to
+the sources.
 """
 
 from __future__ import annotations

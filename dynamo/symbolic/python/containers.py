@@ -564,4 +564,5 @@ def issuperset(tx: Frame, var: SetVar, other: Var) -> Var:
 
 @rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
 def isdisjoint(tx: Frame, var: SetVar, other: Var) -> Var:
-    return ConstVar(not any(hash_of_element(tx, item) in var.entries for item in each_item(tx, other)))
+    found = (hash_of_element(tx, item) in var.entries for item in each_item(tx, other))
+    return ConstVar(not any(found))

@@ -148,7 +148,8 @@ def wrap_range(trace: Evaluation, value: Any, source: Source | None) -> Var:
 def wrap_slice(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """An existing slice of constants."""
     parts = (value.start, value.stop, value.step)
-    if isinstance(source, ObjectSource):  # of the code, from Python 3.14 on: a break here would come again and again
+    if isinstance(source, ObjectSource):
+        # Of the code, from Python 3.14 on: a break here would come again and again.
         return SliceVar(*map(trace.constant, parts))
     if not all(part is None or type(part) is int for part in parts):
         raise Break("value_unknown", shown(value))
