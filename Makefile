@@ -6,6 +6,7 @@
 # `make test-gpu` runs kernels and models on a GPU.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make test-python314` runs the tests under Python 3.14, in a Debian that it makes in FOLDER (root, debootstrap).
+# `make test-versions` runs a short selection with each Python whose environment is set up (PYTHONS=... names more).
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
 # `make third-party` does that with the tests of other people's libraries, which it puts into .third_party.
 PYTHON ?= python3
@@ -22,7 +23,7 @@ PARALLEL := -n auto --dist worksteal
 # test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo docs lint bench libraries cpython third-party test-python314
+.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo docs lint bench libraries cpython third-party test-python314 test-versions
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -67,6 +68,10 @@ test-environments:
 # On a machine with a GPU, at most eight minutes; kernels and models run for real.
 test-gpu: setup
 	$(PY) -m tests.gpu.run
+
+# Environments that are set up, and those of PYTHONS; those that are not are named.
+test-versions:
+	$(PYTHON) -m tests.versions $(filter-out $(PYTHON),$(PYTHONS))
 
 FOLDER ?= /opt/python314
 test-python314:

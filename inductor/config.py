@@ -19,6 +19,7 @@ from typing import Any
 
 from dynamo.base.config import Config, Knob
 from dynamo.base.config import config as of_compile
+from inductor import torch_options
 
 config = Config(
     "inductor_config",
@@ -160,14 +161,6 @@ def patch(
     return config.patch(changes, *value, **with_passes(more))
 
 
-# Options of torch's that have another form here.
-INSTEAD = {
-    "epilogue_fusion": '{"leave_out": "fusion"}', "pattern_matcher": '{"leave_out": "patterns"}',
-    "layout_optimization": '{"leave_out": "layout"}', "fx_graph_cache": '{"graph_cache": False}',
-    "attention": '{"leave_out": "attention"}', "symbolic_on_gpu": '{"leave_out": "symbolic"}',
-}  # fmt: skip
-
-
 # Options of `compile`, whatever the backend, each with its sentence.
 OF_COMPILE = {
     "verify": "Each call is compared with eager, and raises a VerifyError where they differ.",
@@ -211,7 +204,7 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str
     """The settings that a mode or options ask for. Errors: ValueError names what there is."""
     chosen = dict(MODES.get(mode or "", {}))
     known = config.list_options()
-    for name, value in with_passes(options or {}).items():
+    for name, value in with_passes(torch_options.translate(options or {})).items():
         name = config._aliases.get(name, name)
         if name not in known:
             raise ValueError(_unknown(name))
@@ -222,10 +215,9 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str
 def _unknown(name: str) -> str:
     """What an error says of an option that there is not."""
     every = [*config.list_options(), *OF_COMPILE]
-    near = difflib.get_close_matches(name, every, 1)
-    instead = f": write options={INSTEAD[name]}" if name in INSTEAD else ""
-    meant = f"; did you mean {near[0]!r}? There" if near and not instead else "; there"
-    return (f"the inductor backend has no option {name!r}{instead}{meant} are "
+    near = difflib.get_close_matches(name, [*every, *torch_options.NAMES], 1)
+    meant = f"; did you mean {near[0]!r}? There" if near else "; there"
+    return (f"the inductor backend has no option {name!r}{meant} are "
             + ", ".join(sorted(every)))  # fmt: skip
 
 

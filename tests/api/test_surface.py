@@ -291,8 +291,31 @@ def test_options_of_torch_are_taken_or_told_of() -> None:
     assert torch.allclose(compiled(torch.ones(3)), torch.ones(3).sin() + 1)
     with inductor.config.patch({"triton.cudagraphs": True}):
         assert inductor.config.cudagraphs
-    with pytest.raises(ValueError, match=r'epilogue_fusion.: write options={"leave_out": "fusion"}'):
-        dynamo.compile(lambda x: x, options={"epilogue_fusion": False})
+    settings = inductor.config.settings_of
+    assert settings(None, {"epilogue_fusion": False, "layout_optimization": True, "pattern_matcher": False}) == {
+        "leave_out": "fusion, patterns"}
+    assert settings(None, {"leave_out": "fusion", "layout_optimization": False})["leave_out"] == "fusion, layout"
+    assert settings(None, {"max_autotune_gemm": True, "max_autotune_pointwise": False}) == {"max_autotune": True}
+    assert settings(None, {"trace.enabled": False, "guard_filter_fn": None, "fallback_random": True}) == {}
+    for refused, instead in (("trace.enabled", "DYNAMO_DEBUG_DIR"), ("nan_asserts", '"verify": True'),
+                             ("guard_filter_fn", "dynamo.mark_static"), ("force_disable_caches", '"graph_cache": False')):
+        with pytest.raises(ValueError, match=f"{refused}=.* always: .*{instead}"):
+            dynamo.compile(lambda x: x, options={refused: True})
+    with pytest.raises(TypeError, match="'epilogue_fusion': ...}} takes True or False, not 3".replace("}}", "}")):
+        dynamo.compile(lambda x: x, options={"epilogue_fusion": 3})
+    with pytest.raises(ValueError, match="did you mean 'shape_padding'"):
+        dynamo.compile(lambda x: x, options={"shape_paddings": True})
+
+
+def test_options_of_torch_without_effect_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    dynamo.reset()
+    given = {"max_autotune": True, "epilogue_fusion": True, "shape_padding": True, "fallback_random": True}
+    for _ in range(2):
+        compiled = dynamo.compile(lambda x: x.sin() + 1, options=given)
+        assert torch.allclose(compiled(torch.ones(3)), torch.ones(3).sin() + 1)
+    told = caplog.text
+    assert told.count("'shape_padding': True} is accepted and changes nothing") == 1
+    assert told.count("random numbers are eager's") == 1 and "epilogue" not in told
 
 
 def test_facts_of_compiles() -> None:

@@ -51,9 +51,10 @@ def test_the_whole_log(tmp_path: Path) -> None:
 
 def test_what_the_log_tells_in_any_version(tmp_path: Path) -> None:
     found = log_of(tmp_path)
+    resumed = f"__resume_{7 if sys.version_info < (3, 14) else 6}_foo"  # 3.14 has a NOT_TAKEN at the branch
     parts = ["code of foo", "toy.py:6 in foo", "if c < 0:", "a branch depends on the values in a tensor",
-             "new code of foo", "__resume_7_foo", "metadata(a) == Tensor([], torch.float32, cpu, ())",
-             "code of __resume_7_foo"]
+             "new code of foo", resumed, "metadata(a) == Tensor([], torch.float32, cpu, ())",
+             f"code of {resumed}"]
     places = [found.index(part) for part in parts[:5]]
     assert places == sorted(places)
     assert all(part in found for part in parts)

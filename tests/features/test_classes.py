@@ -188,6 +188,7 @@ class Named(typing.NamedTuple):
     a: int
     b: str = "q"
     def joined(self): return f"{self.a}{self.b}"
+Named.__annotations__  # made when they are first read, from Python 3.14 on
 """
 
 ONE_GRAPH = table('''

@@ -159,6 +159,26 @@ return x
 ''')
 
 ANY_GRAPHS = table('''
+# a constant slice that no list takes
+def part(items): return items["a":]
+try: r = part([1, 2, 3])
+except TypeError as e: r = str(e)
+return x + 1, r, [1, 2, 3][0:2], (1, 2)[:-1]
+# texts of errors
+r = []
+def two(items): a, b = items
+class Own(list): pass
+class Unhashable: __hash__ = None
+for g in (lambda: two([1, 2, 3]), lambda: two((1, 2, 3)), lambda: two("abc"), lambda: two({1: 1, 2: 2, 3: 3}), lambda: two(Own("abc")),
+          lambda: [1].index(2), lambda: ValueError().add_note(3), lambda: {}[[]], lambda: {}.get([]), lambda: {}.pop([]),
+          lambda: {[]: 1}, lambda: [] in {}, lambda: {[]}, lambda: set().add([]), lambda: [] in set(), lambda: set([[]]),
+          lambda: dict([([], 1)]), lambda: dict.fromkeys([[]]), lambda: hash([]), lambda: {}[1, []], lambda: {(1, [])},
+          lambda: {Unhashable()}, lambda: {}.setdefault(Unhashable(), 1), lambda: set().discard([]), lambda: {1}.union([[]]),
+          lambda: {1}.difference([[]]), lambda: {1}.isdisjoint([[]]), lambda: frozenset([[]]), lambda: {x: 1 for x in [[]]},
+          lambda: {}.update([([], 1)]), lambda: {}.__delitem__([]), lambda: {x for x in [[]]}, lambda: {1}.issuperset([[]])):
+    try: g()
+    except (ValueError, TypeError) as e: r.append(str(e))
+return x + 1, r
 # annotations of a wrapper, in one graph or two
 import functools
 def g(a: int, b=2) -> int: return a + b

@@ -43,7 +43,9 @@ def test_category(name: str) -> None:
     assert results[1] == results[0]
 
 
-NAMES = ["filters", "showwarning", "_showwarnmsg_impl", "_showwarnmsg"]
+NAMES = ["filters", "showwarning", "_showwarnmsg"]
+if sys.version_info < (3, 14):  # which raises without it
+    NAMES.append("_showwarnmsg_impl")
 
 
 @pytest.mark.parametrize("name", NAMES)

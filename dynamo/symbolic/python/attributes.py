@@ -298,9 +298,9 @@ class Attributes:
         self.guard_search(type(var.cls), name, found[0])
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
-            if name == "__annotations__" and name not in class_dict(var.cls) and (
-                not is_settled(var.cls)
-            ):
+            # From Python 3.14 on, what was read once is kept under another name.
+            kept = {"__annotations__", "__annotations_cache__"} & class_dict(var.cls).keys()
+            if name == "__annotations__" and not kept and not is_settled(var.cls):
                 raise Break("attribute_unknown", f"{name} of {var!r}: reading makes a dict")
             value = self.trace.run_real(lambda: getattr(var.cls, name))
             if is_settled(var.cls):

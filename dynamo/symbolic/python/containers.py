@@ -19,6 +19,7 @@ from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import DictViewVar
 from dynamo.symbolic.python.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.python.equality import is_or_equals
+from dynamo.symbolic.python.hashing import hash_of_element
 from dynamo.symbolic.python.iteration import (
     KNOWN,
     each_item,
@@ -118,6 +119,8 @@ def remove(tx: Frame, var: ListVar, item: Var) -> Var:
 def index_of(tx: Frame, var: SequenceVar, item: Var) -> Var:
     index = find(tx, var, item)
     if index is None:
+        if isinstance(var, ListVar) and sys.version_info >= (3, 14):
+            tx.trace.raise_exception(ValueError, "list.index(x): x not in list")
         if isinstance(var, ListVar) and item.is_constant():
             tx.trace.raise_exception(ValueError, f"{item.as_constant()!r} is not in list")
         if isinstance(var, ListVar):
@@ -421,7 +424,7 @@ def as_entries(
     entries: dict[object, Var] = {}
     missing = set() if wanted is None else set(wanted)
     for item in each_item(tx, other):
-        key = item.hash_key(tx)
+        key = hash_of_element(tx, item)
         entries.setdefault(key, item)
         if key in missing:
             missing.remove(key)
@@ -482,7 +485,7 @@ def set_update(method: str, name: str) -> None:
 
 
 def drop(tx: Frame, var: SetVar, item: Var) -> None:
-    key = item.hash_key(tx)
+    key = hash_of_element(tx, item)
     if key in var.entries:
         del var.change(tx)[key]
 
@@ -500,7 +503,7 @@ for _name in ("union", "intersection", "difference", "symmetric_difference"):
 def add(tx: Frame, var: SetVar, item: Var) -> Var:
     if var.add_unread(tx, item):
         return NONE
-    key, twin = item.hash_key(tx), var.twin
+    key, twin = hash_of_element(tx, item), var.twin
     var.change(tx).setdefault(key, item)
     var.twin = twin
     var.add_to_twin(item)
@@ -556,9 +559,10 @@ def issubset(tx: Frame, var: SetVar, other: Var) -> Var:
 
 @rule([set.issuperset, frozenset.issuperset], SetVar)
 def issuperset(tx: Frame, var: SetVar, other: Var) -> Var:
-    return ConstVar(all(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
+    return ConstVar(all(hash_of_element(tx, item) in var.entries for item in each_item(tx, other)))
 
 
 @rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
 def isdisjoint(tx: Frame, var: SetVar, other: Var) -> Var:
-    return ConstVar(not any(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
+    found = (hash_of_element(tx, item) in var.entries for item in each_item(tx, other))
+    return ConstVar(not any(found))

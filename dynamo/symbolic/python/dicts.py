@@ -33,6 +33,7 @@ from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.dict_iterators import DictIteratorVar
+from dynamo.symbolic.python.hashing import hash_of_element, hash_of_key
 from dynamo.symbolic.python.iterators import LiveIteratorVar
 from dynamo.symbolic.python.keys import (
     NO_KEY,
@@ -79,7 +80,7 @@ class DictVar(Var):
         """A new dict; later pairs win, first positions stay."""
         result = cls(kind)
         for key, value in pairs:
-            result.insert(key.hash_key(tx), key, value)
+            result.insert(hash_of_key(tx, key), key, value)
         return result
 
     @classmethod
@@ -144,7 +145,7 @@ class DictVar(Var):
     def lookup(self, tx: Frame, key: Var) -> Var | None:
         """The value under a key, None when absent; reads only that key of an unread dict."""
         self.python_type()  # the key may have no hash
-        hash_key = key.hash_key(tx)
+        hash_key = hash_of_key(tx, key)
         name = single_key(key)
         if self._trace is None or name is NO_KEY or not self._is_silent():
             entry = self.entries.get(hash_key)
@@ -202,7 +203,7 @@ class DictVar(Var):
 
     def set_item(self, tx: Frame, key: Var, value: Var) -> None:
         self.python_type()
-        hash_key = key.hash_key(tx)
+        hash_key = hash_of_key(tx, key)
         name = single_key(key)
         if name is NO_KEY or type(self._real) not in STORED_SINGLY or not self.is_unread or (
             self.is_numbered or not self._is_silent()
@@ -217,7 +218,7 @@ class DictVar(Var):
 
     def del_item(self, tx: Frame, key: Var) -> None:
         self.python_type()
-        hash_key = key.hash_key(tx)
+        hash_key = hash_of_key(tx, key)
         if hash_key not in self.entries:
             tx.trace.raise_exception(KeyError, key)
         self.note_step(dict.__delitem__, self.change(tx).pop(hash_key)[0])
@@ -368,7 +369,7 @@ class SetVar(Var):
         result = cls()
         result.twin = set() if one_by_one else None
         for item in items:
-            result._entries.setdefault(item.hash_key(tx), item)
+            result._entries.setdefault(hash_of_element(tx, item), item)
             result.add_to_twin(item)
         return result
 
@@ -401,7 +402,7 @@ class SetVar(Var):
         if self._trace is None or type(self._real) is not set or single_key(item) is NO_KEY:
             return False
         self.python_type()
-        self._added.setdefault(item.hash_key(tx), item)
+        self._added.setdefault(hash_of_element(tx, item), item)
         tx.trace.effects.grow(set.update, self, [item])
         return True
 
@@ -482,7 +483,7 @@ class SetVar(Var):
         """The key to look an item up by; a set is looked for as a frozenset."""
         if type(item) is SetVar and item.python_type() is set:
             item = FrozensetVar.from_items(tx, list(item.entries.values()))
-        return item.hash_key(tx)
+        return hash_of_element(tx, item)
 
     def contains(self, tx: Frame, item: Var) -> Var:
         self.python_type()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro, is_own_method
@@ -22,7 +24,9 @@ def add_note(tx: Frame, exception: ExceptionVar, note: Var) -> Var:
     """`exception.add_note(text)`."""
     kind = note.python_type()
     if not issubclass(kind, str):
-        tx.trace.raise_exception(TypeError, f"note must be a str, not '{kind.__name__}'")
+        text = (f"add_note() argument must be str, not {kind.__name__}"
+                if sys.version_info >= (3, 14) else f"note must be a str, not '{kind.__name__}'")
+        tx.trace.raise_exception(TypeError, text)
     notes = exception.written.get("__notes__")
     if notes is None:
         exception.set_attr(tx, "__notes__", ListVar([note]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,9 @@ from dynamo.symbolic.python.sameness import same
 
 if TYPE_CHECKING:
     from dynamo.symbolic.python.functions import FunctionVar
+
+# What the right side of `in` must be, in the words of the interpreter.
+CONTAINER = "a container or iterable" if sys.version_info >= (3, 14) else "iterable"
 
 
 class ObjectVar(Var):
@@ -271,7 +275,7 @@ class ObjectVar(Var):
         except ObservedException as error:
             if not issubclass(error.value.python_type(), TypeError):
                 raise
-            message = f"argument of type '{told_name(self.cls)}' is not iterable"
+            message = f"argument of type '{told_name(self.cls)}' is not {CONTAINER}"
             tx.trace.raise_exception(TypeError, message)
         return ConstVar(is_among(tx, iterator, item))
 

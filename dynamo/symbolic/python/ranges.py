@@ -7,7 +7,7 @@ from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.base.words import shown
-from dynamo.guards.sources import Source
+from dynamo.guards.sources import ObjectSource, Source
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.large import MOST_ITEMS
@@ -148,6 +148,9 @@ def wrap_range(trace: Evaluation, value: Any, source: Source | None) -> Var:
 def wrap_slice(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """An existing slice of constants."""
     parts = (value.start, value.stop, value.step)
+    if isinstance(source, ObjectSource):
+        # Of the code, from Python 3.14 on: a break here would come again and again.
+        return SliceVar(*map(trace.constant, parts))
     if not all(part is None or type(part) is int for part in parts):
         raise Break("value_unknown", shown(value))
     trace.guard("TYPE", source, slice)

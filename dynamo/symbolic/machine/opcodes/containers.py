@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -118,6 +120,9 @@ def UNPACK_EX(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
     frame.stack.extend(reversed(parts))
 
 
+TELLS_LENGTH = sys.version_info >= (3, 14)  # how many items there are to unpack
+
+
 def take(
     frame: RunningFrame, value: Var, least: int, most: int | None, single: int = 0
 ) -> list[Var]:
@@ -135,7 +140,9 @@ def take(
         message = f"not enough values to unpack (expected {expected}, got {len(items)})"
         frame.trace.raise_exception(ValueError, message)
     if most is not None and len(items) > most:
-        message = f"too many values to unpack (expected {most})"
+        tells = TELLS_LENGTH and value.python_type() in (list, tuple, dict)
+        got = f", got {len(items)}" if tells else ""
+        message = f"too many values to unpack (expected {most}{got})"
         frame.trace.raise_exception(ValueError, message)
     return items
 
