@@ -129,8 +129,14 @@ def test_eight_processes_fill_one_folder(tmp_path: Path) -> None:
 
 
 def test_what_is_not_kept_says_why(tmp_path: Path) -> None:
-    source = PROGRAM.replace("* 2", "* (2 if id(x) else 3)")
-    assert "it is not kept, it asks for the id() of an object" in run(tmp_path, source).said
+    source = "M = torch.nn.Identity()\n" + PROGRAM.replace("* 2", "* (2 if id(M) in {id(M): 1} else 3)")
+    assert "it is not kept, it knows the id() of a module" in run(tmp_path, source).said
+
+
+def test_ids_that_are_keys_are_kept(tmp_path: Path) -> None:
+    """As `copy.deepcopy` uses them: no number is known."""
+    source = PROGRAM.replace("* 2", "* (2 if id(x) in {id(x): 1} else 3)")
+    assert [run(tmp_path, source).reused for _ in range(2)] == [0, 1]
 
 
 @pytest.mark.parametrize("setting", ["default", "on", "off"])

@@ -47,6 +47,7 @@ class IdVar(Var):
         if target.real is None or target.source is None:
             return None
         tx.trace.guard("ID", target.source, target.real)
+        tx.trace.state(Unguarded).refuse("it knows the id() of a module")
         return id(target.real)
 
     def hash_key(self, tx: Frame) -> Hashable:
@@ -93,7 +94,6 @@ def likeness(value: Any) -> Any:
 def identity_of(tx: Frame, target: Var) -> Var | None:
     """`id(target)`."""
     tx.trace.state(Identities).takes_ids = True
-    tx.trace.state(Unguarded).refuse("it asks for the id() of an object")
     if isinstance(target, ConstVar):
         return IdVar(target)
     mutable = issubclass(target.python_type(), set)  # each evaluation makes another
