@@ -61,14 +61,18 @@ def peak_of(graph: LoopGraph, schedule: Schedule, dying: Iterable[str] = ()) -> 
 def operand_under(kernel: Kernel, layouts: Mapping[str, Layout]) -> tuple[str, ...]:
     """Operands over which the kernel may write its only result: each iteration reads of them what
     lies where it stores, and nothing else, and needs that for what it stores. So no other thread
-    may want an element that is overwritten. They are as large as the result, and of its dtype."""
-    if len(kernel.stages) != 1 or kernel.locals:
+    may want an element that is overwritten. They are as large as the result, and of its dtype.
+    Other stages of the kernel make locals alone, and do not read them."""
+    own = {local.name for local in kernel.locals}
+    storing = [x for x in kernel.stages if any(op.buffer not in own for op in x.stores())]
+    if len(storing) != 1:
         return ()
-    (stage,) = kernel.stages
+    (stage,) = storing
     stores = list(stage.stores())
     if stage.reduction_ranges or len(stores) != 1 or stores[0].imm != "set":
         return ()
     store = stores[0]
+    elsewhere = {op.buffer for x in kernel.stages if x is not stage for op in x.loads()}
     result = layouts.get(store.buffer)
     if result is None or is_scattered(store) or not _is_dense(result):
         return ()
@@ -77,10 +81,12 @@ def operand_under(kernel: Kernel, layouts: Mapping[str, Layout]) -> tuple[str, .
     needed = _needed_for(stage, stage.ops.index(store))
     found = []
     for name in dict.fromkeys(op.buffer for op in stage.loads()):
+        if name in own or name in elsewhere or name == store.buffer:
+            continue
         loads = [at for at, op in enumerate(stage.ops) if op.name == "load" and op.buffer == name]
         layout = layouts[name]
         if (
-            name != store.buffer and layout.dtype is result.dtype and _is_dense(layout)
+            layout.dtype is result.dtype and _is_dense(layout)
             and layout.numel() == result.numel() and needed.issuperset(loads)
             and all(stage.ops[at].index == store.index for at in loads)
         ):  # fmt: skip

@@ -83,6 +83,15 @@ def test_a_result_lies_over_an_operand_that_dies() -> None:
     assert f"{kernel.nodes[-1]} = {product}\n" in text and text.count("new0()") == 0
 
 
+def test_a_result_lies_over_an_operand_beside_a_sum_of_others() -> None:
+    graph, schedule = planned(lambda x, y: x @ y * x.exp().sum(1, keepdim=True), (96, 96), (96, 96))
+    (kernel,) = schedule.kernels()
+    assert len(kernel.stages) == 2 and kernel.locals
+    product = schedule.steps[0].name  # type: ignore[union-attr]
+    assert operand_under(kernel, graph.layouts()) == (product,)
+    assert f"{kernel.nodes[-1]} = {product}\n" in written(graph, schedule)
+
+
 def more(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     product = x @ weight
     return torch.tanh(product) @ weight.t(), product @ weight.t()  # read later
@@ -115,7 +124,13 @@ def through_rows(x: Tensor, weight: Tensor) -> Tensor:
     return torch.softmax(product * 2, 1)  # several stages
 
 
-@pytest.mark.parametrize("program", [more, narrow, elsewhere, both, returned, given, through_rows])
+def from_rows(x: Tensor, weight: Tensor) -> Tensor:
+    product = x @ weight
+    return product * product.exp().sum(1, keepdim=True)  # a sum of the operand itself
+
+
+@pytest.mark.parametrize("program", [
+    more, narrow, elsewhere, both, returned, given, through_rows, from_rows])
 def test_nothing_else_is_written_over(program: Callable[..., Any]) -> None:
     graph, schedule = planned(program, (96, 32), (32, 96))
     text = written(graph, schedule)
