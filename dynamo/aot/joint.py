@@ -30,7 +30,7 @@ from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.graphs import acts_late, make_module, remove_dead_code
 from dynamo.aot.records import LATE, BackwardFails, Mutation, Unsupported
 from dynamo.aot.reference import Reference, ReferenceWorld
-from dynamo.base.subclasses import is_wrapper
+from dynamo.base.subclasses import classes_as_in_program, is_wrapper
 from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
@@ -152,7 +152,7 @@ def _differentiate(
     wanted = list(session.leaves)
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
-        with session.world.in_python():
+        with session.world.in_python(), classes_as_in_program():
             results = _engine_run_backward(
                 tuple(sources.values()),
                 tuple(grads),

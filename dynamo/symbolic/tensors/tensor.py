@@ -117,10 +117,10 @@ class TensorVar(Var):
 
     @property
     def loses_class(self) -> bool:
-        """Whether code of the program that runs in a graph would see another class, or ask this
-        one: a graph has a plain tensor in its place, or calls it with the asking turned off."""
+        """Whether code of the program that runs in a graph would see another class: a graph has a
+        plain tensor in its place."""
         return self.cls not in PLAIN and not acts_as_plain(self.cls) and (
-            self.overrides or not is_wrapper_class(self.cls))
+            not is_wrapper_class(self.cls))
 
     @property
     def acts_in_graph(self) -> bool:
