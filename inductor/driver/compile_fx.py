@@ -22,7 +22,7 @@ from dynamo.aot.boxed import run_as_it_is
 from dynamo.aot.budget import within
 from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
 from dynamo.aot.program import is_of_program
-from dynamo.aot.records import BackwardFails, NeedsGradients, Retrace, Unsupported
+from dynamo.aot.records import TAKES_WRAPPERS, BackwardFails, NeedsGradients, PlainRefused, Retrace, Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.background.graphs import deferring
 from dynamo.background.jobs import is_background
@@ -98,6 +98,8 @@ def compile_fx(
             return compile_flat(gm, example_inputs, plainly)
         except Unsupported as refusal:
             return as_captured(settings, gm, refusal)
+        except PlainRefused as refused:
+            return as_captured(settings, gm, refused.refusal)
     gm = served(gm, example_inputs, settings)
     ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
@@ -175,7 +177,7 @@ class Ways:
                 return self.compile_cut(module)
             except Unsupported as other:
                 refusal = other
-        elif fails:
+        elif fails and not module.meta.get(TAKES_WRAPPERS):
             with contextlib.suppress(Unsupported), defects_refused(GRAPH, module):
                 return self._forward(module, inputs, refusal)
         return as_captured(self.settings, module, refusal)
