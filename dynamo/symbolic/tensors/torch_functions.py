@@ -509,7 +509,9 @@ def wrap_result(
             if var.fake is value:
                 return var
         tx.trace.symbols.unknowns.bind_sizes(node, value)
-        return TensorVar(node, value, cls=class_of(value))
+        made = TensorVar(node, value, cls=class_of(value))
+        made.parts = parts_given(value, tensors)
+        return made
     if value is None or type(value) in PLAIN_RESULTS:
         return tx.trace.constant(value)
     if type(value) is dict and all(type(key) is str for key in value):
@@ -521,6 +523,15 @@ def wrap_result(
             items.append(_part_of(tx, node, index, item, tensors))
         return sequence_of(value, items)
     raise Break("graph_result_unknown", type(value).__qualname__)
+
+
+def parts_given(value: Any, tensors: list[TensorVar]) -> dict[str, TensorVar]:
+    """Inner tensors of a wrapper that are tensors it was made of: the same objects."""
+    if not tensors or not is_wrapper(value):
+        return {}
+    given = {id(var.fake): var for var in tensors}
+    inner = {name: getattr(value, name) for name in value.__tensor_flatten__()[0]}
+    return {name: given[id(part)] for name, part in inner.items() if id(part) in given}
 
 
 def class_of(fake: torch.Tensor) -> type[torch.Tensor]:
