@@ -133,7 +133,8 @@ class TensorVar(Var):
         return self._fake is None
 
     def describe(self) -> str:
-        return "a tensor" if self._fake is None else f"a tensor ({self.facts()})"
+        kind = f"a tensor of class {self.cls.__qualname__}" if is_wrapper_class(self.cls) else "a tensor"
+        return kind if self._fake is None else f"{kind} ({self.facts()})"
 
     def facts(self) -> str:
         """Type of the elements and shape, for messages."""
