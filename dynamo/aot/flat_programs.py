@@ -267,6 +267,12 @@ def has_wrapped_ends(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     return any(is_wrapper(node.meta.get(VALUE)) for node in leaving.all_input_nodes)
 
 
+def has_learners(examples: Sequence[Any]) -> bool:
+    """True where an input gets a gradient."""
+    return torch.is_grad_enabled() and any(
+        isinstance(example, torch.Tensor) and example.requires_grad for example in examples)
+
+
 def compile_flat(
     gm: fx.GraphModule, examples: Sequence[Any],
     compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled],

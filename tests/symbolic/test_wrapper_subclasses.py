@@ -220,6 +220,24 @@ def test_training(wrap: Any, wrap_bias: Any, backend: str) -> None:
     assert_same(found, train(wrap, wrap_bias, as_it_is))
 
 
+def test_training_in_pieces() -> None:
+    """A gradient that is no wrapper, of a weight in a graph that is cut."""
+
+    def f(x: torch.Tensor) -> Any:
+        torch._assert_async((x == x).all())
+        return F.linear(x.detach().requires_grad_(), weight, bias).relu().sum()
+
+    def gradient(call: Callable[..., Any]) -> Any:
+        weight.grad = bias.grad = None
+        for _ in range(2):
+            call(x).backward()
+        return weight.grad, bias.grad
+
+    x, bias = plain(), torch.randn(8, requires_grad=True)
+    weight: Any = nn.Parameter(Asked(torch.randn(8, 8), torch.tensor(1.0)))
+    assert_same(gradient(dynamo.compile(f, fullgraph=True)), gradient(f))
+
+
 @dynamo.allow_in_graph
 def allowed(x: torch.Tensor, w: Any) -> torch.Tensor:
     return x + torch.sin(w)
