@@ -119,8 +119,8 @@ def shielded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def asking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, code of the program, as a graph calls it on wrappers with a `__torch_function__`,
-    which is asked by what runs inside."""
+    """The function, code of the program, as a graph calls it on wrappers whose
+    `__torch_function__` is asked by what runs inside."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with _EnableTorchFunction():

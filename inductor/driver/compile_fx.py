@@ -114,7 +114,8 @@ def compile_fx(
     ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
-    if _in_pieces(gm, example_inputs, settings) or has_gradients(gm) and _records(settings, example_inputs):
+    in_pieces = _in_pieces(gm, example_inputs, settings)
+    if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
         try:
             return ways.compile_cut(gm)
         except Unsupported as refusal:

@@ -126,8 +126,8 @@ def refuse_other_classes(tx: Frame, cls: Var, args: tuple[Var, ...]) -> None:
     torch_functions.collect_tensors(TupleVar(list(args)), tensors)
     for var in tensors:
         if var.loses_class:
-            raise Break("tensor_subclass", f"{var.cls.__qualname__} as an argument of {cls!r}, whose "
-                        "code would see another class")
+            raise Break("tensor_subclass", f"{var.cls.__qualname__} as an argument of {cls!r}, "
+                        "whose code would see another class")
 
 
 def put_in_graph(tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool) -> Var:

@@ -133,7 +133,9 @@ class TensorVar(Var):
         return self._fake is None
 
     def describe(self) -> str:
-        kind = f"a tensor of class {self.cls.__qualname__}" if is_wrapper_class(self.cls) else "a tensor"
+        kind = "a tensor"
+        if is_wrapper_class(self.cls):
+            kind += f" of class {self.cls.__qualname__}"
         return kind if self._fake is None else f"{kind} ({self.facts()})"
 
     def facts(self) -> str:
