@@ -26,9 +26,9 @@ class Scaled(torch.Tensor):
     def __tensor_flatten__(self) -> Any:
         return ["numbers", "scale"], (self.kind,)
 
-    @staticmethod
-    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Scaled:
-        return Scaled(inner["numbers"], inner["scale"], *context)
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Scaled:
+        return cls(inner["numbers"], inner["scale"], *context)
 
     @classmethod
     def quantize(cls, x: torch.Tensor) -> Scaled:
@@ -48,7 +48,7 @@ class Scaled(torch.Tensor):
     ) -> Any:
         first, options = args[0], kwargs or {}
         if func in (aten.detach.default, aten.clone.default, aten.alias.default):
-            made = Scaled(func(first.numbers), func(first.scale), first.kind)
+            made = type(first)(func(first.numbers), func(first.scale), first.kind)
             return return_and_correct_aliasing(func, args, options, made)
         if func is aten.neg.default:
             return Scaled(first.numbers, -first.scale, first.kind)

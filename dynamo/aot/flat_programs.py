@@ -8,7 +8,8 @@ Gradients. An inner tensor is below autograd, the wrapper is what requires grad;
 a wrapper may be of any class. So a plain program has a *carrier* for each plain tensor that a
 gradient is made of: an input that nobody reads, whose gradient it is; an output that nobody reads,
 whose gradient comes in. The class of a wrapper's gradient is known when backward has run: the first
-guess is a gradient like the wrapper itself, and `OtherGradient` tells the right one.
+guess is a gradient like the wrapper itself, and `OtherGradient` tells the right one. So may that of
+a plain input be a wrapper (`WrapperGradient`): then it has carriers, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from dynamo.aot.records import Retrace, Unsupported
+from dynamo.aot.fakes import is_fake, storage_key
+from dynamo.aot.records import TAKES_WRAPPERS, Retrace, Unsupported, WrapperGradient
 from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
 
 Compiled = Callable[..., Any]
@@ -84,12 +86,14 @@ def plain_tensors(value: Any, recipe: Recipe | None) -> list[Any]:
 
 
 class _Enter(torch.autograd.Function):
-    """Makes a wrapper of an input's inner tensors; its gradient goes to the carriers."""
+    """Makes a wrapper of an input's inner tensors; its gradient goes to the carriers. A plain input
+    stays as it is."""
 
     @staticmethod
     def forward(ctx: Any, index: int, given: _Input, *tensors: Any) -> Any:
-        assert given.recipe is not None
         ctx.index, ctx.given = index, given
+        if given.recipe is None:
+            return tensors[0].detach()
         return compose(given.recipe, tensors[:given.recipe.count])
 
     @staticmethod
@@ -99,7 +103,7 @@ class _Enter(torch.autograd.Function):
         if found.carried != given.form.carried:
             raise OtherGradient(ctx.index, found)
         given.form = found
-        return (None,) * (2 + given.recipe.count) + tuple(plain_tensors(grad, found.recipe))
+        return (None,) * (2 + given.count) + tuple(plain_tensors(grad, found.recipe))
 
 
 class _Leave(torch.autograd.Function):
@@ -131,8 +135,8 @@ def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _entering(index: int, given: _Input) -> Callable[..., Any]:
     recipe = given.recipe
-    assert recipe is not None
     if given.form is None:
+        assert recipe is not None
         return _named("make_wrapper", lambda *inner: compose(recipe, inner))
     return _named("enter_wrapper", lambda *tensors: _Enter.apply(index, given, *tensors))
 
@@ -208,15 +212,26 @@ def as_form(grad: Any, form: Form) -> Any:
 @dataclass(slots=True)
 class _Input:
     """An input of the program. recipe: of a wrapper. form: of its gradient, if it gets one; learnt
-    where backward is recorded."""
+    where backward is recorded. A plain input has one where its gradient is a wrapper."""
 
     recipe: Recipe | None
     form: Form | None
 
+    @property
+    def stays(self) -> bool:
+        """Whether it is an input of the plain program, and no more."""
+        return self.recipe is None and self.form is None
+
+    @property
+    def count(self) -> int:
+        """How many plain tensors it is made of."""
+        return 1 if self.recipe is None else self.recipe.count
+
     def plain(self, value: Any) -> list[Any]:
-        if self.recipe is None:
-            return [value]
-        inner = inner_tensors(value, self.recipe)
+        if self.recipe is None:  # its gradient takes the way of the carriers
+            inner = [value.detach()]
+        else:
+            inner = inner_tensors(value, self.recipe)
         if self.form is None:
             return inner
         carriers: Any = _CarryIn.apply(self, value)
@@ -252,6 +267,12 @@ def has_wrapped_ends(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     return any(is_wrapper(node.meta.get(VALUE)) for node in leaving.all_input_nodes)
 
 
+def has_learners(examples: Sequence[Any]) -> bool:
+    """True where an input gets a gradient."""
+    return torch.is_grad_enabled() and any(
+        isinstance(example, torch.Tensor) and example.requires_grad for example in examples)
+
+
 def compile_flat(
     gm: fx.GraphModule, examples: Sequence[Any],
     compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled],
@@ -271,8 +292,40 @@ def compile_flat(
                 raise Unsupported(f"{other}, which autograd can't carry") from other
             inputs[other.index].form = other.form
             continue
+        except WrapperGradient as other:
+            index, form = _place_of(inputs, other.index), Form.of(other.grad)
+            if not form.has_gradients or _is_written(gm, index):
+                raise Unsupported(f"{other}, which autograd can't carry") from other
+            inputs[index].form = form
+            continue
         return _around(compiled, inputs, outputs, spec)
     raise Unsupported("the gradients of its inputs change their class")
+
+
+def has_open_sizes(gm: fx.GraphModule) -> bool:
+    """True for a program of many sizes: carriers have one."""
+    values = [node.meta.get(VALUE) for node in gm.graph.nodes if node.op == "placeholder"]
+    numbers = [number for value in values
+               for number in (value.shape if isinstance(value, torch.Tensor) else (value,))]
+    return any(isinstance(number, torch.SymInt) for number in numbers)
+
+
+def _place_of(inputs: Sequence[_Input], index: int) -> int:
+    """The input of the program that an input of the plain one belongs to."""
+    for place, each in enumerate(inputs):
+        index -= each.count + (0 if each.form is None else len(each.form.facts))
+        if index < 0:
+            return place
+    raise AssertionError("no such input")
+
+
+def _is_written(gm: fx.GraphModule, index: int) -> bool:
+    """True where the program writes into the memory of an input."""
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    mine = places[index].meta.get(VALUE)
+    return not is_fake(mine) or any(
+        is_fake(value) and storage_key(value) == storage_key(mine)
+        for node in gm.graph.nodes for value in node.meta.get("changed", ()))
 
 
 def _input_of(example: Any, trains: bool) -> _Input:
@@ -290,9 +343,10 @@ def _input_of(example: Any, trains: bool) -> _Input:
 
 def _examples(given: _Input, example: Any) -> list[Any]:
     if given.recipe is None:
-        return [example]
-    with torch.no_grad():
-        inner = inner_tensors(example, given.recipe)
+        inner = [example if given.stays else example.detach()]
+    else:
+        with torch.no_grad():
+            inner = inner_tensors(example, given.recipe)
     return inner if given.form is None else [*inner, *given.form.carriers()]
 
 
@@ -306,12 +360,12 @@ def _flat_module(
     entering: list[tuple[int, fx.Node, _Input, list[fx.Node]]] = []
     for index, (old, given) in enumerate(zip(olds, inputs, strict=True)):
         places[old] = index
-        if given.recipe is None:
+        if given.stays:
             known[old] = graph.node_copy(old)
             continue
         fake = old.meta.get(VALUE)
-        shown = inner_tensors(fake, given.recipe) if is_wrapper(fake) else []
-        shown += [None] * (given.recipe.count - len(shown))
+        is_known = given.recipe is None or is_wrapper(fake)
+        shown = plain_tensors(fake, given.recipe) if is_known else [None] * given.count
         if given.form is not None:
             shown += given.form.carriers()
         parts = []
@@ -321,7 +375,6 @@ def _flat_module(
             parts.append(part)
         entering.append((index, old, given, parts))
     for index, old, given, parts in entering:
-        assert given.recipe is not None
         made = graph.call_function(_entering(index, given), tuple(parts))
         made.meta[VALUE] = old.meta.get(VALUE)
         known[old] = made
@@ -336,27 +389,28 @@ def _flat_module(
         flat, spec = pytree.tree_flatten(node.args[0])
         leaving: list[Any] = []
         for value in flat:
-            outputs.append(_leave(graph, known, places, value, leaving))
+            outputs.append(_leave(graph, known, places, inputs, value, leaving))
         graph.output(tuple(leaving))
     module = fx.GraphModule(gm, graph)
     module.meta.update(gm.meta)
+    module.meta[TAKES_WRAPPERS] = torch.is_grad_enabled() and not has_open_sizes(gm)
     return module, outputs, spec
 
 
 def _leave(
-    graph: fx.Graph, known: dict[fx.Node, fx.Node], places: dict[fx.Node, int], value: Any,
-    leaving: list[Any],
+    graph: fx.Graph, known: dict[fx.Node, fx.Node], places: dict[fx.Node, int],
+    inputs: Sequence[_Input], value: Any, leaving: list[Any],
 ) -> _Output:
     """Appends the plain values of an output."""
     if not isinstance(value, fx.Node):
         leaving.append(value)
         return _Output(None, None)
     fake: Any = value.meta.get(VALUE)
+    if value in places and not inputs[places[value]].stays:
+        return _Output(None, None, places[value])
     if not is_wrapper(fake):
         leaving.append(known[value])
         return _Output(None, None)
-    if value in places:
-        return _Output(None, None, places[value])
     recipe = recipe_of(fake)
     form = Form.of(fake) if fake.requires_grad else None
     if form is not None and not form.has_gradients:
@@ -376,7 +430,7 @@ def _around(
     def call(*given: Any) -> Any:
         plain: list[Any] = []
         for each, value in zip(inputs, given, strict=True):
-            if each.recipe is None:
+            if each.stays:
                 plain.append(value)
             else:
                 plain += each.plain(value)

@@ -28,9 +28,16 @@ from dynamo.aot.capture import (
 )
 from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.graphs import acts_late, make_module, remove_dead_code
-from dynamo.aot.records import LATE, BackwardFails, Mutation, Unsupported
+from dynamo.aot.records import (
+    LATE,
+    TAKES_WRAPPERS,
+    BackwardFails,
+    Mutation,
+    Unsupported,
+    WrapperGradient,
+)
 from dynamo.aot.reference import Reference, ReferenceWorld
-from dynamo.base.subclasses import is_wrapper
+from dynamo.base.subclasses import classes_as_in_program, is_wrapper
 from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
@@ -152,7 +159,7 @@ def _differentiate(
     wanted = list(session.leaves)
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
-        with session.world.in_python():
+        with session.world.in_python(), classes_as_in_program():
             results = _engine_run_backward(
                 tuple(sources.values()),
                 tuple(grads),
@@ -165,7 +172,8 @@ def _differentiate(
     except RuntimeError as error:
         raise BackwardFails(f"its backward fails: {error}") from error
     seen: set[fx.Node] = set()
-    nodes = [None if grad is None else _gradient(session, grad, seen) for grad in results]
+    nodes = [None if grad is None else _gradient(session, index, grad, seen)
+             for index, grad in zip(wanted, results, strict=True)]
     recorder.graph.output((*leaving.values, *nodes))
     remove_dead_code(recorder.graph)
     _mark_saved(recorder.graph, forward)
@@ -198,9 +206,13 @@ def dense_stride(size: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ..
     return tuple([dense[order.index(axis)] for axis in range(len(size))])
 
 
-def _gradient(session: Session, grad: torch.Tensor, seen: set[fx.Node]) -> fx.Node:
+def _gradient(
+    session: Session, index: int, grad: torch.Tensor, seen: set[fx.Node]
+) -> fx.Node:
     """A gradient's node; a copy where its storage is an input's or another gradient's."""
     if is_wrapper(grad):
+        if session.gm.meta.get(TAKES_WRAPPERS):
+            raise WrapperGradient(index, grad)
         raise Unsupported(f"a plain input gets a gradient of class {type(grad).__qualname__}")
     recorder = session.recorder
     node = recorder.node_of(session.value(grad))

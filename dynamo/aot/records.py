@@ -66,12 +66,36 @@ class Unsupported(Signal):
         self.reason = reason
 
 
+# In the meta of a module: the caller asks for `WrapperGradient`, and for `PlainRefused`.
+TAKES_WRAPPERS = "takes_wrapper_gradients"
+
+
 class Retrace(Signal):
     """What was assumed of the program does not hold: it is to be recorded again, otherwise."""
 
 
 class WrapperMet(Retrace):
     """A wrapper subclass is used where none was expected."""
+
+
+class WrapperGradient(Retrace):
+    """A plain input gets a wrapper as its gradient, in a program that is made to be told so.
+
+    index: of the input. grad: the gradient, whose metadata counts.
+    """
+
+    def __init__(self, index: int, grad: Any) -> None:
+        super().__init__(f"the gradient of input {index} is a {type(grad).__qualname__}")
+        self.index = index
+        self.grad = grad
+
+
+class PlainRefused(Retrace):
+    """A plain program can't be compiled; it stands for one with wrappers, which runs instead."""
+
+    def __init__(self, refusal: Unsupported) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
 
 
 class BackwardFails(Unsupported):

@@ -28,6 +28,7 @@ HARMLESS = frozenset("""__module__ __doc__ __dict__ __weakref__ __init__ __new__
     __qualname__ __annotations__ __deepcopy__ __copy__ __reduce_ex__ __setstate__ __getstate__
     __torch_function__ __torch_dispatch__ __slots__ __init_subclass__""".split())
 OVERRIDE = "__torch_function__"
+_EnableTorchFunction: Any = torch._C._EnableTorchFunction  # type: ignore[attr-defined]
 TURNED_OFF = torch._C._disabled_torch_function_impl
 # Known at once; the others are not kept alive by what is known of them.
 PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
@@ -117,6 +118,19 @@ def shielded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, code of the program, as a graph calls it on wrappers whose
+    `__torch_function__` is asked by what runs inside."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _EnableTorchFunction():
+            return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = getattr(function, "__name__", "call")
+    call.__module__ = __name__
+    return call
+
+
 def acts_as_plain(cls: type) -> bool:
     """True for a class whose tensors a graph takes as they are: no method, operator or function of
     torch's does anything else for them."""
@@ -145,7 +159,14 @@ def nobody_asked() -> Iterator[None]:
 def as_in_program() -> contextlib.AbstractContextManager[None]:
     """Inside of that, what the program has."""
     enabled, _ = getattr(_thread, "outside", None) or (False, ())
-    return torch._C._EnableTorchFunction() if enabled else contextlib.nullcontext()  # type: ignore
+    return _EnableTorchFunction() if enabled else contextlib.nullcontext()
+
+
+def classes_as_in_program() -> contextlib.AbstractContextManager[None]:
+    """The same for classes of tensors alone: nothing where the program has modes, which would be
+    asked, too."""
+    _, modes = getattr(_thread, "outside", None) or (False, ())
+    return contextlib.nullcontext() if modes else as_in_program()
 
 
 def outer_modes() -> list[Any]:

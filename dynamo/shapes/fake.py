@@ -226,8 +226,9 @@ class FakeWorld:
         self._from_real[id(tensor)] = (tensor, fake)
         if isinstance(tensor, torch.nn.Parameter):
             fake._is_param = True  # type: ignore[attr-defined]
-        if fake.is_leaf and tensor.grad is not None:
-            fake.grad = self.from_real(tensor.grad)
+        grad = tensor.grad if fake.is_leaf else None
+        if grad is not None and not is_wrapper_class(type(grad)):  # the trace reads the real one
+            fake.grad = self.from_real(grad)
         return fake
 
     def _imitate(self, tensor: torch.Tensor) -> Fake:

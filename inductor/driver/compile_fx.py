@@ -20,9 +20,16 @@ import torch
 from dynamo.aot.api import compile_forward, compile_inference, compile_training
 from dynamo.aot.boxed import run_as_it_is
 from dynamo.aot.budget import within
-from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
+from dynamo.aot.flat_programs import compile_flat, has_learners, has_wrapped_ends
 from dynamo.aot.program import is_of_program
-from dynamo.aot.records import BackwardFails, NeedsGradients, Retrace, Unsupported
+from dynamo.aot.records import (
+    TAKES_WRAPPERS,
+    BackwardFails,
+    NeedsGradients,
+    PlainRefused,
+    Retrace,
+    Unsupported,
+)
 from dynamo.backends.registry import at_reset
 from dynamo.background.graphs import deferring
 from dynamo.background.jobs import is_background
@@ -92,17 +99,22 @@ def compile_fx(
     """
     settings = settings_now(mode, options)
     example_inputs = real_examples(example_inputs)
-    if has_wrapped_ends(gm, example_inputs):
+    if has_wrapped_ends(gm, example_inputs) and not (
+            has_learners(example_inputs) and _in_pieces(gm, example_inputs, settings)):
+        # else each piece is made of plain tensors: a gradient of another class than guessed is
+        # learnt where a whole backward is recorded
         plainly = functools.partial(compile_fx, mode=mode, options=options)
         try:
             return compile_flat(gm, example_inputs, plainly)
         except Unsupported as refusal:
             return as_captured(settings, gm, refusal)
+        except PlainRefused as refused:
+            return as_captured(settings, gm, refused.refusal)
     gm = served(gm, example_inputs, settings)
     ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
-    in_pieces = has_unknowns(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
+    in_pieces = _in_pieces(gm, example_inputs, settings)
     if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
         try:
             return ways.compile_cut(gm)
@@ -111,6 +123,12 @@ def compile_fx(
     if has_rates(gm, example_inputs) and not lifts_all(gm):
         return Step(gm, example_inputs, ways.compile_graph, ways.compile_piece)
     return ways.compile_graph(gm, example_inputs)
+
+
+def _in_pieces(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+) -> bool:
+    return has_unknowns(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
 
 
 class Ways:
@@ -175,7 +193,7 @@ class Ways:
                 return self.compile_cut(module)
             except Unsupported as other:
                 refusal = other
-        elif fails:
+        elif fails and not module.meta.get(TAKES_WRAPPERS):
             with contextlib.suppress(Unsupported), defects_refused(GRAPH, module):
                 return self._forward(module, inputs, refusal)
         return as_captured(self.settings, module, refusal)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import TAKES_WRAPPERS, PlainRefused, Unsupported
 from dynamo.base import logs
 from dynamo.base.fallbacks import BACKWARD, GRAPH, SYMBOLIC, failed, place_of, refused
 from inductor.config import config
@@ -35,7 +35,9 @@ def wants_kernels(settings: Mapping[str, Any]) -> bool:
 def as_captured(
     settings: Mapping[str, Any], gm: torch.fx.GraphModule, refusal: Unsupported
 ) -> Callable[..., Any]:
-    """The graph as it was captured, for a refusal, which is counted."""
+    """The graph as it was captured, for a refusal, which is counted. Errors: PlainRefused."""
+    if gm.meta.get(TAKES_WRAPPERS):
+        raise PlainRefused(refusal)
     if isinstance(refusal, NothingToCompile):
         logs.log("inductor").emit(f"this graph runs as it was captured: {refusal.reason}")
         return gm.forward

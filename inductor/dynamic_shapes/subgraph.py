@@ -92,7 +92,7 @@ class Piece:
         places = [node for node in graph.nodes if node.op == "placeholder"]
         for node, shown, row, real in zip(places, self.shown, form, inputs, strict=True):
             node.meta["example_value"] = shown if type(shown) is Fake else real
-            if isinstance(real, torch.Tensor) and type(shown) is not Fake:
+            if isinstance(real, torch.Tensor) and hasattr(shown, "fake_mode"):  # one of torch's
                 node.meta["example_value"] = _remade(shown, row, constants)
         return fx.GraphModule(self.module, graph)
 

@@ -78,6 +78,12 @@ def fill(t: Any) -> Any:
     return t, made
 
 
+def same_objects(x: torch.Tensor) -> Any:
+    made = TwoTensor(x, x + 1)
+    made.a.mul_(2)
+    return made.a is x, made.a is made.b, made.detach().a is x, x * 1, made
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]] = {
     "a weight": (lambda x, w: F.relu(F.linear(x, w)), (plain, lambda: Scaled.quantize(MATRIX.t()))),
     "of a closure": (lambda x: x @ WEIGHT, (plain,)),
@@ -96,6 +102,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]] = 
     "filled": (fill, (two,)),
     "taken apart": (flatten, (two,)),
     "detached": (lambda t: (t.detach() + 1, t.shape, t.dtype), (two,)),
+    "made of the same": (same_objects, (plain,)),
     "unread": (lambda t: (MATRIX + 1, t), (two,)),
 }
 
@@ -149,12 +156,140 @@ def test_parameters_and_outputs_with_gradients(backend: str) -> None:
     assert type(result) is TwoTensor and result.requires_grad
 
 
-class PlainGradient(Scaled):
-    """Its gradient is a plain tensor."""
+class Linear(torch.autograd.Function):
+    """Both halves ask the `__torch_function__` of the weight."""
 
     @staticmethod
-    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Scaled:
-        return PlainGradient(inner["numbers"], inner["scale"], *context)
+    def forward(ctx: Any, x: torch.Tensor, w: Any, bias: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ torch.sin(w).t() + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return grad @ torch.sin(w), grad.t() @ x, grad.sum(0)
+
+
+class Asked(Scaled):
+    """Linear layers have an autograd function of their own."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            return Linear.apply(*args)
+        if func is torch.sin:
+            return torch.cos(args[0].numbers)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def with_two(value: torch.Tensor) -> TwoTensor:
+    return TwoTensor(value, value * 2)
+
+
+def as_it_is(value: torch.Tensor) -> torch.Tensor:
+    return value
+
+
+def train(wrap: Any, wrap_bias: Any, compiled: Callable[[Any], Any]) -> list[Any]:
+    """The losses, gradients and weights of a few steps; the batch changes."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8), nn.Linear(8, 8)]
+    for layer in layers:
+        layer.weight = nn.Parameter(wrap(layer.weight.detach()))
+        layer.bias = nn.Parameter(wrap_bias(layer.bias.detach()))
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1])
+    weights, call, seen = list(model.parameters()), compiled(model), []
+    optimizer = torch.optim.SGD(weights, lr=0.01)
+    for batch in (4, 4, 6):
+        loss = (call(torch.randn(batch, 8)) ** 2).sum()
+        loss.backward()
+        seen += [loss.detach(), *(weight.grad.clone() for weight in weights)]
+        optimizer.step()
+    return [*seen, *(weight.detach() for weight in weights)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("wrap", "wrap_bias"), [
+    (with_two, with_two), (with_two, as_it_is), (as_it_is, with_two),
+    (lambda value: Asked(value, torch.tensor(1.0)), as_it_is),
+])
+def test_training(wrap: Any, wrap_bias: Any, backend: str) -> None:
+    """A weight, or a plain one beside wrappers, gets a gradient of the class that eager gives."""
+    found = train(wrap, wrap_bias, lambda model: dynamo.compile(
+        model, backend=backend, fullgraph=True))
+    assert_same(found, train(wrap, wrap_bias, as_it_is))
+
+
+def test_training_in_pieces() -> None:
+    """A gradient that is no wrapper, of a weight in a graph that is cut."""
+
+    def f(x: torch.Tensor) -> Any:
+        torch._assert_async((x == x).all())
+        return F.linear(x.detach().requires_grad_(), weight, bias).relu().sum()
+
+    def gradient(call: Callable[..., Any]) -> Any:
+        weight.grad = bias.grad = None
+        for _ in range(2):
+            call(x).backward()
+        return weight.grad, bias.grad
+
+    x, bias = plain(), torch.randn(8, requires_grad=True)
+    weight: Any = nn.Parameter(Asked(torch.randn(8, 8), torch.tensor(1.0)))
+    assert_same(gradient(dynamo.compile(f, fullgraph=True)), gradient(f))
+
+
+@dynamo.allow_in_graph
+def allowed(x: torch.Tensor, w: Any) -> torch.Tensor:
+    return x + torch.sin(w)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_allowed_code_asks_the_class(backend: str) -> None:
+    x, w = torch.randn(8, 8), Asked(torch.randn(8, 8), torch.tensor(1.0))
+    compiled = dynamo.compile(lambda x, w: allowed(x, w), backend=backend, fullgraph=True)
+    assert_same(compiled(x, w), x + w.numbers.cos())
+
+
+class Seen(torch.Tensor):
+    """No wrapper: a graph has a plain tensor in its place."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, w: allowed(x, w), lambda x, w: Linear.apply(x, w, x)])
+def test_code_that_would_see_another_class(f: Callable[..., Any]) -> None:
+    given = torch.randn(8, 8), torch.randn(8, 8).as_subclass(Seen)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(dynamo.compile(f)(*given), f(*given))
+    with pytest.raises(dynamo.exc.Unsupported, match="Seen as an argument of"):
+        dynamo.compile(f, fullgraph=True)(*given)
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_plain_input_with_a_wrapper_as_gradient(write: bool) -> None:
+    """Written, or with a view of it among the outputs, it runs as captured."""
+
+    def f(x: torch.Tensor, t: Any) -> Any:
+        result = x * t
+        if write:
+            with torch.no_grad():
+                x.add_(1)
+        return result, x.view(-1)
+
+    def gradient(call: Callable[..., Any]) -> Any:
+        leaf = x.clone().requires_grad_()
+        result, view = call(leaf, t)
+        (result.sum() + view.sum()).backward()
+        return leaf.grad, leaf.detach(), view.detach()
+
+    x, t = plain(), two()
+    assert_same(gradient(dynamo.compile(f)), gradient(f))
+
+
+class PlainGradient(Scaled):
+    """Its gradient is a plain tensor."""
 
 
 def test_gradient_of_another_class() -> None:
@@ -220,10 +355,6 @@ def test_weights_that_need_no_gradient_enter_as_plain_tensors() -> None:
 
 class Watching(Scaled):
     """Looks at values in its dispatch, which a graph can't."""
-
-    @staticmethod
-    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Scaled:
-        return Watching(inner["numbers"], inner["scale"], *context)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

@@ -78,6 +78,7 @@ def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
 
     apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
     apply.__module__ = __name__  # fx takes functions of torch's modules for attributes of them
+    setattr(apply, torch_functions.RUNS_PROGRAM, True)
     return apply
 
 
@@ -89,8 +90,7 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
     if cls.cls is BackwardHookFunction:  # its node of autograd gets the hooks
         return torch_functions.call_in_graph(tx, hook_gradients, list(args), {})
-    if sees_functions(tx, args):
-        raise Break("call_of_unknown_function", f"apply of {cls!r}, whose code {FUNCTION} sees")
+    refuse_other_classes(tx, cls, args)
     transformed = torch_functions.in_transform()
     if transformed and has_old_form(cls.cls):  # which torch refuses
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
@@ -117,11 +117,17 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
 FUNCTION = "a __torch_function__"
 
 
-def sees_functions(tx: Frame, args: tuple[Var, ...]) -> bool:
-    """True where code that runs in the graph would ask the program, or see another class."""
+def refuse_other_classes(tx: Frame, cls: Var, args: tuple[Var, ...]) -> None:
+    """Break where code that runs in the graph would ask a mode of the program, or see another
+    class: a wrapper is of its own class there, other subclasses are plain tensors."""
+    if tensor_state(tx.trace).function_modes:
+        raise Break("call_of_unknown_function", f"apply of {cls!r}, whose code {FUNCTION} sees")
     tensors: list[TensorVar] = []
     torch_functions.collect_tensors(TupleVar(list(args)), tensors)
-    return bool(tensor_state(tx.trace).function_modes) or any(var.loses_class for var in tensors)
+    for var in tensors:
+        if var.loses_class:
+            raise Break("tensor_subclass", f"{var.cls.__qualname__} as an argument of {cls!r}, "
+                        "whose code would see another class")
 
 
 def put_in_graph(tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool) -> Var:

@@ -117,10 +117,10 @@ class TensorVar(Var):
 
     @property
     def loses_class(self) -> bool:
-        """Whether code of the program that runs in a graph would see another class, or ask this
-        one: a graph has a plain tensor in its place, or calls it with the asking turned off."""
+        """Whether code of the program that runs in a graph would see another class: a graph has a
+        plain tensor in its place."""
         return self.cls not in PLAIN and not acts_as_plain(self.cls) and (
-            self.overrides or not is_wrapper_class(self.cls))
+            not is_wrapper_class(self.cls))
 
     @property
     def acts_in_graph(self) -> bool:
@@ -133,7 +133,10 @@ class TensorVar(Var):
         return self._fake is None
 
     def describe(self) -> str:
-        return "a tensor" if self._fake is None else f"a tensor ({self.facts()})"
+        kind = "a tensor"
+        if is_wrapper_class(self.cls):
+            kind += f" of class {self.cls.__qualname__}"
+        return kind if self._fake is None else f"{kind} ({self.facts()})"
 
     def facts(self) -> str:
         """Type of the elements and shape, for messages."""

@@ -18,7 +18,7 @@ from torch.utils._device import _device_constructors
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
-from dynamo.base.subclasses import PLAIN, is_wrapper, shielded
+from dynamo.base.subclasses import PLAIN, asking, is_wrapper, shielded
 from dynamo.graph_operators.cuts import ASSERTIONS
 from dynamo.shapes.facts import contiguous_stride
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
@@ -48,6 +48,7 @@ from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tables import ask_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
 
+RUNS_PROGRAM = "_runs_program"  # on a function of a graph that calls code of the program
 C_NAMESPACES: tuple[Any, ...] = (
     torch._C._VariableFunctions,
     torch._C._nn,
@@ -260,7 +261,9 @@ def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> 
         collect_tensors(arg, tensors)
     break_where_stored(tx, function, tensors)
     if is_in_graph(function) and any(var.loses_class for var in tensors):
-        raise Break("tensor_subclass", f"an argument of {function.__name__}")
+        classes = {var.cls.__qualname__ for var in tensors if var.loses_class}
+        raise Break("tensor_subclass", f"{', '.join(sorted(classes))} as an argument of "
+                    f"{function.__name__}, whose code would see another class")
     versions = [var.fake._version for var in tensors]
     may_raise = symbols.unknowns.may_raise([*fake_args, *fake_kwargs.values()])
     fake_args = symbols.unknowns.settle_indices(function, fake_args)
@@ -281,6 +284,8 @@ def run(tx: Frame, op: Operation) -> Any:
             made = tx.trace.call_in_transform(function, op.fake_args, op.fake_kwargs, op.tensors)
             if made is not None:
                 return made
+        if any(var.cls not in PLAIN and var.acts_in_graph for var in op.tensors):
+            function = as_asked(tx, function)
         return run_on_fakes(tx, function, op.fake_args, op.fake_kwargs)
     except Break as reason:
         if reason.code in OF_VALUES:
@@ -316,7 +321,7 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     }
     kind, target = op.kind, op.target
     if any(var.cls not in PLAIN and var.acts_in_graph for var in op.tensors):
-        kind, target = "call_function", shielded(function)
+        kind, target = "call_function", as_asked(tx, function)
     node = trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = op.may_raise
     note_failing(tx, node, function, trace.world.noticed)
@@ -330,6 +335,18 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     if state.watched:
         check_watched(trace, changed)
     return wrap_result(tx, node, result, op.tensors)
+
+
+def as_asked(tx: Frame, function: Any) -> Any:
+    """A function as a graph calls it on wrapper subclasses: code of the program asks their
+    `__torch_function__`, torch's own functions have asked it in the trace."""
+    asks = tensor_state(tx.trace).functions_enabled and runs_program(function)
+    return asking(function) if asks else shielded(function)
+
+
+def runs_program(function: Any) -> bool:
+    """True for a function of the graph that is the program's own code, run as it is."""
+    return is_in_graph(function) or getattr(function, RUNS_PROGRAM, False)
 
 
 OF_VALUES = frozenset(("item", "dynamic_output_shape", "text_of_tensor"))
@@ -492,7 +509,9 @@ def wrap_result(
             if var.fake is value:
                 return var
         tx.trace.symbols.unknowns.bind_sizes(node, value)
-        return TensorVar(node, value, cls=class_of(value))
+        made = TensorVar(node, value, cls=class_of(value))
+        made.parts = parts_given(value, tensors)
+        return made
     if value is None or type(value) in PLAIN_RESULTS:
         return tx.trace.constant(value)
     if type(value) is dict and all(type(key) is str for key in value):
@@ -504,6 +523,15 @@ def wrap_result(
             items.append(_part_of(tx, node, index, item, tensors))
         return sequence_of(value, items)
     raise Break("graph_result_unknown", type(value).__qualname__)
+
+
+def parts_given(value: Any, tensors: list[TensorVar]) -> dict[str, TensorVar]:
+    """Inner tensors of a wrapper that are tensors it was made of: the same objects."""
+    if not tensors or not is_wrapper(value):
+        return {}
+    given = {id(var.fake): var for var in tensors}
+    inner = {name: getattr(value, name) for name in value.__tensor_flatten__()[0]}
+    return {name: given[id(part)] for name, part in inner.items() if id(part) in given}
 
 
 def class_of(fake: torch.Tensor) -> type[torch.Tensor]:

@@ -32,6 +32,7 @@ from dynamo.guards.sources import (
     flattened,
 )
 from dynamo.shapes.fake import NoFakeKernel, give_history
+from dynamo.shapes.fake_tensor import NotSymbolic
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import find_owner
 from dynamo.symbolic.core.var import Var
@@ -68,7 +69,7 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     real, source = var.real, var.source
     assert real is not None and source is not None
     if trace.world.is_symbolic and real.requires_grad:
-        raise Break("tensor_subclass", f"{type(real).__qualname__} with symbolic sizes")
+        raise NotSymbolic(f"a {type(real).__qualname__} requires grad")
     trace.guard("TENSOR", source, TensorFacts.of(real))
     names, context, _ = flattened(real)
     guard_context(trace, real, source)
