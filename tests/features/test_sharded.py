@@ -63,7 +63,8 @@ def ask(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     sharded = DTensor.from_local(x, mesh, [Shard(1)], run_check=False)
     is_first = sharded.placements == (Shard(1),) and mesh["tp"].get_local_rank() == 0
     named = sharded.device_mesh.mesh_dim_names == ("tp",)
-    return sharded.to_local() + (1 if is_first and named and sharded.placements[0].is_shard() else 2)
+    kinds = [isinstance(sharded.placements[0], kind) for kind in (Shard, Partial, (Replicate, Shard))]
+    return sharded.to_local() + (1 if is_first and named and sharded.placements[0].is_shard() else 2) + sum(kinds)
 
 
 PROGRAMS: dict[str, Callable[[torch.Tensor, DeviceMesh], Any]] = {
