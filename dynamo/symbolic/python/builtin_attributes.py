@@ -182,7 +182,8 @@ def own_check(tx: Frame, kind: type, name: str) -> Var | None:
     assert found is not None
     is_known = module_of(found[1]) in KNOWN_CHECKS if isinstance(
         found[1], types.FunctionType) else found[0] in (type, TENSOR_TYPE)
-    if not is_known or kind.__dict__.get("__module__") == "torch._opaque_base":  # of the program, or of a library in C
+    if not is_known or kind.__dict__.get("__module__") == "torch._opaque_base":
+        # Of the program, or of a library in C; OpaqueBase asks a registry.
         return tx.trace.attributes.bind(tx, tx.trace.wrap(kind, None), type(kind), name)
     tx.trace.attributes.guard_search(type(kind), name, found[0])
     return None
