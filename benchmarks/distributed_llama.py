@@ -150,7 +150,7 @@ def work(rank: int, store: str, label: str, world: int, given: argparse.Namespac
     cases = [Case(name, way, given) for name in given.modes.split(",")]
     torch.manual_seed(rank // way.get("tp", 1))
     shown: dict[str, list[list[int]]] = {}
-    for number in range(given.rounds):
+    for _ in range(given.rounds):
         tokens = torch.randint(0, 2048, (given.rows, given.length + 1))
         for case in cases:
             before = graphs(case.name)
