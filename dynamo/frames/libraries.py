@@ -19,10 +19,12 @@ from dynamo.symbolic.machine.inline import OWN_FOLDER, PROGRAMS
 OWN = "the compiler's own code"
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
-# What `optimizer.step` and the results of torch.func's transforms are: functions of the program.
+# What `optimizer.step`, the results of torch.func's transforms, and a block in a wrapper that makes
+# its checkpoint are: functions of the program.
 WRAPPERS = frozenset(
     """Optimizer.profile_hook_step.<locals>.wrapper vmap.<locals>.wrapped grad.<locals>.wrapper
-    grad_and_value.<locals>.wrapper jacrev.<locals>.wrapper_fn jacfwd.<locals>.wrapper_fn""".split()
+    grad_and_value.<locals>.wrapper jacrev.<locals>.wrapper_fn jacfwd.<locals>.wrapper_fn
+    CheckpointWrapper.forward""".split()
 )
 SET_UP = frozenset(
     """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
