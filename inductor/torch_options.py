@@ -30,8 +30,7 @@ VERIFY = 'write options={"verify": True}, which compares each call with eager'
 # What must be as it is here, with the value that it has, and what to do for another one.
 FIXED: dict[str, tuple[Any, str]] = {
     "debug_check_inf_and_nan": (False, VERIFY), "nan_asserts": (False, VERIFY),
-    "trace.enabled": (False, FOLDER), "trace.graph_diagram": (False, FOLDER),
-    "trace.draw_orig_fx_graph": (False, FOLDER), "trace.save_real_tensors": (False, FOLDER),
+    "trace.save_real_tensors": (False, FOLDER),
     "profiler_mark_wrapper_call": (False, "dynamo.profile(f, *args) tells the time of each kernel"),
     "force_disable_caches": (
         False, 'write options={"graph_cache": False}, and DYNAMO_CACHE_DIR names an empty folder'),
@@ -75,6 +74,7 @@ NOTES = {
          "disable_progress", "autotune_local_cache", "autotune_remote_cache",
          "fx_graph_remote_cache", "reorder_for_compute_comm_overlap"), FIXED_HERE),
     **dict.fromkeys(("compile_threads", "worker_start_method"), BUILD),
+    **dict.fromkeys(("trace.enabled", "trace.graph_diagram", "trace.draw_orig_fx_graph"), FOLDER),
 }
 
 NAMES = frozenset({*STAGE_OF, *SAME, *FIXED, *NOTES})

@@ -96,6 +96,8 @@ PARTS: dict[str, str] = {
     "torch.fx._lazy_graph_module": "_LazyGraphModule",
     "torch.fx.graph": "_BoxedCodeGen _PyTreeCodeGen _PyTreeInfo",
     "torch.fx.node": "_get_qualified_name _side_effectful_functions",
+    "torch._utils": "_get_available_device_type _get_device_index",
+    "torch.cuda": "_exchange_device _lazy_init _maybe_exchange_device",
     "torch.nn.Module": "_call_impl",
     "torch.nn.modules._functions": "BackwardHookFunction",
     "torch.nn.modules.lazy.LazyModuleMixin": "_infer_parameters",
@@ -127,12 +129,14 @@ LATE_PARTS: dict[str, str] = {
         PythonMod""",
 }
 
-# What some builds of torch have: those for CUDA or ROCm, those with oneDNN.
+# What some builds of torch have: for CUDA or ROCm, for several processes, with oneDNN.
 BUILD_PARTS: dict[str, str] = {
     "torch._C": """
         _cuda_clearCublasWorkspaces _cuda_endAllocateToPool _cuda_getCurrentRawStream
         _cuda_getDevice _cuda_getDeviceCount _cuda_getDriverVersion
         _cuda_isCurrentStreamCapturing _cuda_releasePool""",
+    "torch.distributed": "_DEFAULT_FIRST_BUCKET_BYTES",
+    "torch.nn.parallel.DistributedDataParallel": "_active_ddp_module",
     "torch.ops.mkldnn": """
         _convolution_pointwise _linear_pointwise _reorder_convolution_weight
         _reorder_linear_weight""",

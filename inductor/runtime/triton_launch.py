@@ -57,7 +57,8 @@ def view(
 ) -> torch.Tensor:
     """A view over the memory of a tensor; `offset` counts from its first element."""
     if type(tensor) is Placeholder:
-        return tensor.view(size, stride, offset, dtype)
+        placeholder: Any = tensor
+        return placeholder.view(size, stride, offset, dtype)  # type: ignore[no-any-return]
     if dtype is not None:
         tensor = tensor.view(dtype)
     return tensor.as_strided(size, stride, tensor.storage_offset() + offset)

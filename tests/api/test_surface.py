@@ -296,8 +296,8 @@ def test_options_of_torch_are_taken_or_told_of() -> None:
         "leave_out": "fusion, patterns"}
     assert settings(None, {"leave_out": "fusion", "layout_optimization": False})["leave_out"] == "fusion, layout"
     assert settings(None, {"max_autotune_gemm": True, "max_autotune_pointwise": False}) == {"max_autotune": True}
-    assert settings(None, {"trace.enabled": False, "guard_filter_fn": None, "fallback_random": True}) == {}
-    for refused, instead in (("trace.enabled", "DYNAMO_DEBUG_DIR"), ("nan_asserts", '"verify": True'),
+    assert settings(None, {"trace.enabled": True, "guard_filter_fn": None, "fallback_random": True}) == {}
+    for refused, instead in (("trace.save_real_tensors", "DYNAMO_DEBUG_DIR"), ("nan_asserts", '"verify": True'),
                              ("guard_filter_fn", "dynamo.mark_static"), ("force_disable_caches", '"graph_cache": False')):
         with pytest.raises(ValueError, match=f"{refused}=.* always: .*{instead}"):
             dynamo.compile(lambda x: x, options={refused: True})

@@ -150,7 +150,8 @@ def wrap_slice(trace: Evaluation, value: Any, source: Source | None) -> Var:
     parts = (value.start, value.stop, value.step)
     if isinstance(source, ObjectSource):
         # Of the code, from Python 3.14 on: a break here would come again and again.
-        return SliceVar(*map(trace.constant, parts))
+        start, stop, step = map(trace.constant, parts)
+        return SliceVar(start, stop, step)
     if not all(part is None or type(part) is int for part in parts):
         raise Break("value_unknown", shown(value))
     trace.guard("TYPE", source, slice)

@@ -102,7 +102,8 @@ def likeness(cls: type) -> type:
         asks = find_in_mro(cls, OVERRIDE) is not TURNED_OFF
         own = {OVERRIDE: _Note() if asks else TURNED_OFF, "__module__": cls.__module__,
                "__qualname__": cls.__qualname__}
-        known = _likenesses[cls] = type(root)(cls.__name__, bases, own)
+        make: Any = type(root)
+        known = _likenesses[cls] = make(cls.__name__, bases, own)
         _REAL[known] = cls
     return known
 
