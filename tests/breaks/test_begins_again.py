@@ -10,7 +10,6 @@ import torch
 import dynamo
 from dynamo.codegen.continuation import Continuations
 from dynamo.symbolic.machine.finalizers import Noticed
-from dynamo.symbolic.machine.frame import SymbolicFrame
 from tests.breaks.test_lifetimes import Tells
 
 
