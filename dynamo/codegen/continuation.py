@@ -121,6 +121,12 @@ class Continuations:
         return known is not None and known.form == "at" and (
             known.original is original and known.instruction == instruction)
 
+    def has_begun(self, code: CodeType, steps: int) -> bool:
+        """False for a continuation whose trace ends at the step of that number, if that lies in the
+        prefix, or is the instruction "at" which the continuation begins."""
+        known = self._by_code.get(id(code))
+        return known is None or steps > known.offset + (known.form == "at")
+
     def keeps_all(self, code: CodeType) -> bool:
         """True for a continuation behind which nothing may die earlier than in eager."""
         known = self._by_code.get(id(code))

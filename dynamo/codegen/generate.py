@@ -77,6 +77,13 @@ def works_on_frame(state: FrameState, instruction: Instruction) -> bool:
 
 # Breaks after which the whole instruction runs in a continuation.
 RESUMED = frozenset(("frame_introspection", "dropped_value", "trace_too_long"))
+
+
+def is_resumed(exit: BreakExit, instruction: Instruction) -> bool:
+    """True where the innermost frame goes on at the break's instruction, in a continuation."""
+    return exit.reason.code in RESUMED or works_on_frame(exit.frames[0], instruction)
+
+
 ENDS = frozenset(("RAISE_VARARGS", "RERAISE"))
 
 
@@ -272,8 +279,7 @@ class Generator:
             level.keep_values()
         self.done = len(self.raw.instructions)
         first = levels[0]
-        resumed = exit.reason.code in RESUMED or works_on_frame(first.state, first.instruction)
-        if len(levels) == 1 and not resumed:
+        if len(levels) == 1 and not is_resumed(exit, first.instruction):
             self._run_here(first, exit)
             return
         self._nested(levels, len(levels) - 1)

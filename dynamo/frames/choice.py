@@ -13,13 +13,14 @@ import torch.utils.checkpoint
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import SkipFrame
 from dynamo.codegen.continuation import Continuations
+from dynamo.codegen.generate import is_resumed
 from dynamo.frames.callers import is_caller
 from dynamo.frames.libraries import OWN, library_of
 from dynamo.frames.worth import mentions_tensors
 from dynamo.hook import FrameState
 from dynamo.symbolic.core.context import CodeCache
 from dynamo.symbolic.core.lookup import find_in_mro
-from dynamo.symbolic.core.trace_result import ReturnExit, TraceResult
+from dynamo.symbolic.core.trace_result import BreakExit, ReturnExit, TraceResult
 from dynamo.symbolic.machine.inline import spreads_work
 from dynamo.symbolic.tensors.modules import shards_work
 
@@ -70,9 +71,22 @@ def check_worth(
     if introspects and len(result.exit.frames) == 1 and not result.effects:
         raise SkipFrame("it looks at its local variables as a whole")
     if continuations.is_continuation(frame.code):
+        check_progress(result.exit, result.steps, continuations, codes)
         return
     if any(guard.kind == "TENSOR" for guard in result.guards):
         return
     if mentions_tensors(frame):
         return
     raise SkipFrame("no tensor before the first break", forever=codes.is_endless(frame.code))
+
+
+def check_progress(
+    exit: BreakExit, steps: int, continuations: Continuations, codes: CodeCache
+) -> None:
+    """A continuation that would go on where it begins would be made again, without end. Errors:
+    SkipFrame."""
+    state = exit.frames[-1]
+    if len(exit.frames) > 1 or continuations.has_begun(state.code, steps):
+        return
+    if is_resumed(exit, codes.decode(state.code).instructions[state.instruction]):
+        raise SkipFrame("it breaks where it begins")

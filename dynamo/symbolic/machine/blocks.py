@@ -23,9 +23,10 @@ def enter_context(tx: Frame, manager: Var) -> tuple[Var, Var]:
     if isinstance(manager, WITH_A_PLAIN_TYPE):
         check_context(tx, manager.python_type())
     if isinstance(manager, ObjectVar):  # both are read before one is called
-        enter, leave = [
-            tx.trace.attributes.bind(tx, manager, manager.cls, name) for name in WITH_METHODS]
-        return leave, enter.call(tx, [], {})
+        order = WITH_METHODS[::-1] if VERSION.long_texts else WITH_METHODS  # of Python 3.14
+        bound = {
+            name: tx.trace.attributes.bind(tx, manager, manager.cls, name) for name in order}
+        return bound["__exit__"], bound["__enter__"].call(tx, [], {})
     return manager.get_attr(tx, "__exit__"), manager.call_method(tx, "__enter__", [], {})
 
 

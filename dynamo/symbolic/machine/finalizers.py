@@ -26,8 +26,6 @@ from dynamo.symbolic.core.trace_result import BreakExit
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.machine.protocols import RunningTrace
 
-# References to a Var that only the trace's table of known objects holds, while it is counted.
-UNUSED = 3
 MOST_LOOKED_AT = 1000  # objects behind one value
 LENDING = (
     ("_ctypes", "Structure"), ("_cffi_backend", "_CDataBase"), ("mmap", "mmap"),
@@ -205,5 +203,4 @@ class Noticed:
         value, places = self._unread[key]
         if any(place() is not None for place in places):
             return False
-        known = trace.objects.var_of(value)
-        return known is None or sys.getrefcount(known) <= UNUSED
+        return trace.objects.is_unused(value)

@@ -257,7 +257,7 @@ def setdefault(tx: Frame, var: DictVar, key: Var, default: Var = NONE) -> Var:
 def dict_pop(tx: Frame, var: DictVar, key: Var, default: Var | None = None) -> Var:
     ordered = var.python_type() is ORDERED
     # An empty dict does not ask for the hash.
-    found = None if var.is_empty() and not ordered else var.lookup(tx, key)
+    found = None if var.is_empty() and not ordered else var.lookup(tx, key, var.python_type())
     if found is None:
         if default is not None:
             return default
@@ -424,7 +424,7 @@ def as_entries(
     entries: dict[object, Var] = {}
     missing = set() if wanted is None else set(wanted)
     for item in each_item(tx, other):
-        key = hash_of_element(tx, item)
+        key = hash_of_element(tx, item) if wanted is None else item.hash_key(tx)
         entries.setdefault(key, item)
         if key in missing:
             missing.remove(key)

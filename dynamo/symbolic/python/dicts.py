@@ -80,7 +80,7 @@ class DictVar(Var):
         """A new dict; later pairs win, first positions stay."""
         result = cls(kind)
         for key, value in pairs:
-            result.insert(hash_of_key(tx, key), key, value)
+            result.insert(hash_of_key(tx, key, kind), key, value)
         return result
 
     @classmethod
@@ -142,10 +142,11 @@ class DictVar(Var):
         for hash_key, (key_var, stored) in self._stored.items():
             self.insert(hash_key, key_var, stored)
 
-    def lookup(self, tx: Frame, key: Var) -> Var | None:
-        """The value under a key, None when absent; reads only that key of an unread dict."""
+    def lookup(self, tx: Frame, key: Var, kind: type = dict) -> Var | None:
+        """The value under a key, None when absent; reads only that key of an unread dict. kind: see
+        `hash_of_key`."""
         self.python_type()  # the key may have no hash
-        hash_key = hash_of_key(tx, key)
+        hash_key = hash_of_key(tx, key, kind)
         name = single_key(key)
         if self._trace is None or name is NO_KEY or not self._is_silent():
             entry = self.entries.get(hash_key)
@@ -202,8 +203,7 @@ class DictVar(Var):
         return entries
 
     def set_item(self, tx: Frame, key: Var, value: Var) -> None:
-        self.python_type()
-        hash_key = hash_of_key(tx, key)
+        hash_key = hash_of_key(tx, key, self.python_type())
         name = single_key(key)
         if name is NO_KEY or type(self._real) not in STORED_SINGLY or not self.is_unread or (
             self.is_numbered or not self._is_silent()
@@ -217,8 +217,7 @@ class DictVar(Var):
         tx.trace.effects.store_item(self, key, value)
 
     def del_item(self, tx: Frame, key: Var) -> None:
-        self.python_type()
-        hash_key = hash_of_key(tx, key)
+        hash_key = hash_of_key(tx, key, self.python_type())
         if hash_key not in self.entries:
             tx.trace.raise_exception(KeyError, key)
         self.note_step(dict.__delitem__, self.change(tx).pop(hash_key)[0])

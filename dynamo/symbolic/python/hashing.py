@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
@@ -13,9 +14,11 @@ from dynamo.symbolic.core.var import ObservedException, Var
 NAMES_PLACE = sys.version_info >= (3, 14)
 
 
-def hash_of_key(tx: Frame, key: Var) -> Hashable:
-    """The hash of a key of a dict."""
-    return _hash_in(tx, key, "dict key") if NAMES_PLACE else key.hash_key(tx)
+def hash_of_key(tx: Frame, key: Var, kind: type = dict) -> Hashable:
+    """The hash of a key of a dict. kind: the class that stores or deletes it: an OrderedDict asks
+    for the hash itself."""
+    named = NAMES_PLACE and kind is not OrderedDict
+    return _hash_in(tx, key, "dict key") if named else key.hash_key(tx)
 
 
 def hash_of_element(tx: Frame, item: Var) -> Hashable:
