@@ -314,8 +314,8 @@ class Shaker:
                 self.shake(x)
 
     def shake(self, x: torch.Tensor) -> None:
-        if x.is_inference() or (x.is_leaf and x.requires_grad):
-            return
+        if x.is_inference() or (x.is_leaf and x.requires_grad) or x._is_zerotensor():
+            return  # the last has no memory: `sgn` makes one as a gradient
         noise = torch.randn(x.shape, generator=self.generator, device="cpu").to(x.device, x.dtype)
         x.data.mul_(1 + 2 * torch.finfo(x.dtype).eps * noise)
 
