@@ -99,6 +99,7 @@ def current_gpu(tx: Frame) -> Var | None:
     if not torch.cuda.is_available():
         return None
     gpu = torch.cuda.current_device()
+    tx.trace.state(Unguarded).about_gpus = "torch.cuda.current_device"
     if torch.cuda.device_count() > 1:
         asked = ObjectSource(torch.cuda.current_device, "torch.cuda.current_device")
         tx.trace.guard("CONST", CallSource(asked), gpu)
