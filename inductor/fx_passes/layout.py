@@ -159,12 +159,24 @@ class _Rewriter:
                 count -= 1  # libraries there have a layout of their own for weights
             for position in range(count):
                 self._give(new, position, LAST)
+        if node.target is aten.native_group_norm.default:
+            self._read_the_original(node, new)
         if self._sees_strides(new):
             self._restore_inputs(node, new)
         if self._changed(node, new):
             new.meta = dict(new.meta)
             new.meta["val"] = self._value(new)
         return new
+
+    def _read_the_original(self, node: fx.Node, new: fx.Node) -> None:
+        """Of a group norm on a GPU, which eager gives a row-major copy of channels-last images."""
+        copy: Any = new.args[0]
+        if copy.target is not aten.clone.default or len(node.args[0].users) != 1:  # type: ignore[union-attr]
+            return
+        source = copy.args[0].meta["val"]
+        if source.device.type != "cpu" and source.is_contiguous(memory_format=LAST):
+            new.update_arg(0, copy.args[0])
+            self.graph.erase_node(copy)
 
     def _sees_strides(self, new: fx.Node) -> bool:
         """False for operators of which the result is the same whatever the strides are."""
@@ -177,8 +189,7 @@ class _Rewriter:
             return True
         if target is aten.native_group_norm.default:
             value = new.args[0].meta["val"]  # type: ignore[union-attr]
-            on_cpu = value.device.type == "cpu" and value.dim() == 4
-            return not (on_cpu and value.is_contiguous(memory_format=LAST))
+            return not (value.dim() == 4 and value.is_contiguous(memory_format=LAST))
         if torch.Tag.pointwise in target.tags or self.has_kernel(target):
             return target.namespace not in ("aten", "prims")
         name = target._schema.name.removeprefix("aten::")

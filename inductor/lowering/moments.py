@@ -1,18 +1,21 @@
-"""Mean and variance of few channels of large images on a GPU, where an image is row-major.
+"""Mean and variance over images on a GPU: of few channels of large images where an image is
+row-major, and of groups of channels where channels come last.
 
 A channel's pixels are shared out in pieces, of which a program holds one in registers: it gives the
 piece's sum and the sum of the squares of what is off the piece's own mean. From these follow mean
 and variance of all, as exactly as in two passes, but memory is read once. Few channels would fill
-the device in neither pass, which makes two launches of each.
+the device in neither pass, which makes two launches of each. Where channels come last, neighbours
+in memory are of other groups: a group by itself would read memory in scattered pieces.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from inductor.ir.body import Ops, Value
+from inductor.ir.graph import Layout
 from inductor.ir.index import floordiv, mod
 from inductor.lowering.builder import contiguous
 from inductor.lowering.registry import Call
@@ -21,6 +24,9 @@ from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 FEW_CHANNELS = 128
 MANY_PIXELS = 1 << 14  # of a channel
 SHORTEST_PIECE, LONGEST_PIECE = 512, 8192  # of which a program keeps all
+PIXELS = (16, 64)  # of a piece where channels come last, of which a program keeps several channels'
+
+Finish = Callable[[Ops, Value], Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +72,89 @@ def moments(call: Call, x: Tensor, pieces: Pieces, divisor: float) -> tuple[Tens
     device, channels = x.layout.device, x.size[pieces.channel]
     before = (*(x.size[axis] for axis in pieces.outer), pieces.count)
     whole = contiguous((channels, *before, pieces.length), x.dtype, device)
-    partial = contiguous((channels, *before), x.dtype, device)
     vector = contiguous((channels,), x.dtype, device)
     shown = call.builder.computed(whole, [x], 0, lambda ops, i: x.load(ops, _pixel(x, pieces, i)))
-    last, others = [len(before) + 1], list(range(1, len(before) + 1))
-    sums = call.builder.reduce(partial, shown, last, "sum")
-
-    def own_mean(ops: Ops, indices: Indices) -> Value:
-        total = sums.load(ops, indices)
-        return ops.truediv(total, ops.constant(pieces.length, x.dtype))
-
-    def off_own(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
-        away = ops.sub(value, own_mean(ops, indices[:-1]))
-        return (ops.mul(away, away),)
-
-    squares = call.builder.reduce(partial, shown, last, "sum", off_own)
-    count = math.prod(before) * pieces.length
-
-    def over_count(ops: Ops, total: Value) -> Value:
-        return ops.truediv(total, ops.constant(count, x.dtype))
-
-    mean = call.builder.reduce(vector, sums, others, "sum", finish=over_count)
-
-    def off_all(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
-        away = ops.sub(own_mean(ops, indices), mean.load(ops, indices[:1]))
-        between = ops.mul(ops.mul(away, away), ops.constant(pieces.length, x.dtype))
-        return (ops.add(value, between),)
 
     def over_divisor(ops: Ops, total: Value) -> Value:
         return ops.truediv(total, ops.constant(divisor, x.dtype))
 
-    return mean, call.builder.reduce(vector, squares, others, "sum", off_all, over_divisor)
+    sums = _sums_of_pieces(call, shown)
+    return _joined(call, sums, vector, list(range(1, len(before) + 1)), over_divisor)
+
+
+def group_moments(call: Call, x: Tensor, groups: int, finish: Finish) -> tuple[Tensor, Tensor]:
+    """Of each group of channels of each image, which is (images, channels, height, width) with
+    channels last: the mean, and `finish` of the variance; (images, groups) each."""
+    images, channels, height, width = x.size
+    pixels, per, device = height * width, channels // groups, x.layout.device
+    held = compute_dtype(x.dtype)
+    divisors = [n for n in range(PIXELS[0], PIXELS[1] + 1) if pixels % n == 0]
+    length = divisors[-1] if divisors else pixels  # few pixels, or of an odd number
+    whole = contiguous((images, pixels // length, channels, length), held, device)
+
+    def pixel(ops: Ops, i: Indices) -> Value:
+        at = i[1] * length + i[3]
+        return x.load(ops, (i[0], i[2], floordiv(at, width), mod(at, width)))
+
+    def by_group(sums: Tensor) -> Tensor:
+        layout = contiguous((images, pixels // length, groups, per), held, device)
+        return call.builder.computed(
+            layout, [sums], 0, lambda ops, i: sums.load(ops, (*i[:2], i[2] * per + i[3])))
+
+    def end(ops: Ops, total: Value) -> Value:
+        return finish(ops, ops.truediv(total, ops.constant(pixels * per, held)))
+
+    sums = _sums_of_pieces(call, call.builder.computed(whole, [x], 0, pixel))
+    sums = Sums(by_group(sums.totals), by_group(sums.squares), length)
+    return _joined(call, sums, contiguous((images, groups), held, device), [1, 3], end)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of pieces of `length` elements: their sums, and the sums of squared distances from the own
+    mean of each."""
+
+    totals: Tensor
+    squares: Tensor
+    length: int
+
+    def own_mean(self, ops: Ops, indices: Indices) -> Value:
+        total = self.totals.load(ops, indices)
+        return ops.truediv(total, ops.constant(self.length, total.dtype))
+
+
+def _sums_of_pieces(call: Call, shown: Tensor) -> Sums:
+    """Over the last axis."""
+    *before, length = shown.size
+    last = [len(before)]
+    partial = contiguous(before, compute_dtype(shown.dtype), shown.layout.device)
+    found = Sums(call.builder.reduce(partial, shown, last, "sum"), shown, length)
+
+    def off_own(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
+        away = ops.sub(value, found.own_mean(ops, indices[:-1]))
+        return (ops.mul(away, away),)
+
+    return replace(found, squares=call.builder.reduce(partial, shown, last, "sum", off_own))
+
+
+def _joined(
+    call: Call, sums: Sums, layout: Layout, axes: Sequence[int], finish: Finish
+) -> tuple[Tensor, Tensor]:
+    """Mean, and `finish` of the sum of squared distances from it, of all pieces along the axes."""
+    count = math.prod(sums.totals.size[axis] for axis in axes) * sums.length
+
+    def over_count(ops: Ops, total: Value) -> Value:
+        return ops.truediv(total, ops.constant(count, layout.dtype))
+
+    mean = call.builder.reduce(layout, sums.totals, axes, "sum", finish=over_count)
+
+    def off_all(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
+        kept = tuple(index for axis, index in enumerate(indices) if axis not in axes)
+        away = ops.sub(sums.own_mean(ops, indices), mean.load(ops, kept))
+        between = ops.mul(ops.mul(away, away), ops.constant(sums.length, layout.dtype))
+        return (ops.add(value, between),)
+
+    return mean, call.builder.reduce(layout, sums.squares, axes, "sum", off_all, finish)
 
 
 def _pixel(x: Tensor, pieces: Pieces, indices: Indices) -> Indices:

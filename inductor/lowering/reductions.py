@@ -18,7 +18,7 @@ from inductor.ir.index import constant, floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.activations import Arithmetic
 from inductor.lowering.builder import contiguous, layout_of
-from inductor.lowering.moments import moments, pieces_of
+from inductor.lowering.moments import group_moments, moments, pieces_of
 from inductor.lowering.one_hot import sum_of_one_hot
 from inductor.lowering.pointwise import Kind, broadcast, load_as, promoted, unsupported
 from inductor.lowering.registry import Call, lowering
@@ -62,6 +62,7 @@ def _refused(call: Call, x: Tensor) -> str:
 
 
 Finish = Callable[[Ops, Value], Value] | None
+MUCH_MORE = 1.5  # of what is read twice instead of being stored
 
 
 def _simple(call: Call, x: Tensor, dims: Any, kind: str, finish: Finish = None) -> Any:
@@ -476,18 +477,21 @@ def group_norm(
 ) -> Any:
     out, mean_fake, rstd_fake = call.result
     whole = Call(call.builder, call.target, out, call.users)
-    if _refused(whole, x) or not _dense(x):
+    last = _has_channels_last(call, x)
+    if _refused(whole, x) or not (last or _dense(x)):
         return call.refuse("an empty tensor or strides that are not dense")
-    view = x.realize()
     held = compute_dtype(x.dtype)
-    rows = contiguous((n, groups, c // groups * hxw), x.dtype, x.layout.device)
-    grouped = Tensor(
-        rows, call.builder,
-        view=type(view)(view.buffer, rows.size, rows.stride, view.offset, view.dtype),
-    )
-    average = mean_of(whole, grouped, [2])
-    rstd = variance_of(whole, grouped, average, [2], 0, kept_layout(grouped, [2], held), _rstd(eps))
     per = c // groups
+    if last:
+        bytes_of_x = x.layout.numel() * x.dtype.itemsize
+        if x.view is None and call.builder.bytes_read(x) > MUCH_MORE * bytes_of_x:
+            x.realize()  # else both passes read what it is computed from
+        seen = contiguous((n, groups, 1), held, x.layout.device)
+        average, rstd = (
+            one.as_view(seen, lambda i: i[:2])
+            for one in group_moments(whole, x, groups, _rstd(eps)))
+    else:
+        average, rstd = _of_rows(whole, x, groups, per * hxw, eps)
 
     def normalise(ops: Ops, i: Indices) -> Value:
         from_group = (i[0], floordiv(i[1], per), constant(0))
@@ -502,6 +506,29 @@ def group_norm(
     operands = [t for t in (x, average, rstd, weight, bias) if t is not None]
     result = call.builder.computed(whole.layout, operands, 4, normalise)
     return result, _statistic(whole, average, mean_fake), _statistic(whole, rstd, rstd_fake)
+
+
+def _of_rows(
+    call: Call, x: Tensor, groups: int, length: int, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and reciprocal deviation of groups of which each is one stretch of memory."""
+    view = x.realize()
+    rows = contiguous((x.size[0], groups, length), x.dtype, x.layout.device)
+    grouped = Tensor(
+        rows, call.builder,
+        view=type(view)(view.buffer, rows.size, rows.stride, view.offset, view.dtype),
+    )
+    average, layout = mean_of(call, grouped, [2]), kept_layout(grouped, [2], compute_dtype(x.dtype))
+    return average, variance_of(call, grouped, average, [2], 0, layout, _rstd(eps))
+
+
+def _has_channels_last(call: Call, x: Tensor) -> bool:
+    """Of images of known sizes on a GPU; the CPU's library has a kernel for them."""
+    if call.builder.device.type == "cpu" or len(x.size) != 4:
+        return False
+    n, c, h, w = x.size
+    known = all(type(extent) is int for extent in x.size)
+    return known and x.layout.stride == (h * w * c, 1, w * c, c)
 
 
 def _dense(x: Tensor) -> bool:

@@ -29,6 +29,7 @@ SHORTEST_ROW = 8
 FEW_ROWS = 8
 LONG_ROW = 4096
 MANY_SCALARS = 8
+SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduces
 MANY_READERS = 8
 
 
@@ -238,7 +239,7 @@ class _Fuser:
 
     def _share_columns(self, first: Group, second: Group) -> bool:
         """On a GPU, reductions over the outer dimension share one pass if none needs another one,
-        and what follows for each result comes after it."""
+        or if a program holds all that it reads, and what follows for each result comes after it."""
         if not self.on_gpu:
             return False
         rows = first.rows if first.column else second.rows
@@ -250,6 +251,8 @@ class _Fuser:
             return False
         if any(facts.iterations != rows for facts in members if facts.rows is None):
             return False
+        if all(type(facts.width) is int and facts.width <= SHORT_COLUMN for facts in reducing):
+            return True
         follows: set[int] = set()
         for member in sorted(first.members + second.members):
             late = not self.dependencies.before[member].isdisjoint(follows)

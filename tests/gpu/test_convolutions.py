@@ -80,6 +80,25 @@ def test_norm_residual_and_activation(name: str) -> None:
     assert len(chosen) == 3 and all(each.products()[0].window is not None for each in chosen)
 
 
+@pytest.mark.parametrize("size", [(2, 64, 40, 33), (1, 128, 256, 256), (2, 64, 5, 7)], ids=str)
+def test_groups_between(size: tuple[int, ...]) -> None:
+    """Norms over groups of channels: a pass for sums, what joins them, a pass for the result."""
+    def block(x: Any, w: Any, b: Any, v: Any) -> Any:
+        y = F.conv2d(x, w, b, padding=1)
+        return F.conv2d(F.silu(F.group_norm(y, 32, b, v, 1e-6)), w, v, padding=1) + y
+
+    channels = size[1]
+    for dtype in DTYPES[:2]:
+        dynamo.reset()
+
+        def make() -> tuple[Any, ...]:
+            w = image(channels, channels, 3, 3, dtype=dtype) / 24  # noqa: B023
+            return image(*size, dtype=dtype), w, *(data(channels, dtype=dtype) for _ in range(2))  # noqa: B023
+
+        with torch.no_grad():
+            check(block, make, calls=2, slack=8.0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_blocks(dtype: torch.dtype) -> None:
     """All that is tried first, with what shares a sum."""

@@ -23,11 +23,12 @@ from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.index import Index, IndexLike, constant, variable
 from inductor.scheduler.assemble import drop_dead
+from inductor.scheduler.fuse import SHORT_COLUMN
 from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 
 PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
 PERSISTENT_WITH_LOCALS = 8192  # the same where something is kept in registers that way
-PERSISTENT_ALONG_ROWS = 64  # the same where neighbours in memory are neighbouring rows
+PERSISTENT_ALONG_ROWS = SHORT_COLUMN  # the same where neighbours in memory are neighbouring rows
 ENOUGH_ROWS = 128
 LARGE_KERNEL = 1 << 16
 MANY_IN_WINDOWS = 1 << 20  # elements, of which a thread computes several

@@ -21,6 +21,7 @@ from inductor.driver import cuda
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.pipeline import decompositions
+from inductor.lowering import reductions
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.peak import with_less_held
@@ -278,6 +279,28 @@ def test_batch_statistics(monkeypatch) -> None:
             torch.testing.assert_close(compiled(x), other(x).relu())
         torch.testing.assert_close(mine.state_dict(), other.state_dict())
     assert texts[-1].count("(stream, ") == 6  # two reductions in two launches, count, the result
+
+
+@pytest.mark.parametrize("size", [(2, 24, 16, 12), (1, 12, 7, 11), (3, 12, 1, 2)], ids=str)
+def test_groups_of_channels_that_come_last(size, monkeypatch) -> None:
+    """Statistics from pieces of images, exact where the mean is far larger than the deviation."""
+    repair(monkeypatch)
+    dynamo.reset()
+    texts.clear()
+    last = torch.channels_last
+    monkeypatch.setattr(
+        reductions, "_has_channels_last", lambda call, x: x.layout.stride[1] == 1)
+    weight, bias = torch.randn(size[1]), torch.randn(size[1])
+
+    def program(x):
+        return F.silu(F.group_norm(x + 300, 6, weight, bias, 1e-6))
+
+    x = torch.randn(size).to(memory_format=last)
+    expected = F.silu(F.group_norm(
+        (x + 300).double().contiguous(), 6, weight.double(), bias.double(), 1e-6))
+    found = dynamo.compile(program, backend=interpreted)(x)
+    torch.testing.assert_close(found, expected.float(), rtol=2e-4, atol=2e-4)
+    assert found.is_contiguous(memory_format=last) and "group_norm'" not in texts[-1]
 
 
 @pytest.mark.parametrize("cut", [False, True])
