@@ -6,7 +6,8 @@ In: the function of a generated wrapper (`Graphing`, `GraphedCall`) that may be 
 - The first calls run as they are. They say which inputs stay at one address (parameters mostly);
   those are read, and written, in place, all others are copied into memory of the recording.
 - An input that was read in place and comes from another address is copied from then on, in a new
-  recording; after a few recordings the graph runs without.
+  recording; after a few recordings the graph runs without. One that is written, or large, is read
+  and written at its new place instead where the recording before ran often.
 - All recordings of a stream share their memory. Results are tensors over it: nothing is copied
   out. What somebody still holds when a recording is about to write there gets memory of its own
   first (`csrc/replay.cpp`). Where that happens again and again because of another recording, the
@@ -44,6 +45,7 @@ MOST_STRAYS = 8  # calls in a row whose inputs are not where another recording m
 MOST_COPIED = 1 << 28  # bytes for each call
 LARGE = 1 << 24  # of these: wait whether they have to be copied
 MOST_DELAYS = 8
+ENOUGH_RUNS = 16  # of a recording, which takes as long as a few calls without one
 POOLS = Pools()
 
 
@@ -163,10 +165,19 @@ class GraphedCall:
                 return self._add(inputs, place)
             if not self._is_astray(recording.replay.runs):
                 return None  # what makes them ran as it is
-        self.moving |= moved[0]
-        self.wandering |= strays
+        if self._has_paid(recording.replay.runs, inputs, moved[0]):
+            self.made -= 1
+        else:
+            self.moving |= moved[0]
+            self.wandering |= strays
         del recording
         return self._record(inputs, place)
+
+    def _has_paid(self, runs: int, inputs: Sequence[torch.Tensor], moved: set[int]) -> bool:
+        """Whether a recording ran so often that one more, for inputs that are read and written
+        where they lie now, pays too: of each call of `generate`, say, with a cache of its own."""
+        big = _bytes_of([inputs[n] for n in moved]) > LARGE
+        return runs >= ENOUGH_RUNS and (big or not self.written.isdisjoint(moved))
 
     def _wait(self, replay: Replay, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         """What to do where results are in the way of a recording that would fit."""

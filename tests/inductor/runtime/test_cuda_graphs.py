@@ -13,6 +13,7 @@ from recorded_memory import FakeRecorder
 
 from inductor.runtime import cuda_graphs
 from inductor.runtime.cuda_graphs import (
+    ENOUGH_RUNS,
     MOST_CROWDED,
     MOST_RECORDINGS,
     MOST_SIZES,
@@ -415,6 +416,27 @@ def test_inputs_are_written_in_place() -> None:
     other = torch.ones(4)
     assert torch.equal(call(other, torch.ones(4))[0], torch.full((4,), 4.0))
     assert call.off and torch.equal(other, torch.full((4,), 2.0)) and torch.equal(state, want)
+
+
+def test_a_written_input_has_a_new_place_after_many_calls() -> None:
+    """Each turn has a cache of its own. With turns of few calls the graph runs without."""
+    def step(cache: Tensor, x: Tensor) -> tuple[Any, ...]:
+        cache.add_(x)
+        return (cache * 2,)
+
+    for length, recorded, off in ((ENOUGH_RUNS + 3, 6, False), (ENOUGH_RUNS - 3, 1, True)):
+        recorder, alive = FakeRecorder(), []
+        call = graphed(step, recorder, written=frozenset({0}), again=False)
+        for _ in range(6):
+            cache, total = torch.zeros(4), torch.zeros(4)
+            alive.append(cache)
+            for _ in range(length):
+                x = torch.randn(4)
+                alive.append(x)
+                total += x
+                (got,) = call(cache, x)
+                assert torch.equal(got, total * 2) and torch.equal(cache, total)
+        assert (recorder.recorded, call.off) == (recorded, off)
 
 
 def test_out_of_memory_for_what_is_held(monkeypatch: Any) -> None:
