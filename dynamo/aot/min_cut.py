@@ -24,6 +24,7 @@ _BYTE_OF_VIEW = 101  # rather save what it views
 _BYTE_OF_NEW = 200  # forward would not write it to memory otherwise
 
 FEW = 8  # one of so many elements
+SEVERAL = 2
 MANY = 4096  # elements, for one
 
 # Elementwise operations without torch's tag, and views that make no fake of their storage.
@@ -150,7 +151,9 @@ class _Network:
             return node.op == "get_attr" or _is_cheap(node.args[0])
         if not _is_cheap(node):
             return False
-        if self._is_written_again(node) and not self._is_input_in_other_layout(node):
+        if self._is_written_again(node) and not (
+            self._is_input_in_other_layout(node) or _repeats_rows(node)
+        ):
             return False
         if viewed(node) is not None or not node.all_input_nodes or node.target in _CONSTANTS:
             return True
@@ -189,12 +192,31 @@ def _is_on_gpu(node: fx.Node) -> bool:
 def _is_cheap(node: Any) -> bool:
     if is_effect(node) or is_once(node):
         return False
-    if node.target is aten.embedding.default:  # kernels of a GPU read the table as they need it
+    # Kernels of a GPU read a table as they need it.
+    if node.target is aten.embedding.default or _reads_places(node):
         return _is_on_gpu(node)
     if viewed(node) is not None or node.target in _CHEAP or node.target in _CONSTANTS:
         return True
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
+def _reads_places(node: fx.Node) -> bool:
+    """Whether it reads elements at places that are given as numbers."""
+    if node.target is not aten.index.Tensor:
+        return False
+    places: Any = node.args[1]
+    return all(
+        place is None or place.meta["val"].dtype in (torch.int64, torch.int32) for place in places)
+
+
+def _repeats_rows(node: fx.Node) -> bool:
+    """Whether a read gives several times as much as there is: each token's row to each of its
+    experts, say. To keep that costs memory, to read it again a fraction of a product with it."""
+    if not _reads_places(node):
+        return False
+    given: Any = node.args[0]
+    return elements_of(node.meta["val"]) >= SEVERAL * elements_of(given.meta["val"])
 
 
 def _is_spread(node: fx.Node) -> bool:

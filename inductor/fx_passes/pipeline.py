@@ -27,6 +27,7 @@ from inductor.fx_passes.losses.chunks import chunk_losses
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
+from inductor.fx_passes.permutations import read_by_inverses
 from inductor.fx_passes.table import decompositions as decompositions
 from inductor.fx_passes.table_gradients import add_rows_to_products
 from inductor.lowering.registry import LOWERINGS
@@ -75,8 +76,10 @@ def in_chunks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """As above; on a CPU, backward loses by it."""
+    """As above; on a CPU, backward loses by it. And gradients of rows that were sorted."""
     module = in_chunks(module)
+    if config.kernels and does("patterns") and not has_symbols(module):
+        module = read_by_inverses(module)
     fakes = (node.meta.get("val") for node in module.graph.nodes)
     if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
         return module

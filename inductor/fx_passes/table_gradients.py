@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.joint import viewed
+from inductor.fx_passes.zeros import is_zeros
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.float64)  # lower ones would be rounded at each addition
@@ -79,14 +80,7 @@ def _additions_to_zeros(node: fx.Node) -> list[fx.Node]:
             return []
         found.append(node)
         node = before
-    return found[::-1] if found and len(node.users) == 1 and _is_zeros(node) else []
-
-
-def _is_zeros(node: fx.Node) -> bool:
-    if node.target in (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default):
-        return True
-    filled = {aten.full.default: 1, aten.new_full.default: 2}.get(node.target)  # type: ignore[call-overload]
-    return filled is not None and len(node.args) > filled and node.args[filled] == 0
+    return found[::-1] if found and len(node.users) == 1 and is_zeros(node) else []
 
 
 def _is_product(node: fx.Node) -> bool:

@@ -120,7 +120,7 @@ class StagePrinter:
             if op.name != "load" or op.args or op.index is None:
                 continue
             names = {var.name for var in op.index.variables()}
-            if names <= known and not op.buffer in {*self.own, *self.frame.written}:
+            if names <= known and op.buffer not in {*self.own, *self.frame.written}:
                 self._print_op(position)
 
     def _has_few_rows(self) -> bool:
