@@ -93,6 +93,7 @@ class _Network:
         self.halves = halves
         self.outputs = set(halves.outputs)
         self.inputs = set(halves.inputs)
+        self.turns = _turns(halves.available)
         for node in halves.available:
             self._add(node)
         for node in wanted:
@@ -140,6 +141,8 @@ class _Network:
                     work.append(user)
                 elif not _fuses(user) and not _reads_few(user):
                     return True
+                elif self.turns.get(user, 0) > self.turns[node]:
+                    return True  # it waits for a product, say, as a residual does
         return False
 
     def _may_recompute(self, node: fx.Node) -> bool:
@@ -182,6 +185,20 @@ class _Network:
                 elif user in self.halves.backward and not _fuses(user):
                     return True
         return False
+
+
+def _turns(nodes: list[fx.Node]) -> dict[fx.Node, int]:
+    """How many operations that do not fuse lie before each node, at most, one behind the other."""
+    turns: dict[fx.Node, int] = {}
+    for node in nodes:
+        given = (other for other in node.all_input_nodes if other in turns)
+        turns[node] = max((turns[other] + (not _is_free(other)) for other in given), default=0)
+    return turns
+
+
+def _is_free(node: fx.Node) -> bool:
+    """Whether what reads a node may be part of its kernel."""
+    return node.op != "call_function" or node.target is operator.getitem or _fuses(node)
 
 
 def _is_on_gpu(node: fx.Node) -> bool:
