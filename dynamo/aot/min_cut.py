@@ -94,6 +94,7 @@ class _Network:
         self.outputs = set(halves.outputs)
         self.inputs = set(halves.inputs)
         self.turns = _turns(halves.available)
+        self.needed = _ancestors(halves.values)
         for node in halves.available:
             self._add(node)
         for node in wanted:
@@ -150,6 +151,8 @@ class _Network:
             return False
         if self.anything:
             return node.op == "get_attr" or FAILS not in node.meta and not is_once(node)
+        if node not in self.needed and not is_effect(node) and not is_once(node):
+            return True  # nor is it twice that it is computed: only backward wants it
         if node.op == "get_attr" or node.target is operator.getitem:
             return node.op == "get_attr" or _is_cheap(node.args[0])
         if not _is_cheap(node):
@@ -185,6 +188,16 @@ class _Network:
                 elif user in self.halves.backward and not _fuses(user):
                     return True
         return False
+
+
+def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes, and all from which they are computed."""
+    found, work = set(nodes), list(nodes)
+    while work:
+        fresh = [given for given in work.pop().all_input_nodes if given not in found]
+        found.update(fresh)
+        work += fresh
+    return found
 
 
 def _turns(nodes: list[fx.Node]) -> dict[fx.Node, int]:

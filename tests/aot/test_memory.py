@@ -393,7 +393,7 @@ def halves_on_a_gpu(kind: str, differentiated: bool) -> tuple[Halves, fx.Node, f
     graph.output((value, reader))
     module = fx.GraphModule(torch.nn.Module(), graph)
     available = [node for node in graph.nodes if node not in (tangent, reader) and node.op != "output"]
-    halves = Halves(module, inputs, [tangent], [], [], [reader], {tangent, reader}, available,
+    halves = Halves(module, inputs, [tangent], [value], [], [reader], {tangent, reader}, available,
                     differentiated=frozenset(inputs[:1] if differentiated else []))  # fmt: skip
     return halves, value, small
 
@@ -404,6 +404,31 @@ def test_rows_of_a_table_that_eager_keeps_are_read_again() -> None:
     assert value not in saved and small in saved and halves.inputs[2] not in saved
     del halves.inputs[0].meta[SAVED]  # another program might write into the table
     assert min_cut(halves) == [value]
+
+
+def test_what_backward_alone_wants_is_made_by_it(partitions: Callable[[], int]) -> None:
+    """A weight in another precision for the product of backward; eager saves the weight."""
+    class Narrow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(w)
+            return x @ w
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+            (w,) = ctx.saved_tensors
+            return grads[0] @ w.bfloat16().float().t(), None
+
+    x, w = torch.randn(8, 32, requires_grad=True), torch.randn(32, 32)
+    compiled = dynamo.compile(lambda x, w: Narrow.apply(x, w), backend="aot_eager")
+    tangent = torch.randn(8, 32)
+    expected = torch.autograd.grad(Narrow.apply(x, w), x, tangent)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x, w), x, tangent), expected)
+    assert partitions() == 0
+    total = compiled(x, w)
+    w.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward(tangent)
 
 
 def test_data_are_brought_into_another_layout_again() -> None:
