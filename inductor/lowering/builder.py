@@ -6,6 +6,9 @@ One builder lives as long as one `lower_graph`.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,13 +28,14 @@ from inductor.ir.graph import (
     ViewRef,
     joined_origins,
 )
-from inductor.ir.index import flatten, variable
+from inductor.ir.index import constant, flatten, variable
 from inductor.lowering.sizes import is_tensor
 from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
 
 MOST_READS = 12
 MOST_COST = 96
 MANY = 1024  # elements that one number meets
+SHORT, MANY_ROWS = 8, 4096  # elements of a sum, and results, of which a GPU adds one by one
 
 
 def layout_of(fake: Any) -> Layout:
@@ -223,12 +227,23 @@ class Builder:
         own = _own(layout)
         name = self.new_name()
 
-        def body(ops: Ops, i: Indices, r: Indices) -> None:
+        reduced = tuple(source.size[a] for a in inner)
+        is_short = kind == "sum" and self._is_short(ranges, reduced)
+
+        def operands(ops: Ops, i: Indices, r: Indices) -> tuple[Value, ...]:
             position = dict(zip(order, i, strict=True)) | dict(zip(inner, r, strict=True))
             indices = tuple(position[a] for a in range(len(source.size)))
             value = source.load(ops, indices)
-            operands = element(ops, value, indices) if element else (value,)
-            result = ops.reduction(kind, *operands)
+            return element(ops, value, indices) if element else (value,)
+
+        def body(ops: Ops, i: Indices, r: Indices) -> None:
+            position = dict(zip(order, i, strict=True))
+            if is_short:
+                each = itertools.product(*map(range, reduced))
+                added = [operands(ops, i, tuple(map(constant, place)))[0] for place in each]
+                result = functools.reduce(ops.add, added)
+            else:
+                result = ops.reduction(kind, *operands(ops, i, r))
             if finish is not None:
                 result = finish(ops, result)
             places = {a: position[a] for a in kept}
@@ -237,13 +252,22 @@ class Builder:
             ) if keepdim else tuple(places[a] for a in kept)
             ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
 
-        loops = trace_body(ranges, tuple(source.size[a] for a in inner), body)
+        loops = trace_body(ranges, () if is_short else reduced, body)
         origins = self.origins
         if source.view is None:
             origins = joined_origins([source.origins, origins])
-        self.reduced.add(name)
-        self.nodes.append(ComputedBuffer(name, own, loops, "reduction", origins))
+        if not is_short:
+            self.reduced.add(name)
+        what = "pointwise" if is_short else "reduction"
+        self.nodes.append(ComputedBuffer(name, own, loops, what, origins))
         return self.stored(layout, name)
+
+    def _is_short(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> bool:
+        """Whether a GPU rather adds these few elements for each result one by one, where neighbours
+        of a row load side by side: a tile of four columns takes 21 us where memory takes 5."""
+        if self.device.type == "cpu" or any(type(n) is not int for n in (*rows, *columns)):
+            return False
+        return math.prod(columns) <= SHORT and math.prod(rows) >= MANY_ROWS
 
     def stored(self, layout: Layout, name: str) -> Tensor:
         """The tensor that lies in buffer `name`."""
