@@ -125,6 +125,23 @@ class _Fuser:
         scalars = sum(facts.iterations == facts.width for facts in self.facts.values())
         # What is done with each tensor of a list: see `scheduler/lists.py`.
         self.has_lists = bool(self.single) or self.on_gpu and scalars >= MANY_SCALARS
+        self.lone = self._lone_reductions() if self.has_lists else frozenset()
+
+    def _lone_reductions(self) -> frozenset[int]:
+        """Reductions to one value that are no part of a list: few others lie as deep among such.
+
+        A list has many that need nothing of each other (the norm of each gradient); the norms of a
+        decoder's layers for one token come after each other, and none waits for company.
+        """
+        depth: list[int] = []
+        found: dict[int, list[int]] = {}
+        for position, before in enumerate(self.dependencies.before):
+            facts = self.facts.get(position)
+            reduces = facts is not None and facts.rows == 1
+            depth.append(max((depth[other] for other in before), default=0) + reduces)
+            if reduces:
+                found.setdefault(depth[position], []).append(position)
+        return frozenset(p for level in found.values() if len(level) < MANY_SCALARS for p in level)
 
     def run(self, share: bool) -> Fused:
         if share:
@@ -192,7 +209,7 @@ class _Fuser:
         rows = self._rows_of(first, second)
         if self.has_lists and rows == 1 and any(
             group.rows is None and group.iterations != 1 for group in (first, second)
-        ):
+        ) and self.lone.isdisjoint(first.members + second.members):
             return "one result and many elements, each of which stands alone"
         if rows is not None and (first.overwrites or second.overwrites):
             return "an iteration that overwrites what it reads would not stand alone"

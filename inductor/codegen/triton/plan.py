@@ -301,14 +301,12 @@ def _reads_again(kernel: Kernel) -> bool:
     """Whether a stage reads what an earlier one has read: a tile would have it already."""
     seen: set[tuple[str, Index | None]] = set()
     written = set(kernel.writes())
-    for stage in kernel.stages:
-        reduced = {f"r{n}" for n in range(len(stage.reduction_ranges))}
-        moving = [
-            op for op in stage.loads()
-            if op.index is not None and op.buffer not in written
-            and not reduced.isdisjoint(v.name for v in op.index.variables())
-        ]
-        found = {(op.buffer, op.index) for op in moving}
+    for stage in (_row_stage(kernel, stage) for stage in kernel.stages):
+        found = {
+            (op.buffer, op.index) for op in stage.ops
+            if op.name == "load" and op.index is not None and op.buffer not in written
+            and op.index.depends_on("r")
+        }
         if not found.isdisjoint(seen):
             return True
         seen |= found

@@ -151,8 +151,15 @@ def print_launch(
     _print_rows(writer, frame)
     columns = _print_blocks(writer, frame, configs)
     memory = Memory()
-    for stage in launch.stages:
-        StagePrinter(stage, columns[stage.columns], frame, writer, memory).print()
+    printers = [
+        StagePrinter(stage, columns[stage.columns], frame, writer, memory)
+        for stage in launch.stages
+    ]
+    if printers[0].stage.reduction:
+        for printer in printers[1:]:
+            printer.print_early()
+    for printer in printers:
+        printer.print()
     known = tuple(numbers.parameters.values())
     even = () if flat else tuple(n for n, each in enumerate(known) if each.name in numbers.aligned)
     typed = [f'{number.name}: "{number.kind}"' for number in known]
