@@ -80,6 +80,13 @@ config = Config(
             "Measure templates whose operands come through the device's copy engine (TMA), too.",
         ),
         Knob(
+            "gpu",
+            "",
+            "The GPU that kernels are cut for, whatever is there: an architecture (sm_80, gfx942) "
+            "or a name (L40S); empty stands for the graph's device.",
+            ("DYNAMO_GPU",),
+        ),
+        Knob(
             "max_autotune",
             False,
             "Measure templates for products and convolutions, and blocks of kernels, while "

@@ -32,6 +32,7 @@ from dynamo.store.content import Store, make_key
 from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
 from dynamo.store.processor import processor
 from inductor.config import config
+from inductor.runtime.gpus import text_of_gpus
 
 OWN = frozenset(("aten", "prims", "prim", "mkldnn", "dynamo_jit"))
 TRUSTED = frozenset(("torch", "_operator", "operator", "math", "builtins", "dynamo", "inductor"))
@@ -87,6 +88,7 @@ def _parts_of_gpus(graph: str, examples: Sequence[Any]) -> dict[str, str]:
     if found:
         found["libraries"] = settings_of_libraries()
         found["order"] = _order(examples)
+        found["gpu properties"] = text_of_gpus()
     return found
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, fx
 from dynamo.aot.fakes import facts_of, is_fake, is_static
 from inductor.fx_passes.places import NotInPlace, OpOverload, is_view, run_on_fake
 from inductor.operators.joined_gemms import OPERATOR, lie_in_order
+from inductor.runtime.gpus import properties_of
 
 aten = torch.ops.aten
 HasKernel = Callable[[OpOverload], bool]
@@ -31,8 +32,7 @@ READERS = frozenset("""
     aten::_scaled_dot_product_flash_attention aten::_scaled_dot_product_efficient_attention
     aten::_scaled_dot_product_cudnn_attention
 """.split())  # fmt: skip
-# Elements of a result that a large device computes at once (132 tiles of 128 x 256).
-AT_ONCE = 132 * 128 * 256
+TILE = 128 * 256  # elements of a result that a multiprocessor computes at once
 FEW_ROWS = 16  # for which templates of ours compute such products side by side
 
 
@@ -105,7 +105,8 @@ def _is_small(node: fx.Node) -> bool:
     if not is_fake(result) or not is_static(facts_of(result)):
         return False
     rows, columns = result.shape
-    return (FEW_ROWS < rows or result.dtype.itemsize != 2) and rows * columns <= AT_ONCE
+    at_once = properties_of(result.device).multiprocessors * TILE
+    return (FEW_ROWS < rows or result.dtype.itemsize != 2) and rows * columns <= at_once
 
 
 def _are_turned(weight: fx.Node, right: fx.Node) -> bool:

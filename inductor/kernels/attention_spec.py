@@ -8,10 +8,13 @@ metadata, so forward and backward decide alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
+from inductor.ir.gpus import MEASURED, GpuProperties
+from inductor.runtime.gpus import properties_of
 
 Four = tuple[int, int, int, int]
 Grid = tuple[int, int, int]
@@ -21,7 +24,8 @@ LEAST_PAD = 16
 FEW_QUERIES = 16  # of which programs share the keys
 MOST_ROWS = 128  # of a tile that holds the queries of several heads
 MOST_SPLITS, LEAST_CHUNK = 64, 128  # programs for the keys of one head, keys for each of them
-ENOUGH_PROGRAMS = 264  # two for each multiprocessor of a large device
+ENOUGH_PROGRAMS = 2  # for each multiprocessor
+SPARE_SHARED = 3 << 10  # bytes, for sums that go from warp to warp
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class AttentionSpec:
     bias, mask: strides of what is added to the scores and of what says which keys are seen; 0 where
     broadcast, None without. window: a query sees keys of less than this distance behind it; 0: all.
     nan_rows: a row whose scores are all -inf gives NaN, else zeros. lse: log-sum-exps are wanted.
+    gpu: that which runs the kernels.
     """
 
     dtype: torch.dtype
@@ -63,6 +68,7 @@ class AttentionSpec:
     cap: float = 0.0
     nan_rows: bool = False
     lse: bool = False
+    gpu: GpuProperties = MEASURED
 
     @property
     def is_plain(self) -> bool:
@@ -115,23 +121,27 @@ class Few:
     blocks: Blocks
 
 
-def splits_of(batch: int, heads: int, queries: int, kv_heads: int, keys: int) -> int:
+def splits_of(
+    gpu: GpuProperties, batch: int, heads: int, queries: int, kv_heads: int, keys: int
+) -> int:
     """How many programs share the keys of a head; 1 where one goes over all of them."""
     if queries > FEW_QUERIES or queries * (heads // kv_heads) > MOST_ROWS:
         return 1
-    wanted = -(-ENOUGH_PROGRAMS // (batch * kv_heads))
+    wanted = -(-ENOUGH_PROGRAMS * gpu.multiprocessors // (batch * kv_heads))
     return max(1, min(wanted, keys // LEAST_CHUNK, MOST_SPLITS))
 
 
 def few_of(spec: AttentionSpec) -> Few | None:
     """None where one program goes over all keys. Log-sum-exps, as training wants them, are not
     given."""
-    splits = splits_of(spec.batch, spec.heads, spec.queries, spec.kv_heads, spec.keys)
+    splits = splits_of(
+        spec.gpu, spec.batch, spec.heads, spec.queries, spec.kv_heads, spec.keys)
     if splits == 1 or spec.lse:
         return None
     widest = max(padded(spec.head), padded(spec.value_head))
     rows = padded(spec.queries * (spec.heads // spec.kv_heads))
-    blocks = Blocks(rows, 64 if widest <= 128 else 32, 4, 3)
+    wanted = (Blocks(rows, 64 if widest <= 128 else 32, 4, 3),)
+    (blocks,) = _fitting(spec, wanted, rows_stay=True)
     chunk = -(-spec.keys // (splits * blocks.columns)) * blocks.columns
     return Few(-(-spec.keys // chunk), chunk, blocks)
 
@@ -153,7 +163,7 @@ def spec_of(
         q.dtype, batch, heads, k.shape[1], queries, k.shape[2], head, v.shape[3],
         four_strides(q), four_strides(k), four_strides(v), result_stride(q, v), scale,
         broadcast_strides(bias, scores), broadcast_strides(mask, scores), causal, window, cap,
-        nan_rows, lse,
+        nan_rows, lse, properties_of(q.device),
     )  # fmt: skip
 
 
@@ -188,7 +198,52 @@ def broadcast_steps(size: Sequence[int], stride: Sequence[int]) -> Four:
 
 
 def forward_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
-    """Blocks to try, the likely best first (as measured on an H200)."""
+    """Blocks to try, the likely best first. What the device can't hold has smaller blocks."""
+    return _fitting(spec, _forward_measured(spec), rows_stay=True)
+
+
+def keys_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
+    """The same for the gradients of keys and values."""
+    return _fitting(spec, _keys_measured(spec), rows_stay=False)
+
+
+def queries_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
+    """The same for the gradients of queries and scores."""
+    return _fitting(spec, _queries_measured(spec), rows_stay=True)
+
+
+def _fitting(
+    spec: AttentionSpec, measured: Sequence[Blocks], rows_stay: bool
+) -> tuple[Blocks, ...]:
+    """rows_stay: a program has its rows from beginning to end, and its loop goes over columns."""
+    return tuple(_shrunk(spec, blocks, rows_stay) for blocks in measured)
+
+
+def _shrunk(spec: AttentionSpec, blocks: Blocks, rows_stay: bool) -> Blocks:
+    """With fewer stages, then with narrower tiles, until the device has the shared memory."""
+    while shared_of(spec, blocks, rows_stay) > spec.gpu.shared - SPARE_SHARED:
+        if blocks.stages > 1:
+            blocks = replace(blocks, stages=blocks.stages - 1)
+        elif max(blocks.rows, blocks.columns) > LEAST_PAD:
+            side = "columns" if blocks.columns >= blocks.rows else "rows"
+            blocks = replace(blocks, **{side: getattr(blocks, side) // 2})
+        else:
+            break
+    return blocks
+
+
+def shared_of(spec: AttentionSpec, blocks: Blocks, rows_stay: bool) -> int:
+    """Bytes of shared memory for tiles of heads, and of weights where they are turned."""
+    stay, move = blocks.rows, blocks.columns
+    if not rows_stay:
+        stay, move = move, stay
+    width = padded(spec.head) + padded(spec.value_head)
+    return spec.dtype.itemsize * (
+        (stay + blocks.stages * move) * width + blocks.rows * blocks.columns)
+
+
+def _forward_measured(spec: AttentionSpec) -> tuple[Blocks, ...]:
+    """Blocks of the forward kernel that were fastest on an H200."""
     widest = max(padded(spec.head), padded(spec.value_head))
     if spec.queries <= 16:
         return (Blocks(16, 64, 4, 3), Blocks(16, 128, 4, 2))
@@ -209,8 +264,7 @@ def forward_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
     return (Blocks(64, 32, 4, 2), Blocks(64, 64, 8, 2), Blocks(128, 32, 8, 2))
 
 
-def keys_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
-    """The same for the gradients of keys and values."""
+def _keys_measured(spec: AttentionSpec) -> tuple[Blocks, ...]:
     widest = max(padded(spec.head), padded(spec.value_head))
     if widest <= 64:
         best = Blocks(32, 64, 4, 3) if spec.causal else Blocks(64, 64, 4, 3)
@@ -223,8 +277,7 @@ def keys_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
     return (Blocks(32, 32, 4, 1), Blocks(32, 64, 8, 1))
 
 
-def queries_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
-    """The same for the gradients of queries and scores."""
+def _queries_measured(spec: AttentionSpec) -> tuple[Blocks, ...]:
     widest = max(padded(spec.head), padded(spec.value_head))
     if widest <= 64:
         best = Blocks(64, 32, 4, 3) if spec.causal else Blocks(128, 32, 4, 3)

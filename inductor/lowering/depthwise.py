@@ -25,12 +25,14 @@ from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import contiguous, layout_of
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import HALVES, Compute, Indices, Tensor, compute_dtype
+from inductor.runtime.gpus import properties_of
 
 aten = torch.ops.aten
 MOST_PLACES = 49
 MOST_SUMS = 9  # that a loop has in registers
-MANY_READS = 1 << 24  # of elements: beside them a kernel that lays the weight out anew is little
-FEW_READS = 1 << 22  # of elements, by a kernel that takes about as long as its launch
+# Of elements, on the device measured: beside them a kernel that lays the weight out anew is little;
+# by a kernel that takes about as long as its launch.
+MANY_READS, FEW_READS = 1 << 24, 1 << 22
 MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
 FASTER = "a library's is faster"
 FIRST = constant(0)
@@ -155,10 +157,12 @@ def _is_ours(part: str, layout: Layout, window: Window) -> bool:
     """Whether the result, or the gradient of the input or of the weight, is computed by loops.
 
     layout: of the result. Small ones always, as a library may need a kernel for each channel. Large
-    ones where that was faster on an H200 (docs/gpu_models.md).
+    ones where that was faster on an H200 (docs/gpu_models.md), against kernels of the library that
+    are much the same on other devices.
     """
     places = math.prod(window.size)
-    if hint_of(layout.numel()) * places <= FEW_READS:
+    few = properties_of(layout.device).scaled_by_bandwidth(FEW_READS)
+    if hint_of(layout.numel()) * places <= few:
         return True
     is_last = layout.stride[1] == 1
     if len(window.size) != 2:
@@ -200,7 +204,8 @@ class _Weights:
     def __init__(self, call: Call, weight: Tensor, result: Any) -> None:
         layout = layout_of(result)
         reads = hint_of(layout.numel()) * math.prod(weight.size[2:])
-        self.is_turned = layout.stride[1] == 1 and reads > MANY_READS
+        many = properties_of(layout.device).scaled_by_bandwidth(MANY_READS)
+        self.is_turned = layout.stride[1] == 1 and reads > many
         self.tensor = weight
         if self.is_turned:
             size = (*weight.size[2:], weight.size[0])

@@ -22,6 +22,7 @@ from inductor.lowering.packed import InWords, sum_of_products
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.sizes import Shaped
 from inductor.lowering.tensor import HALVES, Indices, Tensor
+from inductor.runtime.gpus import properties_of
 
 aten = torch.ops.aten
 MOST_ROWS = 1  # more go through matrix units (`codegen/triton/template.py`)
@@ -29,8 +30,9 @@ MOST_ROWS_OF_WORDS = 4
 MOST_ROWS_ON_CPU = 1
 MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
 FEWEST_TERMS = 256
-FEWEST_BYTES = 1 << 20  # of a weight; the launch is what a smaller one takes
-FEWEST_OF_HALVES = 1 << 24  # smaller ones of one input are one launch of a template
+# Of a weight, on a GPU of that on which choices were measured: the launch is what a smaller one
+# takes; smaller ones of one input are one launch of a template.
+FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
 EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
 BYTES = (torch.int8, torch.uint8)
@@ -210,9 +212,9 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
     if left.size[0] > few or not (is_narrow or read and call.result.dtype in HALVES):
         return None
     size = width * columns * terms
-    if terms < FEWEST_TERMS or size < FEWEST_BYTES:
+    if terms < FEWEST_TERMS or size < _scaled(call, FEWEST_BYTES):
         return None
-    if not is_narrow and (size < FEWEST_OF_HALVES or terms % EVEN_TERMS):
+    if not is_narrow and (size < _scaled(call, FEWEST_OF_HALVES) or terms % EVEN_TERMS):
         return None
     if reads_words:
         bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
@@ -221,6 +223,12 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
             if _has_words(call, longer, bytes_of[0]):
                 return Reading(steps * IN_WORD, bytes_of[0])
     return Reading(steps)
+
+
+def _scaled(call: Call, count: int) -> int:
+    """Bytes for the memory of the graph's device, where that is a GPU."""
+    device = call.builder.device
+    return count if device.type == "cpu" else properties_of(device).scaled_by_bandwidth(count)
 
 
 def _reads_words(call: Call) -> bool:

@@ -32,6 +32,7 @@ from inductor.kernels.attention_reference import (
 from inductor.kernels.attention_spec import FEW_QUERIES, HALF, MOST_HEAD, splits_of
 from inductor.kernels.gpu.attention.launches import AttentionBackwardCall, AttentionCall
 from inductor.operators.differentiable_ops import LIBRARY, Kernels, below_autograd, register
+from inductor.runtime.gpus import properties_of
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
@@ -228,7 +229,8 @@ def is_faster_for_few(q: Tensor, k: Tensor, added: Maybe) -> bool:
     22.8 and 23.2, 10.9 and 11.4; for eight queries of 2048 keys, 8.0 and 28.9.
     """
     least = 2 if added is not None or q.shape[2] > 1 else MANY_SPLITS
-    return splits_of(q.shape[0], q.shape[1], q.shape[2], *k.shape[1:3]) >= least
+    gpu = properties_of(q.device)
+    return splits_of(gpu, q.shape[0], q.shape[1], q.shape[2], *k.shape[1:3]) >= least
 
 
 @functools.cache

@@ -33,12 +33,13 @@ from inductor.driver.known_results import served
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.pipeline import decompositions
+from inductor.ir.gpus import described, most_shared
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, Origins, ViewRef
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.package.decompositions import gpu_decompositions
 from inductor.package.gpu_attention import attention_launch, is_attention, serve_attention
-from inductor.package.gpu_kernels import Function, Launch, Operand, most_shared
+from inductor.package.gpu_kernels import Function, Launch, Operand
 from inductor.package.graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
 from inductor.scheduler.gemms import choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.memory import pack_arena
@@ -72,7 +73,7 @@ def generate_gpu(
 ) -> GpuCode:
     """As `graph.generate`. capability: 90 stands for compute capability 9.0. Errors: Unsupported;
     those of the program and defects."""
-    settings = {**settings, **SETTINGS}
+    settings = {**settings, **SETTINGS, "gpu": _gpu_for(capability, settings.get("gpu", ""))}
     with config.patch(**settings), torch.no_grad():
         gm = served(copied(gm), examples, settings)
         check_graph(gm, examples)
@@ -90,6 +91,13 @@ def generate_gpu(
         used = {slot for _, _, operands in made.launches for slot, _ in operands}
         slots.number_weights(found, weights, used)
     return GpuCode(made.launches, slots.spec, found, written)
+
+
+def _gpu_for(capability: int, wanted: str) -> str:
+    """The device for which kernels are cut: the one that is wanted, if it has this capability."""
+    wanted = wanted or config.gpu
+    fits = wanted and described(wanted).capability == capability
+    return wanted if fits else f"sm_{capability}"
 
 
 def _check_devices(loops: LoopGraph) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import Unsupported
+from inductor.ir.gpus import MOST_SHARED as MOST_SHARED
+from inductor.ir.gpus import most_shared
 from inductor.ir.graph import ViewRef
 from inductor.runtime.binaries import Binary
 from inductor.runtime.modules import import_file
@@ -30,9 +32,6 @@ POINTERS = {
     torch.bool: "*i1", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32",
     torch.int64: "*i64", torch.uint8: "*u8",
 }  # fmt: skip
-# Bytes of shared memory of one program, by the kind of device; of others, the least.
-MOST_SHARED = {70: 96, 80: 163, 87: 163, 90: 227, 100: 227, 103: 227, 110: 227}
-LEAST_SHARED = 99
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,6 @@ class Launch:
     function: Function
     grid: tuple[int, int, int]
     operands: tuple[Operand, ...]
-
-
-def most_shared(capability: int) -> int:
-    """Bytes of shared memory that a program may have."""
-    return MOST_SHARED.get(capability, LEAST_SHARED) << 10
 
 
 def compile_functions(

@@ -22,6 +22,7 @@ from inductor.ir.extent import Extent
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.ir.index import Index, variable
 from inductor.ir.philox import Draw
+from inductor.runtime.gpus import properties_of
 from inductor.scheduler.domain import loop_names, product, substituted, unflatten
 from inductor.scheduler.peak import Held
 from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step
@@ -31,7 +32,7 @@ FEWEST = 4  # kernels of a list
 EVEN = 16  # elements; a thread moves several at a time where sizes are multiples
 MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
 MOST_HELD = 1.1  # of the memory held before
-LITTLE = 1 << 26  # bytes that may be held more
+LITTLE = 1 << 26  # bytes that may be held more, of the memory of the device measured
 Kind = tuple[object, ...]
 
 
@@ -63,8 +64,9 @@ def join_lists(
             held.units[group[0]].steps
     found = replace(schedule, steps=tuple(steps))
     most = held.peak(range(len(held.units)))
+    little = properties_of(graph.device).scaled_by_memory(LITTLE)
     now = Held(graph, found, layouts, ())
-    if now.peak(range(len(now.units))) > max(MOST_HELD * most, most + LITTLE):
+    if now.peak(range(len(now.units))) > max(MOST_HELD * most, most + little):
         return schedule
     return found
 

@@ -1,13 +1,14 @@
 """Block sizes and warps of a launch: the likely best first, then what autotuning may try.
 
 In: a `Launch`. Out: `Choices`: a few `Config`s; where sizes are known at a call, for each class of
-sizes, of which Triton compiles those that occur. The figures are those of a large device (132
-multiprocessors).
+sizes, of which Triton compiles those that occur. Configs were measured on an H200 (`MEASURED` in
+`inductor/ir/gpus.py`); numbers that fill a device are scaled for the device of the launch, and a
+config with more warps than a program may have there has fewer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,8 +19,8 @@ from inductor.codegen.triton.split import reads_along_rows
 from inductor.codegen.triton.tiling import LONG_ROW, reads_windows, rows_alike
 from inductor.codegen.triton.unroll import count_of_rows
 from inductor.ir.extent import Extent, hint_of, up_to_multiple
+from inductor.ir.gpus import GpuProperties
 
-WARP = 32
 LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
 LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
@@ -112,12 +113,23 @@ def likely_columns(columns: int) -> int:
 
 
 def choose_configs(launch: Launch) -> Choices:
-    """One class where the sizes are known; otherwise several where the best config differs."""
+    """One class where the sizes are known; otherwise several where the best config differs. None
+    has more threads than a program may have."""
+    found, most = _all_choices(launch), launch.gpu.most_warps
+    if all(config.warps <= most for config in found.all()):
+        return found
+    return Choices(found.measure, tuple(
+        SizeClass(each.most, _unique([
+            replace(config, warps=min(config.warps, most)) for config in each.configs]))
+        for each in found.classes))
+
+
+def _all_choices(launch: Launch) -> Choices:
     columns = max((stage.columns for stage in launch.stages), key=likely_columns)
     if launch.tiled:
         return _tile_choices(launch, columns)
     if columns == 1 and launch.splits == 1:
-        return _flat_choices(launch.rows)
+        return _flat_choices(launch)
     if not launch.persistent:
         return _one_class(_loop_configs(launch, likely_columns(columns)))
     if type(columns) is Extent:
@@ -131,18 +143,21 @@ def _one_class(configs: tuple[Config, ...]) -> Choices:
     return Choices(0, (SizeClass(ANY_NUMBER, configs),))
 
 
-def _flat_choices(rows: int) -> Choices:
+def _flat_choices(launch: Launch) -> Choices:
+    rows, gpu = launch.rows, launch.gpu
     if type(rows) is not Extent:
-        return _one_class(_flat_configs(power_of_two(rows)))
-    found = ((SMALL, LIKELY_ROWS), (MEDIUM, MEDIUM), (ANY_NUMBER, 2 * MEDIUM))
-    return Choices(rows, tuple(SizeClass(most, _flat_configs(likely)) for most, likely in found))
+        return _one_class(_flat_configs(power_of_two(rows), gpu))
+    small, medium = gpu.scaled(SMALL), gpu.scaled(MEDIUM)
+    found = ((small, LIKELY_ROWS), (medium, medium), (ANY_NUMBER, 2 * medium))
+    return Choices(rows, tuple(
+        SizeClass(most, _flat_configs(likely, gpu)) for most, likely in found))
 
 
-def _flat_configs(rows: int) -> tuple[Config, ...]:
+def _flat_configs(rows: int, gpu: GpuProperties) -> tuple[Config, ...]:
     """Small launches spread over the device; large ones give each thread several elements."""
-    if rows > MEDIUM:
+    if rows > gpu.scaled(MEDIUM):
         found = [(1024, 4), (512, 4), (512, 8), (2048, 8), (256, 4)]
-    elif rows > SMALL:
+    elif rows > gpu.scaled(SMALL):
         found = [(512, 4), (256, 4), (1024, 4), (128, 2)]
     else:
         found = [(128, 4), (256, 4), (64, 2)]
@@ -155,7 +170,7 @@ def _window_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     least = min(padded.values())
     width = next(each for each, lanes in padded.items() if lanes <= MOST_PADDED * least)
     alike = max(count_of_rows(stage.ops) for stage in launch.stages)
-    many = hint_of(launch.rows) * columns > MANY_IN_TILES
+    many = hint_of(launch.rows) * columns > launch.gpu.scaled(MANY_IN_TILES)
     tiles = WINDOW_TILES if alike > 1 else LONE_WINDOW_TILES if many else SMALL_WINDOW_TILES
     return _unique([
         Config(max(1, min(elements // width, likely_rows(launch))), width, warps)
@@ -163,12 +178,12 @@ def _window_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     ])
 
 
-def _window_rows(columns: int, rows: int) -> Config:
+def _window_rows(columns: int, rows: int, gpu: GpuProperties) -> Config:
     """Whole rows of channels, several of which share the weights of a window. These are loaded as
     the threads want them if they are fewer than the threads, or 8 for each; else they would go
     through shared memory, one place of the window after the other."""
-    if columns >= WARP * EVEN_ROWS:
-        return Config(min(2, rows), columns, min(columns // (WARP * EVEN_ROWS), 16))
+    if columns >= gpu.warp * EVEN_ROWS:
+        return Config(min(2, rows), columns, min(columns // (gpu.warp * EVEN_ROWS), 16))
     return Config(max(1, min(TILE // columns, rows)), columns, 8)
 
 
@@ -181,15 +196,15 @@ def _tile_choices(launch: Launch, columns: int) -> Choices:
         return _one_class(_unique([
             Config(min(x, likely_rows(launch)), min(r, likely_columns(columns)), warps)
             for x, r, warps in LONG_TILES]))
-    elements = launch.rows * columns
+    elements, least = launch.rows * columns, launch.gpu.scaled(MANY_IN_TILES)
     few, many = (
         _unique([Config(min(x, likely_rows(launch)), min(r, likely_columns(columns)), warps)
                  for x, r, warps in tiles])
         for tiles in ((TILES[1], TILES[0]), TILES)
     )
     if type(elements) is not Extent:
-        return _one_class(many if elements >= MANY_IN_TILES else few)
-    return Choices(elements, (SizeClass(MANY_IN_TILES - 1, few), SizeClass(ANY_NUMBER, many)))
+        return _one_class(many if elements >= least else few)
+    return Choices(elements, (SizeClass(least - 1, few), SizeClass(ANY_NUMBER, many)))
 
 
 def _shared_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
@@ -234,16 +249,16 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
         wanted = max(1, min(64, 1024 // columns, rows // 256))
     found = []
     if any(reads_windows(stage.ops, "r") for stage in launch.stages):
-        found.append(_window_rows(columns, rows))
+        found.append(_window_rows(columns, rows, launch.gpu))
     if columns == PAIRED and rows >= LIKELY_ROWS // 2 and not along_rows:
         found.append(Config(2, columns, 4))
     for block in (wanted, wanted * 2, max(wanted // 2, 1), 1):
         if block * columns <= 16384 and block <= rows:
-            warps = _warps(block * columns)
+            warps = _warps(block * columns, launch.gpu)
             if along_rows and warps > FEW_WARPS:  # a sum goes from warp to warp through memory
                 found.append(Config(block, columns, FEW_WARPS))
             found.append(Config(block, columns, warps))
-    return _unique(found or [Config(1, columns, _warps(columns))])
+    return _unique(found or [Config(1, columns, _warps(columns, launch.gpu))])
 
 
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
@@ -264,7 +279,7 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
         if launch.splits != 1:
             columns = min(columns, launch.chunk & -launch.chunk)
         block = 1 if has_unaligned_rows(launch) else min(block, rows)
-        configs.append(Config(block, columns, min(warps, _warps(block * columns))))
+        configs.append(Config(block, columns, min(warps, _warps(block * columns, launch.gpu))))
     return _unique(configs)
 
 
@@ -338,8 +353,8 @@ def _for_few_rows(rows: int) -> list[tuple[int, int, int]]:
     return [ONE_STEP] if rows <= FEW_ROWS else []
 
 
-def _warps(elements: int) -> int:
-    return max(1, min(16, power_of_two(elements // (WARP * 8))))
+def _warps(elements: int, gpu: GpuProperties) -> int:
+    return max(1, min(16, power_of_two(elements // (gpu.warp * 8))))
 
 
 def _unique(configs: list[Config]) -> tuple[Config, ...]:

@@ -3,7 +3,7 @@
 In: made by `plan`. Out: read by the printer. Grammar:
 
     Plan   := launches(Launch*) scratch(Scratch*)
-    Launch := rows stages(Stage*) locals(register) splits chunk persistent longest tiled
+    Launch := rows stages(Stage*) locals(register) splits chunk persistent longest tiled gpu
     Stage  := serial columns reduction ops(Op*)
 
 A launch is one Triton function. Its rows are spread over the programs of the grid: variable `x`.
@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import torch
 
 from inductor.ir.body import IndirectVar, Op
+from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.index import Index, constant, floordiv, mod
 from inductor.scheduler.schedule import Local
 
@@ -68,6 +69,7 @@ class Launch:
     persistent: bool = True
     longest: int = 0
     tiled: bool = False
+    gpu: GpuProperties = MEASURED
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows, c
 from inductor.codegen.triton.unroll import rows_side_by_side, unrolled
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
+from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.index import Index, IndexLike, constant, variable
 from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.fuse import SHORT_COLUMN
@@ -29,26 +30,27 @@ from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
 PERSISTENT_WITH_LOCALS = 8192  # the same where something is kept in registers that way
 PERSISTENT_ALONG_ROWS = SHORT_COLUMN  # the same where neighbours in memory are neighbouring rows
+# Of a device with as many multiprocessors as that on which choices were measured.
 ENOUGH_ROWS = 128
 LARGE_KERNEL = 1 << 16
 MANY_IN_WINDOWS = 1 << 20  # elements, of which a thread computes several
 
 
-def plan_kernel(kernel: Kernel) -> Plan:
+def plan_kernel(kernel: Kernel, gpu: GpuProperties = MEASURED) -> Plan:
     """Decide the functions of a kernel."""
     kernel = share_rows(kernel)
-    parts, scratch = _split_stages(kernel)
+    parts, scratch = _split_stages(kernel, gpu)
     launches: list[Launch] = []
     for part in parts:
-        launch, spilled = _plan_part(part)
+        launch, spilled = _plan_part(part, gpu)
         scratch += spilled
-        pair, partial = split_columns(launch)
+        pair, partial = split_columns(replace(launch, gpu=gpu))
         launches += pair
         scratch += partial
     return Plan(tuple(launches), tuple(scratch))
 
 
-def plan_short_rows(kernel: Kernel) -> Launch | None:
+def plan_short_rows(kernel: Kernel, gpu: GpuProperties) -> Launch | None:
     """A second way to run a kernel whose rows are as long as a call says: each row one tile.
 
     None where that is not possible, or no better.
@@ -64,23 +66,26 @@ def plan_short_rows(kernel: Kernel) -> Launch | None:
     if _unfit_locals(kernel, True):
         return None
     stages = tuple(_row_stage(kernel, stage) for stage in kernel.stages)
-    return Launch(kernel.name, product(kernel.outer), stages, kernel.locals, longest=most)
+    return Launch(
+        kernel.name, product(kernel.outer), stages, kernel.locals, longest=most, gpu=gpu)
 
 
 def _iterations(stage: LoopBody) -> int:
     return product(stage.ranges) * product(stage.reduction_ranges)
 
 
-def _split_stages(kernel: Kernel) -> tuple[list[Kernel], list[Scratch]]:
+def _split_stages(
+    kernel: Kernel, gpu: GpuProperties
+) -> tuple[list[Kernel], list[Scratch]]:
     """A kernel with too few rows to fill the device becomes one kernel for each stage."""
     rows = product(kernel.outer)
     work = hint_of(rows) * max(hint_of(_iterations(stage)) for stage in kernel.stages)
     if not _is_flat(kernel):
         kernel = _as_one_stage(kernel)
-    if len(kernel.stages) == 1 or _is_flat(kernel) or work < LARGE_KERNEL:
+    if len(kernel.stages) == 1 or _is_flat(kernel) or work < gpu.scaled(LARGE_KERNEL):
         return [kernel], []
     along_rows = any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages)
-    enough = ENOUGH_ROWS * ROWS_OF_A_PROGRAM if along_rows else ENOUGH_ROWS
+    enough = gpu.scaled(ENOUGH_ROWS) * (ROWS_OF_A_PROGRAM if along_rows else 1)
     if hint_of(rows) >= enough:
         return [kernel], []
     kernel = join_stages(recompute_locals(kernel))
@@ -150,15 +155,15 @@ def _reduces(stage: LoopBody) -> bool:
     return product(stage.reduction_ranges) != 1
 
 
-def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
+def _plan_part(kernel: Kernel, gpu: GpuProperties) -> tuple[Launch, list[Scratch]]:
     if _is_flat(kernel):
         window = choose_window(kernel)
         if window is not None:
-            return _window_launch(kernel, *window), []
+            return _window_launch(kernel, *window, gpu.scaled(MANY_IN_WINDOWS)), []
         tile = choose_tile(kernel)
         if tile is not None:
             return _tiled_launch(kernel, *tile), []
-        unaligned = choose_unaligned_rows(kernel)
+        unaligned = choose_unaligned_rows(kernel, gpu)
         if unaligned is not None:
             launch = replace(_tiled_launch(kernel, *unaligned), tiled=False, persistent=False)
             if has_unaligned_rows(launch):
@@ -212,15 +217,15 @@ def _flat_stage(kernel: Kernel, stage: LoopBody) -> Stage:
     return Stage(_substitute(stage.ops, values), 1, 1, False)
 
 
-def _window_launch(kernel: Kernel, column: int, row: int, depth: int) -> Launch:
+def _window_launch(kernel: Kernel, column: int, row: int, depth: int, many: int) -> Launch:
     """As below. depth: so many iterations of the loop before `row`, which they divide, lie side by
-    side within each of its own, of which a few are one row where there are many."""
+    side within each of its own, of which a few are one row where there are `many`."""
     (stage,) = kernel.stages
     extents = (*kernel.outer, *stage.ranges)
     names = [f"o{n}" for n in range(len(kernel.outer))]
     names += [f"i{n}" for n in range(len(stage.ranges))]
     count = 1
-    if type(extents[row]) is int and hint_of(product(extents)) > MANY_IN_WINDOWS:
+    if type(extents[row]) is int and hint_of(product(extents)) > many:
         count = rows_side_by_side(stage.ops, names[column], names[row], extents[row])
     before = [extents[n] for n in range(row)]
     lines = before.pop() if before else 1

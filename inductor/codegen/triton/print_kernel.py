@@ -22,7 +22,9 @@ from inductor.codegen.triton.relax import relax_stages, rounded_parts
 from inductor.codegen.triton.spelling import needs_int64
 from inductor.codegen.triton.writer import Columns, Frame, Writer, print_columns, program
 from inductor.ir.extent import Extent, divides, up_to_multiple
+from inductor.ir.gpus import GpuProperties
 from inductor.ir.graph import Layout, Origins
+from inductor.runtime.gpus import properties_of
 from inductor.scheduler.schedule import Kernel
 
 LONGEST_TITLE = 60
@@ -90,7 +92,8 @@ class TritonKernel:
 
 def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     """The functions of a kernel; raises NotPrintable for what Triton cannot do."""
-    plan = plan_kernel(kernel)
+    gpu = properties_of(next((layout.device for layout in layouts.values()), None))
+    plan = plan_kernel(kernel, gpu)
     elements = {name: layout.storage_elements() for name, layout in layouts.items()}
     elements.update({scratch.name: scratch.elements for scratch in plan.scratch})
     title = title_of(kernel.origins, kernel.name)
@@ -100,15 +103,15 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     )
     if not sources:
         return TritonKernel(kernel.name, (), ())
-    short = _print_short(kernel, plan, elements, title)
+    short = _print_short(kernel, plan, elements, title, gpu)
     return TritonKernel(kernel.name, sources, plan.scratch, short)
 
 
 def _print_short(
-    kernel: Kernel, plan: Plan, elements: Mapping[str, int], title: str
+    kernel: Kernel, plan: Plan, elements: Mapping[str, int], title: str, gpu: GpuProperties
 ) -> TritonSource | None:
     """See `TritonKernel.short`; not for a kernel that is cut into launches to fill the device."""
-    launch = plan_short_rows(kernel) if len(plan.launches) == 1 else None
+    launch = plan_short_rows(kernel, gpu) if len(plan.launches) == 1 else None
     try:
         return None if launch is None else print_launch(launch, elements, title)
     except NotPrintable:

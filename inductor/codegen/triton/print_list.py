@@ -25,12 +25,14 @@ from inductor.codegen.triton.writer import Columns, Frame, Writer
 from inductor.ir.body import Op
 from inductor.ir.extent import up_to_multiple
 from inductor.ir.graph import Layout
+from inductor.runtime.gpus import properties_of
 from inductor.scheduler.domain import product
 from inductor.scheduler.lists import EVEN, MOST_INT32, flat_ops, parameters_of
 from inductor.scheduler.schedule import Kernel, KernelList
 
 BLOCK, OF_A_WARP = 1024, 256  # elements
-TILES, MANY_PROGRAMS = 4, 1 << 13  # of a program where there would be so many with one each
+# Of a program where there would be so many with one each, on the device measured.
+TILES, MANY_PROGRAMS = 4, 1 << 13
 ALIGNED = 16  # bytes
 PLACE = 3  # numbers for each program
 
@@ -70,7 +72,9 @@ def print_list(step: KernelList, layouts: Mapping[str, Layout]) -> ListSource:
         for kernel in step.kernels for name in parameters_of(kernel)
     ) or max(sizes) >= MOST_INT32
     block = min(BLOCK, 1 << (max(sizes) - 1).bit_length())
-    tiles = TILES if sum(up_to_multiple(n, block) for n in sizes) >= MANY_PROGRAMS else 1
+    gpu = properties_of(layouts[names[0]].device)
+    many = sum(up_to_multiple(n, block) for n in sizes) >= gpu.scaled(MANY_PROGRAMS)
+    tiles = TILES if many else 1
     (stage,) = relax_stages([Stage(flat_ops(first), 1, 1, False)], ())
     written = frozenset(first.writes())
     parameters = {

@@ -17,9 +17,10 @@ from inductor.ir.body import Op
 from inductor.ir.extent import Extent, hint_of, up_to_multiple
 from inductor.ir.index import Index, variable
 
-ENOUGH_PROGRAMS = 528  # four for each multiprocessor of a large device
-ENOUGH_FOR_LONG, LONG = 1056, 1024  # where neighbouring rows are read together, in so many columns
-WANTED_PROGRAMS = (528, 2112)  # where there are less; where neighbouring rows are read together
+# Programs for each multiprocessor: enough for one launch, and where neighbouring rows are read
+# together, in so many columns.
+ENOUGH_PROGRAMS, ENOUGH_FOR_LONG, LONG = 4, 8, 1024
+WANTED_PROGRAMS = (4, 16)  # where there are less; where neighbouring rows are read together
 ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
 FEWEST_COLUMNS = (2048, 256)  # of a row; where neighbouring rows are read together
 COLUMNS_OF_A_PROGRAM = (1024, 128)  # at least; the same
@@ -64,9 +65,10 @@ def _chunk_of(launch: Launch) -> int:
         return 0
     programs = -(-rows // ROWS_OF_A_PROGRAM) if by_rows else rows
     most = columns // COLUMNS_OF_A_PROGRAM[by_rows]
-    wanted = min(-(-WANTED_PROGRAMS[by_rows] // programs), most)
+    count = launch.gpu.multiprocessors
+    wanted = min(-(-WANTED_PROGRAMS[by_rows] * count // programs), most)
     enough = ENOUGH_FOR_LONG if by_rows and columns >= LONG else ENOUGH_PROGRAMS
-    if programs >= enough or wanted < 2:
+    if programs >= enough * count or wanted < 2:
         return 0
     chunk = -(-columns // wanted)
     step = CHUNK_STEP[by_rows]

@@ -1,16 +1,21 @@
 """Blocks of product templates: what is tried where each is measured.
 
-The figures are those of a large device (132 multiprocessors, 228 KiB of shared memory each).
+The lists are those that were fastest on an H200 (`MEASURED` in `inductor/ir/gpus.py`). What does
+not fit the properties of the template's device is no candidate: it has fewer stages or smaller
+tiles there, and what comes through a copy engine is left out where there is none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
+from inductor.ir.gpus import MEASURED, GpuProperties
+from inductor.runtime.gpus import properties_of
 from inductor.scheduler.schedule import Blocks, Product, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
@@ -42,12 +47,14 @@ WINDOWS = (  # convolutions
     Blocks(128, 256, 64, 8, 3),
 )
 FEW = 16
-MOST_SHARED = 224 << 10
+SPARE_SHARED = 3 << 10  # bytes of shared memory for all but the tiles of operands
+# What the lists above were made to fill.
+MOST_SHARED, MULTIPROCESSORS = MEASURED.shared - SPARE_SHARED, MEASURED.multiprocessors
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
-MULTIPROCESSORS = 132
 MOST_SPLITS = 8
 FEWEST_ELEMENTS = 16  # of a tile, for each thread
+LEAST_STAGES = 2
 LEAST_STEPS = 4  # of a program that shares a sum
 ALIGNMENT = 16  # bytes, of what a descriptor describes
 
@@ -95,9 +102,50 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     clipped = (
         replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
     )
-    tried = list(dict.fromkeys((*clipped, *boxed)))
+    tried = list(fitting((*clipped, *boxed), template))
     shared = [replace(b, splits=count) for b in tried[:2] if (count := _splits(b, template)) > 1]
     return (*tried, *shared)
+
+
+def fitting(found: Iterable[Blocks], template: TemplateKernel) -> tuple[Blocks, ...]:
+    """The blocks that the template's device can run, or smaller ones in their place."""
+    gpu = gpu_of(template)
+    if not gpu.has_descriptors:
+        found = [b for b in found if not b.descriptors]
+    if gpu.shared - SPARE_SHARED < MOST_SHARED:
+        found = [_shrunk(b, template, gpu) for b in found]
+    return tuple(dict.fromkeys(b for b in found if shared_of(b, template) <= gpu.shared))
+
+
+def _shrunk(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> Blocks:
+    """With fewer stages, then shallower steps, then narrower tiles until the device holds it."""
+    while not _is_held(blocks, template, gpu):
+        if blocks.stages > LEAST_STAGES:
+            blocks = replace(blocks, stages=blocks.stages - 1)
+        elif blocks.depth > LEAST:
+            blocks = replace(blocks, depth=blocks.depth // 2)
+        elif max(blocks.rows, blocks.columns) > LEAST:
+            side = "columns" if blocks.columns >= blocks.rows else "rows"
+            blocks = replace(blocks, **{side: getattr(blocks, side) // 2})
+        else:
+            break
+    return blocks
+
+
+def _is_held(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> bool:
+    return shared_of(blocks, template) <= gpu.shared - SPARE_SHARED
+
+
+def shared_of(blocks: Blocks, template: TemplateKernel) -> int:
+    """Bytes of shared memory for the tiles of operands."""
+    itemsize = template.products()[0].dtype.itemsize
+    sides = blocks.rows + width_of(template) * blocks.columns
+    return blocks.stages * sides * blocks.depth * itemsize
+
+
+def gpu_of(template: TemplateKernel) -> GpuProperties:
+    """The properties of the device that computes a template."""
+    return properties_of(template.products()[0].call.layout.device)
 
 
 def _boxed(one: Product) -> tuple[Blocks, ...]:
@@ -122,7 +170,8 @@ def _splits(blocks: Blocks, template: TemplateKernel) -> int:
         return 1
     one = template.products()[0]
     tiles = up_to_multiple(one.m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
-    return min(MOST_SPLITS, MULTIPROCESSORS // tiles, one.k // (LEAST_STEPS * blocks.depth))
+    idle = gpu_of(template).multiprocessors // tiles
+    return min(MOST_SPLITS, idle, one.k // (LEAST_STEPS * blocks.depth))
 
 
 def _can_split(template: TemplateKernel) -> bool:
@@ -158,9 +207,11 @@ def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool
     steps = up_to_multiple(hint_of(one.k), blocks.depth * blocks.splits)
     if blocks.stages > max(2, steps, best.stages - 1):
         return False
-    if blocks.rows * blocks.columns < FEWEST_ELEMENTS * blocks.warps * 32 and hint_of(one.m) > FEW:
+    gpu = gpu_of(template)
+    threads = blocks.warps * gpu.warp
+    if blocks.rows * blocks.columns < FEWEST_ELEMENTS * threads and hint_of(one.m) > FEW:
         return False
-    return programs_of(blocks, one) >= min(programs_of(best, one), MULTIPROCESSORS // 2)
+    return programs_of(blocks, one) >= min(programs_of(best, one), gpu.multiprocessors // 2)
 
 
 def programs_of(blocks: Blocks, one: Product) -> int:
@@ -182,11 +233,10 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
             return False
     if blocks.splits > 1 and (blocks.splits - 1) * blocks.depth >= template.products()[0].k:
         return False  # somebody would have nothing to do
-    width = width_of(template)
-    itemsize = template.products()[0].dtype.itemsize
-    shared = blocks.stages * (blocks.rows + width * blocks.columns) * blocks.depth * itemsize
-    registers = blocks.rows * blocks.columns * width // (blocks.warps * 32)
-    return 2 <= blocks.stages <= 6 and shared <= MOST_SHARED and registers <= MOST_REGISTERS
+    gpu = gpu_of(template)
+    registers = blocks.rows * blocks.columns * width_of(template) // (blocks.warps * gpu.warp)
+    held = _is_held(blocks, template, gpu) and registers <= MOST_REGISTERS
+    return LEAST_STAGES <= blocks.stages <= 6 and held
 
 
 def width_of(template: TemplateKernel) -> int:

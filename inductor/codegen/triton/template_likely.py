@@ -1,6 +1,7 @@
 """Blocks of product templates that are likely to beat the library, unmeasured.
 
-The figures are those of a large device (132 multiprocessors, 228 KiB of shared memory each).
+The figures are those of an H200 (`MEASURED` in `inductor/ir/gpus.py`): products, arithmetic and
+memory of another device are as much faster or slower as its maker says.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from inductor.codegen.triton.template_configs import (
     FEW,
     FULL_DEVICE,
     LEAST,
-    MULTIPROCESSORS,
     can_describe,
+    fitting,
+    gpu_of,
     programs_of,
     width_of,
 )
 from inductor.codegen.triton.tiling import SLOW
 from inductor.codegen.triton.window import takes_taps, terms_of
 from inductor.ir.extent import hint_of, up_to_multiple
+from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Blocks, Kernel, Product, TemplateKernel
 
@@ -39,7 +42,7 @@ DESCRIBED_RATE, DESCRIBED_LANES, DESCRIBED_GAIN = 577e6, 42e6, 0.93
 ALONE_ON_CHIP = 1.18  # times the rate, where tiles do not fill the device
 FEW_CHANNELS_RATES = (99e6, 121e6)
 LAUNCH = 2.0  # microseconds
-CACHED = 24 << 20  # bytes that are still in the cache when the next kernel reads them
+CACHED = 0.48  # of the cache: bytes that are still in it when the next kernel reads them
 RESIDENT = 2  # programs of a multiprocessor
 SHALLOW = 32  # terms of a sum
 SUMS_OF_THREAD = 64
@@ -91,7 +94,13 @@ def likely_blocks(
         blocks = Blocks(16, 32, 128, 2, 5)
     else:
         blocks = Blocks(16, 32, 256, 4, 4)
-    return replace(template, blocks=blocks)
+    return _with_fitting(template, blocks)
+
+
+def _with_fitting(template: TemplateKernel, blocks: Blocks) -> TemplateKernel | None:
+    """The template with these blocks, or smaller ones where its device has no place for them."""
+    found = fitting([blocks], template)
+    return replace(template, blocks=found[0]) if found else None
 
 
 def _for_weights(
@@ -110,7 +119,7 @@ def _for_weights(
         )
         if hint_of(read) >= one.n * one.k * one.dtype.itemsize:
             return None
-    return replace(template, blocks=FEW_ROWS_OF_WEIGHTS[width_of(template) - 1])
+    return _with_fitting(template, FEW_ROWS_OF_WEIGHTS[width_of(template) - 1])
 
 
 def _for_many_rows(
@@ -122,13 +131,16 @@ def _for_many_rows(
     one = template.products()[0]
     if len(template.products()) != 1 or any(type(n) is not int for n in (one.n, one.k)):
         return None
-    tried = [(_for_memory(one), GAIN)]
+    gpu = gpu_of(template)
+    tried = [(_for_memory(one, gpu), GAIN)]
     if can_describe(template) and _stays_in_registers(template, FULL_DEVICE, layouts):
         tried.append((FULL_DEVICE, DESCRIBED_GAIN))
-    for blocks, gain in tried:
-        if programs_of(blocks, one) < MULTIPROCESSORS:
+    for wanted, gain in tried:
+        made = _with_fitting(template, wanted)
+        if made is None or made.blocks is None:
+            continue
+        if programs_of(made.blocks, one) < gpu.multiprocessors:
             continue  # latency decides, of which nothing is known
-        made = replace(template, blocks=blocks)
         library, own = estimates(made, layouts)
         if own < gain * library:
             return made
@@ -149,7 +161,7 @@ def _stays_in_registers(
         return False
     if any(layouts[name].dtype.itemsize != 2 for name in kernel.writes()):
         return False
-    sums = blocks.rows * blocks.columns // (blocks.warps * 32)
+    sums = blocks.rows * blocks.columns // (blocks.warps * gpu_of(template).warp)
     whole = hint_of(one.m) * one.n
     read = [layouts[name] for name in set(kernel.reads()) - {one.name}]
     tiles = sum(each.dtype.itemsize for each in read if hint_of(each.numel()) >= whole)
@@ -175,6 +187,8 @@ def _for_window(
         if columns <= widest:
             warps, stages = (4, 4) if columns == 32 or takes_taps(one) else (8, 3)
             blocks = Blocks(128, columns, ALL_CHANNELS, warps, stages)
+            if blocks not in fitting([blocks], template):
+                continue
             if not _stays_in_registers(template, blocks, layouts):
                 continue
             library, own = estimates(replace(template, blocks=blocks), layouts)
@@ -185,13 +199,13 @@ def _for_window(
     return replace(template, blocks=blocks) if ratio < WINDOW_GAIN else None
 
 
-def _for_memory(one: Product) -> Blocks:
+def _for_memory(one: Product, gpu: GpuProperties) -> Blocks:
     """Small tiles, of which many run at once: 64 sums for each thread (measured with the 1x1
     convolutions of EfficientNet, m from 25,000 to 1.6 million)."""
     depth = min(64, max(LEAST, power_of_two(one.k)))
     columns = min(128 if one.k > SHALLOW else 32, max(LEAST, power_of_two(one.n)))
     rows = 64 if columns >= 64 else 128
-    warps = max(2, rows * columns // (32 * SUMS_OF_THREAD))
+    warps = max(2, rows * columns // (gpu.warp * SUMS_OF_THREAD))
     return Blocks(rows, columns, depth, warps, 3 if one.k > depth else 2)
 
 
@@ -213,22 +227,25 @@ def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[
     operands = left + one.n * one.k * one.dtype.itemsize
     others = size(set(kernel.reads()) - {one.name}) + size(kernel.writes())
     kept = bytes_of_result * (one.name in template.writes())
-    again = bytes_of_result / (2 if bytes_of_result < CACHED else 1)
+    gpu = gpu_of(template)
+    again = bytes_of_result / (2 if bytes_of_result < CACHED * gpu.cache else 1)
     work = 2 * m * one.n * one.k
-    library_rate, own_rate = _rates(one, blocks)
-    scalar = m * one.n * _lane_operations(kernel, one.name) / LANES
-    library = max(work / library_rate, (operands + bytes_of_result) / BANDWIDTH)
-    library += max(scalar, (again + others) / BANDWIDTH) + LAUNCH
+    products, memory = gpu.products / MEASURED.products, gpu.bandwidth / MEASURED.bandwidth
+    library_rate, own_rate = (rate * products for rate in _rates(one, blocks))
+    lanes = LANES * (gpu.scalars / MEASURED.scalars)
+    scalar = m * one.n * _lane_operations(kernel, one.name) / lanes
+    library = max(work / library_rate, (operands + bytes_of_result) / (BANDWIDTH * memory))
+    library += max(scalar, (again + others) / (BANDWIDTH * memory)) + LAUNCH
     tiles = up_to_multiple(m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
     resident = blocks.resident if _is_described(one, blocks) else RESIDENT
     if one.window is not None:  # tiles with as much to do whether they are full or not
         resident = 1
         work = 2 * tiles * blocks.rows * blocks.columns * terms_of(one, blocks.depth)
-    own = max(work / own_rate, (operands + others + kept) / OWN_BANDWIDTH)
+    own = max(work / own_rate, (operands + others + kept) / (OWN_BANDWIDTH * memory))
     own += scalar * LANES / DESCRIBED_LANES if _is_described(one, blocks) else scalar / 4
-    if one.window is not None and tiles <= MULTIPROCESSORS:
+    if one.window is not None and tiles <= gpu.multiprocessors:
         own /= ALONE_ON_CHIP
-    rounds = tiles / (MULTIPROCESSORS * resident)
+    rounds = tiles / (gpu.multiprocessors * resident)
     return library, own * math.ceil(rounds) / rounds
 
 

@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from inductor.codegen.triton.numbers import EVEN, reaches
 from inductor.ir.body import Op
 from inductor.ir.extent import Extent, hint_of, up_to_multiple
+from inductor.ir.gpus import GpuProperties
 from inductor.ir.index import Index, variable
 from inductor.scheduler.schedule import Kernel
 
 LONG_ROW = 2048
 SHORTEST = 8  # a tile does not pay for shorter loops
 MOST_COLUMNS = 1 << 20  # blocks of columns are counted in the second axis of the grid
-FEWEST_LOOPS = 528  # rows of which each is a program's: four for each multiprocessor
+FEWEST_LOOPS = 4  # rows of which each is a program's, for each multiprocessor
 SLOW = frozenset({"exp", "tanh", "erf", "sigmoid", "log", "truediv", "rsqrt", "sqrt"})
 EVEN_HALVES = 8  # elements of half precision that are moved at a time
 FEWEST_SHARED, MOST_SHARED = 16, 1024  # columns of rows with common values
@@ -101,7 +102,7 @@ def reads_windows(ops: Sequence[Op], column: str) -> bool:
     return any(count >= FEWEST_PLACES for count in places.values())
 
 
-def choose_unaligned_rows(kernel: Kernel) -> tuple[int, int] | None:
+def choose_unaligned_rows(kernel: Kernel, gpu: GpuProperties) -> tuple[int, int] | None:
     """The same for rows that begin anywhere, each of them a loop: see `aligned`."""
     if len(kernel.stages) != 1 or kernel.locals:
         return None
@@ -109,7 +110,9 @@ def choose_unaligned_rows(kernel: Kernel) -> tuple[int, int] | None:
     sizes = list(extents.values())
     if len(sizes) < 2 or any(type(size) is Extent for size in sizes):
         return None
-    if sizes[-1] % EVEN == 0 or math.prod(sizes[:-1]) < FEWEST_LOOPS:
+    if sizes[-1] % EVEN == 0:
+        return None
+    if math.prod(sizes[:-1]) < FEWEST_LOOPS * gpu.multiprocessors:
         return None
     return _rows_with_values(list(kernel.stages[0].ops), list(extents)[-1], extents)
 

@@ -85,7 +85,7 @@ def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
     sums = [root for root in ends.roots if root.kind in (TOTAL, TURNED_TOTAL)]
     rows = choose_rows(
         region.counts[-1], size_of(region.left)[1], region.columns, region.dtype,
-        region.device.type, bool(sums))
+        region.device, bool(sums))
     if rows is None:
         return False
     place = _place_of(region, ends)

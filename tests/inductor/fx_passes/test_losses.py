@@ -277,7 +277,7 @@ def test_logits_are_never_there(monkeypatch) -> None:
 ])  # fmt: skip
 def test_rows_on_a_gpu(rows, terms, columns, dtype, sums, expected, monkeypatch) -> None:
     monkeypatch.setattr(sizes, "EVEN", 128)
-    assert sizes.choose_rows(rows, terms, columns, dtype, "cuda", sums) == expected
+    assert sizes.choose_rows(rows, terms, columns, dtype, torch.device("cuda"), sums) == expected
 
 
 @pytest.mark.parametrize(("dtype", "native", "expected"), [(torch.float16, False, False), (torch.bfloat16, True, False), (torch.float32, True, True)])

@@ -19,7 +19,7 @@ from inductor.codegen.triton.print_kernel import print_kernel
 SEEDS = range(*(int(n) for n in os.environ.get("TRITON_SEEDS", "0,12").split(",")))
 DEFAULT = {}
 LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "PERSISTENT_ALONG_ROWS": 4, "LOOP_BLOCKS": ((2, 16, 1), (1, 32, 1)), "CACHED": 0,
-         "FEWEST_IN_PARTS": 32, "FEWEST_LOOPS": 4, "LONG_ROW": 64}
+         "FEWEST_IN_PARTS": 32, "FEWEST_LOOPS": 0.03, "LONG_ROW": 64}
 CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "FEWEST_COLUMNS": (40, 40), "COLUMNS_OF_A_PROGRAM": (16, 16),
         "CHUNK_STEP": (8, 8), "SHORTEST": 2, "TILES": ((8, 4, 1), (4, 16, 1))}
 

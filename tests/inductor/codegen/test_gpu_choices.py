@@ -1,0 +1,116 @@
+"""Choices for a GPU: on an H200 those that were measured there, elsewhere by its properties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from gpu_choices import choice_lines, kernels_of, linear
+
+from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.codegen.triton.template import print_template
+from inductor.codegen.triton.template_configs import candidate_blocks, neighbours, shared_of
+from inductor.codegen.triton.template_likely import estimates
+from inductor.config import config
+from inductor.fx_passes.losses import sizes
+from inductor.ir.gpus import DEVICES, H200, OF_KINDS, described
+from inductor.kernels.attention_spec import splits_of
+from inductor.runtime.gpus import properties_from, properties_of
+from inductor.scheduler.schedule import Blocks
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("gpu", ["", "H200", "sm_90"])
+def test_choices_on_an_h200_are_those_measured(gpu: str) -> None:
+    """They were written down before choices went by the properties of a device."""
+    expected = Path(__file__).with_name("choices_on_h200.txt").read_text().splitlines()
+    with config.patch(gpu=gpu):
+        assert list(choice_lines()) == expected
+
+
+@pytest.mark.parametrize("gpu", [each.name for each in DEVICES])
+def test_candidates_fit_their_device(gpu: str) -> None:
+    with config.patch(gpu=gpu):
+        found = properties_of()
+        for m, n, k, parts in ((4096, 3072, 768, 1), (4096, 3072, 768, 2), (8, 2048, 5632, 3)):
+            template, _ = linear(m, n, k, parts)
+            tried = candidate_blocks(template)
+            assert tried
+            for blocks in (*tried, *(near for each in tried for near in neighbours(each, template))):
+                assert shared_of(blocks, template) <= found.shared
+                assert blocks.warps * found.warp <= found.threads
+                assert found.has_descriptors or not blocks.descriptors
+
+
+def test_choices_go_by_multiprocessors() -> None:
+    """Of a persistent grid, of sums that are split, of programs for the keys of a head."""
+    template, layouts = linear(4096, 3072, 768, 1)
+    blocks = Blocks(128, 256, 64, 8, 4, persistent=True)
+    for name, count in (("A100", 108), ("B200", 148)):
+        with config.patch(gpu=name):
+            assert print_template(replace(template, blocks=blocks), layouts).grid[0] == count
+            (kernel,), of_kernel = kernels_of(lambda x: x.sum(1), (16, 1 << 18), torch.float16)
+            columns = (1 << 18) // -(-4 * count // 16)
+            assert print_kernel(kernel, of_kernel).sources[0].splits == -(-(1 << 18) // (-(-columns // 1024) * 1024))
+            assert splits_of(properties_of(), 1, 8, 1, 8, 1 << 20) == -(-2 * count // 8)
+
+
+def test_times_go_by_the_makers_figures() -> None:
+    """What waits for memory takes as much longer as the memory is slower."""
+    template, layouts = linear(1 << 20, 96, 16, 1)
+    template = replace(template, blocks=Blocks(128, 32, 16, 2, 2))
+    took = {}
+    for name in ("H200", "H100", "A100"):
+        with config.patch(gpu=name):
+            took[name] = estimates(template, layouts)[1]
+    assert 1.3 < took["H100"] / took["H200"] < 4800 / 3350 < took["A100"] / took["H200"]
+
+
+def test_rows_of_a_loss_go_by_memory() -> None:
+    """A device with a sixth of the memory computes fewer logits at a time."""
+    rows = {}
+    for name in ("H200", "A10"):
+        with config.patch(gpu=name):
+            device = torch.device("cuda", 0)
+            rows[name] = sizes.choose_rows(1 << 16, 1024, 32000, torch.bfloat16, device, False)
+    assert rows["A10"] < rows["H200"] and rows["A10"] % 128 == 0
+
+
+def facts(name: str, **more: object) -> SimpleNamespace:
+    """What torch says of an H200, but for some."""
+    known = {
+        "name": name, "major": 9, "minor": 0, "multi_processor_count": 132, "gcnArchName": "",
+        "total_memory": 150_754_820_096, "L2_cache_size": 62914560, "memory_clock_rate": 3201000,
+        "memory_bus_width": 6144, "shared_memory_per_block_optin": 232448, "warp_size": 32,
+        "regs_per_multiprocessor": 65536,
+    }
+    return SimpleNamespace(**known | more)
+
+
+def test_properties_are_asked() -> None:
+    never = lambda: pytest.fail("measured")  # noqa: E731
+    assert properties_from(facts("NVIDIA H200"), never) == H200
+    slower = properties_from(facts("NVIDIA H100 PCIe", multi_processor_count=114, memory_clock_rate=1593000, memory_bus_width=5120, total_memory=80 * GIB), never)
+    assert (slower.multiprocessors, slower.bandwidth) == (114, 2039.04e9)
+    assert slower.products == pytest.approx(989.5e12 * 114 / 132)
+    unknown = facts("Some Card", major=8, minor=6, multi_processor_count=36, memory_clock_rate=7000000, memory_bus_width=128,
+                    shared_memory_per_block_optin=101376, L2_cache_size=3 << 20, total_memory=8 * GIB)
+    made = properties_from(unknown, lambda: 40e12)
+    assert (made.kind, made.shared, made.cache, made.bandwidth, made.products) == ("sm_86", 99 << 10, 3 << 20, 224e9, 40e12)
+    assert properties_from(unknown, lambda: 0.0).products == described("sm_86").products * 36 / 72
+    amd = properties_from(facts("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304, warp_size=64,
+                                memory_clock_rate=0, shared_memory_per_block_optin=65536, total_memory=192 * 10**9, regs_per_multiprocessor=0), never)
+    assert amd == described("gfx942")
+
+
+def test_what_is_described() -> None:
+    assert set(OF_KINDS) >= {"sm_80", "sm_89", "sm_90", "sm_100", "gfx942"}
+    ada = described("sm_87")
+    assert (ada.kind, ada.shared, ada.multiprocessors) == ("sm_87", 163 << 10, described("sm_86").multiprocessors)
+    assert described("sm_75").shared == 64 << 10
+    with pytest.raises(ValueError, match="one of sm_"):
+        described("H2000")
