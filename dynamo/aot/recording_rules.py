@@ -266,9 +266,14 @@ def _share(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return recorder.call(aten.masked_fill.Scalar, (share, others, 0), {})
 
 
+def _product(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = _times_zero(recorder, func, args, kwargs)
+    return _share(recorder, func, args, kwargs) if found is NotImplemented else found
+
+
 SHARING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 RECORD_RULES: dict[Any, Rule] = {
-    aten.mul.Tensor: _share,
+    aten.mul.Tensor: _product,
     aten.index.Tensor: _at_mask,
     aten.index_put.default: _put,
     torch.ops.profiler._record_function_exit._RecordFunction: _end_range,
@@ -282,7 +287,7 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.slice_scatter.default: _replaced,
     aten.diagonal_scatter.default: _replaced,
     aten._efficientzerotensor.default: _zeros,
-    **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor), _times_zero),
+    **dict.fromkeys((aten.mul.Scalar, aten.div.Tensor), _times_zero),
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor), _sum_of_zeros),
     aten.bernoulli.p: _bernoulli,
     aten.copy.default: _copied_number,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
@@ -23,7 +24,7 @@ def gru_cell(
         return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
     if input.device.type != "cpu":
         gates = linear(input, w_ih), linear(hx, w_hh)
-        fused: Callable[..., Any] = torch.ops.aten._thnn_fused_gru_cell.default
+        fused: Callable[..., Any] = aten._thnn_fused_gru_cell.default
         return fused(*gates, hx, b_ih, b_hh)[0]  # type: ignore[no-any-return]
     given = linear(input, w_ih, b_ih).unsafe_split(hx.shape[1], 1)
     kept = linear(hx, w_hh, b_hh).unsafe_split(hx.shape[1], 1)
