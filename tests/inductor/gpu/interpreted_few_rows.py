@@ -156,7 +156,8 @@ def test_eight_bit_floats(dtype) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.dtype is other.dtype
         torch.testing.assert_close(one.float(), other.float(), rtol=0.26, atol=0, equal_nan=True)
-    assert expected[1].isnan().any() and expected[2].isinf().any() and texts[-1].count("@triton.jit") == 1
+    large = expected[1].float()  # torch saturates from 2.13 on
+    assert (large.isnan() | (large.abs() == 448)).any() and expected[2].isinf().any() and texts[-1].count("@triton.jit") == 1
 
 
 def test_parts_of_a_product_are_written_by_its_kernel(monkeypatch) -> None:
