@@ -12,6 +12,8 @@ joint graph's groups (`groups.py`). Rules of the choice:
   nowhere else. They cost no memory.
 - An output that eager does not save is saved all the same (the logits, say) where backward can
   compute it again from what is saved beside it, if the program has written into it: `loose`.
+- What a pass over the joint graph made backward independent of is saved for eager's error alone
+  (`CHECKS`), and not read.
 - A view is computed again from what it views.
 - No decision is made twice on values that may differ: see `repeats`.
 - What a checkpoint computes again belongs to backward.
@@ -31,7 +33,7 @@ from dynamo.aot.graphs import is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
-from dynamo.aot.records import AGAIN, LATE, Place, SymbolTable, Unsupported
+from dynamo.aot.records import AGAIN, CHECKS, LATE, Place, SymbolTable, Unsupported
 from dynamo.aot.repeats import made_again
 from dynamo.graph_operators.operator_effects import acts
 
@@ -149,6 +151,7 @@ def _backward_of(
         halves = replace(halves, tangents=tangents, gradients=gradients)
         read = {given for node in _needed(halves, saved) for given in node.all_input_nodes}
         saved = [node for node in saved if node in read or node in gradients]
+    saved = [*saved, *_checked(halves, saved)]
     loose = [node for node in saved if node in halves.loose]
     origins = tuple(
         ("loose", known[node][1]) if node in loose else known[node] for node in saved
@@ -173,6 +176,15 @@ def _backward_of(
     others += [halves.inputs[at] for at in helpers]
     restore = _extract(halves.module, others, [*loose])
     return Backward(module, group.outputs, origins, (), restore, tuple(helpers))
+
+
+def _checked(halves: Halves, saved: list[fx.Node]) -> list[fx.Node]:
+    """What is to be saved beside these for the sake of eager's error about writes."""
+    found: dict[fx.Node, None] = {}
+    for node in _needed(halves, saved):
+        for kind, at in node.meta.get(CHECKS, ()):
+            found[(halves.inputs if kind == "input" else halves.values)[at]] = None
+    return [node for node in found if node not in saved]
 
 
 def _ancestors(nodes: list[fx.Node], stop: set[fx.Node]) -> set[fx.Node]:

@@ -22,6 +22,7 @@ from dynamo.aot.lists import in_turns, unscale, writes_a_list
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
 from dynamo.base.fallbacks import AT, line_of
+from dynamo.shapes.cells import CELLS
 from dynamo.shapes.creation import CREATIONS, new_tensor
 from dynamo.shapes.interpolate import OPERATORS, interpolate
 from dynamo.shapes.row_norm import rms_norm
@@ -173,6 +174,7 @@ WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.dropout: dropout, functional.interpolate: resize, functional.upsample: resize,
     functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, math.sqrt: torch.sym_sqrt, **CREATIONS,
+    **CELLS,
     torch._amp_foreach_non_finite_check_and_unscale_: unscale,
     torch.native_channel_shuffle: shuffle_natively,
     torch.ops.aten.native_channel_shuffle: shuffle_natively,

@@ -36,8 +36,9 @@ class Recorder(TorchDispatchMode):
     graph: grows. stack_trace: what new nodes get as the user's stack. histories: the same by
     autograd's node, for what backward does. constants: attributes for the module, by name.
     wrappers: the functional tensors of the inputs, by the id of the fake inside. true_counts: of
-    masks, how many elements are true, where a write tells. bernoulli: whether
-    each draw to come is in place. in_program: False for what the program does not do itself.
+    masks, how many elements are true, where a write tells. bernoulli: whether each draw to come is
+    in place. in_program: False for what the program does not do itself. zeros: the storages of
+    what eager knows to be zero.
     """
 
     in_program = False
@@ -52,6 +53,7 @@ class Recorder(TorchDispatchMode):
         self.histories: dict[Any, str | None] = {}
         self.wrappers: dict[int, tuple[Fake, torch.Tensor]] = {}
         self.true_counts: dict[fx.Node, int] = {}
+        self.zeros: set[int] = set()
         self.numbers: NumberNodes | None = None
         self._constant_nodes: dict[Any, fx.Node] = {}
         self._makers: dict[int, fx.Node] = {}

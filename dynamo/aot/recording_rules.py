@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.fakes import SymbolicFacts, facts_of, is_fake, is_static
+from dynamo.aot.fakes import SymbolicFacts, facts_of, is_fake, is_static, storage_key
 from dynamo.aot.overlap import overlaps_itself
 from dynamo.aot.records import Unsupported
 from dynamo.shapes.facts import Facts, contiguous_stride
@@ -67,7 +67,41 @@ def _replaced(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 def _zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A zero that has no memory, as derivatives use it; generated code reads memory."""
-    return recorder.call(aten.zeros.default, args, kwargs)
+    return _marked(recorder, recorder.call(aten.zeros.default, args, kwargs))
+
+
+def _is_zero(recorder: Any, value: Any) -> bool:
+    return is_fake(value) and storage_key(value) in recorder.zeros
+
+
+def _times_zero(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A product with a zero that has no memory is one, whatever the other factor is; so is such a
+    zero divided. In the place of what is not read stands a number that makes no NaN."""
+    if not recorder.zeros or not any(_is_zero(recorder, given) for given in args):
+        return NotImplemented
+    quotient = func is aten.div.Tensor
+    if quotient and not _is_zero(recorder, args[0]):
+        return NotImplemented
+    plain = aten.ones_like.default if quotient else aten.zeros_like.default
+    given = []
+    for value in args:
+        if is_fake(value) and not _is_zero(recorder, value):
+            value = recorder.call(plain, (value,), {})
+        elif isinstance(value, float):
+            value = 1.0 if quotient else 0.0
+        given.append(value)
+    return _marked(recorder, recorder.call(func, tuple(given), kwargs))
+
+
+def _sum_of_zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not recorder.zeros or not all(_is_zero(recorder, given) for given in args[:2]):
+        return NotImplemented
+    return _marked(recorder, recorder.call(func, args, kwargs))
+
+
+def _marked(recorder: Any, zero: Any) -> Any:
+    recorder.zeros.add(storage_key(zero))
+    return zero
 
 
 def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -232,9 +266,14 @@ def _share(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return recorder.call(aten.masked_fill.Scalar, (share, others, 0), {})
 
 
+def _product(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = _times_zero(recorder, func, args, kwargs)
+    return _share(recorder, func, args, kwargs) if found is NotImplemented else found
+
+
 SHARING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 RECORD_RULES: dict[Any, Rule] = {
-    aten.mul.Tensor: _share,
+    aten.mul.Tensor: _product,
     aten.index.Tensor: _at_mask,
     aten.index_put.default: _put,
     torch.ops.profiler._record_function_exit._RecordFunction: _end_range,
@@ -248,6 +287,8 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.slice_scatter.default: _replaced,
     aten.diagonal_scatter.default: _replaced,
     aten._efficientzerotensor.default: _zeros,
+    **dict.fromkeys((aten.mul.Scalar, aten.div.Tensor), _times_zero),
+    **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor), _sum_of_zeros),
     aten.bernoulli.p: _bernoulli,
     aten.copy.default: _copied_number,
     aten.normal_functional.default: _normal,

@@ -114,6 +114,9 @@ FAILS = "fails"
 PART = "part"
 # In the meta of what backward does for its effect.
 LATE = "late"
+# In the meta of what backward does: places of inputs ("input", n) and values ("output", n) that it
+# does not read, but that eager keeps for it, and wants to find as they were.
+CHECKS = "checks"
 
 
 @dataclass(frozen=True, slots=True)

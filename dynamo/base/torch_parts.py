@@ -44,9 +44,9 @@ PARTS: dict[str, str] = {
         _get_function_stack_at _get_mkldnn_enabled _get_privateuse1_backend_name
         _get_sdp_priority_order _get_tracing_state _group_tensors_by_device_and_dtype
         _is_any_autocast_enabled _is_autocast_available _is_fwd_grad_enabled
-        _is_torch_function_enabled _is_torch_function_mode_enabled _len_torch_dispatch_stack
-        _len_torch_function_stack _log_api_usage_once _pop_torch_function_stack
-        _push_on_torch_function_stack _set_conj _set_default_dtype
+        _is_torch_function_enabled _is_torch_function_mode_enabled _is_tracing
+        _len_torch_dispatch_stack _len_torch_function_stack _log_api_usage_once
+        _pop_torch_function_stack _push_on_torch_function_stack _set_conj _set_default_dtype
         _set_deterministic_algorithms _set_fwd_grad_enabled _set_grad_enabled _set_neg
         _should_allow_numbers_as_tensors is_grad_enabled""",
     "torch._C._autograd": """

@@ -85,12 +85,31 @@ def digest_of_code(code: CodeType) -> str:
     """
     known = _codes.get(id(code))
     if known is None:
+        places: list[tuple[int, ...]] = []
+        plain = code if sys.version_info < (3, 14) else _without_slices(code, (), places)
         try:
-            content = marshal.dumps(code, 2)  # without references, which tell of other objects
+            # Version 2 writes no references, which tell of other objects; it knows no slices.
+            content = marshal.dumps((plain, places) if places else plain, 2)
         except ValueError:
             raise NoFingerprint(f"the code of {code.co_qualname} holds an object") from None
         known = _codes[id(code)] = code, hashlib.blake2b(content, digest_size=16).hexdigest()
     return known[1]
+
+
+def _without_slices(value: Any, here: tuple[int, ...], places: list[tuple[int, ...]]) -> Any:
+    """A constant of a code object with tuples for its slices. places: gets where these are."""
+    kind = type(value)
+    if kind is slice:
+        places.append(here)
+        return value.start, value.stop, value.step
+    inside = value.co_consts if kind is CodeType else value if kind is tuple else ()
+    count = len(places)
+    found = tuple([
+        _without_slices(item, (*here, at), places) for at, item in enumerate(inside)
+    ])
+    if count == len(places):
+        return value
+    return value.replace(co_consts=found) if kind is CodeType else found
 
 
 def name_of(value: Any) -> tuple[str, str]:

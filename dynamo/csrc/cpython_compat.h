@@ -168,8 +168,9 @@ static inline void frame_goto_end(Frame *f) { frame_go_to(f, Py_SIZE(FRAME_CODE(
  * object can exist for it. */
 static inline void frame_drop(PyThreadState *ts, Frame *f) {
 #if PY_VERSION_HEX >= 0x030E0000
-    for (_PyStackRef *slot = f->localsplus; slot < f->stackpointer; slot++) {
-        PyStackRef_CLEAR(*slot);
+    while (f->stackpointer > f->localsplus) { /* the last local first, as the evaluator does */
+        f->stackpointer--;
+        PyStackRef_XCLOSE(*f->stackpointer);
     }
     Py_CLEAR(f->f_locals);
     PyStackRef_CLEAR(f->f_funcobj);

@@ -41,6 +41,7 @@ from torch.utils._sympy import functions as fn
 
 from dynamo.base.config import config
 from dynamo.base.errors import Signal
+from dynamo.shapes.cells import CELLS
 from dynamo.shapes.creation import CREATIONS, MADE_BEFORE
 from dynamo.shapes.fake import (
     DataDependent,
@@ -303,6 +304,7 @@ RESIZE = functools.partial(interpolate, only_sizes=True)
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.interpolate: RESIZE, functional.upsample: RESIZE,
     functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, **CREATIONS, **MADE_BEFORE, **STEPS,
+    **CELLS,
 }  # fmt: skip
 
 # SymPy's classes in the language of `dynamo.guards.shape_code`.

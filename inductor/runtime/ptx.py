@@ -41,12 +41,16 @@ def install_unpacking() -> None:
     if getattr(before, "unpacks", False):
         return
 
-    def on_stages(backend: Any, stages: Any, *rest: Any) -> None:
-        if before is not None:
-            before(backend, stages, *rest)
+    def on_stages(*given: Any) -> tuple[str, str] | None:
+        key = before(*given) if before is not None else None
+        if not given:  # from Triton 3.8 on: by what a cached kernel is told from others
+            first, second = key or ("", "")
+            return f"{first} unpacked", f"{second} unpacked"
+        stages = given[1]
         make: Callable[..., str] | None = stages.get("ptx")
         if make is not None:
             stages["ptx"] = lambda source, metadata: unpacked(make(source, metadata))
+        return None
 
     on_stages.unpacks = True  # type: ignore[attr-defined]
     knobs.runtime.add_stages_inspection_hook = on_stages

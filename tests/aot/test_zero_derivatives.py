@@ -47,3 +47,32 @@ def test_as_in_eager(name: str, which: int) -> None:
     assert seen == want
     for grad, other in zip(grads, expected, strict=True):
         assert grad == (other if other is None else pytest.approx(other))
+
+
+INF = float("inf")
+BEHIND_SGN: list[Callable[..., Any]] = [
+    lambda a, b: (a * b).sgn().sum(),
+    lambda a, b: (a * b).sgn() * b + a.sin(),
+    lambda a, b: (a / b).sgn() + b,
+    lambda a, b: (a * INF).sgn() + b,
+    lambda a, b: (a.exp() * b).sgn() + a,
+    lambda a, b: a.log().sgn() + a,
+    lambda a, b: (a.sqrt() + b.reciprocal()).sgn() + a,
+    lambda a, b: (a * b + a / b).sgn() - a,
+    lambda a, b: (a * b)[1:, None].sgn() + a,
+    lambda a, b: (a * b).sum(0).sgn() + a,
+    lambda a, b: (a * b).sign() + a,  # its derivative is zeros like others
+]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("at", range(len(BEHIND_SGN)))
+def test_beside_infinities(at: int, backend: str) -> None:
+    """A derivative that is known to be zero stays so, times an infinity as well."""
+    found = []
+    for f in (BEHIND_SGN[at], dynamo.compile(BEHIND_SGN[at], backend=backend)):
+        a = torch.tensor([1.0, 0.0, INF, -INF, 2.0, -1.0]).requires_grad_()
+        b = torch.tensor([INF, INF, 0.0, 1.0, 0.0, 3.0]).requires_grad_()
+        f(a, b).sum().backward()
+        found.append([x.grad if x.grad is None else x.grad + 0 for x in (a, b)])
+    torch.testing.assert_close(found[1], found[0], equal_nan=True, atol=0, rtol=1e-6)

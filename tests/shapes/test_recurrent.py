@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -151,6 +152,26 @@ def test_a_given_state_and_its_gradient(batched: bool) -> None:
         torch.testing.assert_close(*results)
         torch.testing.assert_close(*grads)
     assert counter.frame_count == 1
+
+
+def test_a_cell_and_sizes_that_do_not_fit() -> None:
+    """One graph for all batches; errors are eager's."""
+    cell = nn.GRUCell(6, 5)
+    direct = lambda x, h: torch.gru_cell(x, h, *cell.parameters())  # noqa: E731
+    counter = CompileCounter("aot_eager")
+    compiled = dynamo.compile(direct, backend=counter, dynamic=True)
+    for n in (13, 5, 2, 9):
+        given = [torch.randn(n, 6), torch.randn(n, 5)]
+        torch.testing.assert_close(*(outcome(f, given, [*cell.parameters()]) for f in (compiled, direct)))
+        with torch.autocast("cpu", torch.bfloat16, n == 2):
+            torch.testing.assert_close(compiled(*given), direct(*given), atol=1e-2, rtol=1e-2)
+    assert counter.frame_count <= 2  # under autocast another
+    for sizes in [(3, 5, 3, 5), (3, 6, 4, 5), (3, 6, 3, 4)]:
+        given = [torch.randn(*sizes[:2]), torch.randn(*sizes[2:])]
+        with pytest.raises(RuntimeError) as wanted:
+            direct(*given)
+        with pytest.raises(RuntimeError, match=re.escape(str(wanted.value))):
+            compiled(*given)
 
 
 def test_sizes_that_do_not_fit_raise_as_in_eager() -> None:

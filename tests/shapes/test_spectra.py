@@ -56,6 +56,8 @@ def test_gradients_and_errors(backend: str) -> None:
 
 
 def test_wrong_arguments() -> None:
-    compiled = dynamo.compile(FORMS["function"], backend="eager")
-    with pytest.raises(RuntimeError, match="complex-valued input"):
-        compiled(torch.randn(2, 9, 16), torch.hann_window(16))
+    given = torch.randn(2, 9, 16), torch.hann_window(16)
+    with pytest.raises((RuntimeError, TypeError)) as wanted:  # the latter from torch 2.14 on
+        FORMS["function"](*given)
+    with pytest.raises(type(wanted.value), match="complex-valued input"):
+        dynamo.compile(FORMS["function"], backend="eager")(*given)

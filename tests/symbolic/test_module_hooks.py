@@ -214,3 +214,31 @@ def test_hooks_that_are_always_called_behind_a_break(raises: bool) -> None:
             outcome = str(error)
         results.append((outcome, list(seen)))
     assert results[0] == results[1] and len(results[0][1]) == 1
+
+
+class AsksAsNewerTorchDoes(nn.Module):
+    """With `Module._call_impl` of torch 2.15, which asks another function for the tracing state."""
+
+    def __init__(self, *inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = nn.ModuleList(inside)
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        forward_call = self._slow_forward if torch._C._is_tracing() else self.forward
+        if not (self._backward_hooks or self._backward_pre_hooks or self._forward_hooks or self._forward_pre_hooks):
+            return forward_call(*args, **kwargs)
+        return super()._call_impl(*args, **kwargs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for module in self.inside:
+            x = module(x).sin()
+        return x * 2
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_the_tracing_state_by_another_name(hooked: bool) -> None:
+    model = AsksAsNewerTorchDoes(AsksAsNewerTorchDoes(), AsksAsNewerTorchDoes())
+    if hooked:
+        model.inside[0].register_forward_hook(lambda module, args, result: result + 1)
+    x = torch.randn(3)
+    assert torch.equal(dynamo.compile(model, backend="eager", fullgraph=True)(x), model(x))

@@ -39,6 +39,7 @@ class VersionFacts:
     with_start: the instructions that do what BEFORE_WITH did; NULL lies above the method then.
     pops_null: POP_TOP may take NULL from the stack.
     long_texts: errors of `with` tell the module of the class and which method is missing.
+    clears_last_first: a frame that returns lets go of its last local first.
     """
 
     rows: dict[str, Row]
@@ -62,6 +63,7 @@ class VersionFacts:
     with_start: tuple[tuple[str, int], ...] = ()
     pops_null: bool = False
     long_texts: bool = False
+    clears_last_first: bool = False
 
     @cached_property
     def opmap(self) -> dict[str, int]:

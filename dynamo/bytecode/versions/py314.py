@@ -50,6 +50,7 @@ FACTS = VersionFacts(
     subscript=26,
     pops_null=True,
     long_texts=True,
+    clears_last_first=True,
     common_constants=(AssertionError, NotImplementedError, tuple, all, any),
     with_start=(
         ("COPY", 1), ("LOAD_SPECIAL", 1), ("SWAP", 2), ("SWAP", 3),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break, RestartTrace
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.raw import is_generator_like
+from dynamo.bytecode.versions import VERSION
 from dynamo.guards.records import UserLine
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.lookup import find_in_mro
@@ -117,7 +118,8 @@ class SymbolicFrame:
         if self.trace.suspended:
             self.trace.frames.append(self)
             try:
-                for name in (*self.code.co_varnames, *self.code.co_cellvars):
+                names = (*self.code.co_varnames, *self.code.co_cellvars)
+                for name in reversed(names) if VERSION.clears_last_first else names:
                     self.locals.pop(name, None)
                     self.cells.pop(name, None)
                     self.close_dropped()

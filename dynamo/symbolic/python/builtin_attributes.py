@@ -182,8 +182,8 @@ def own_check(tx: Frame, kind: type, name: str) -> Var | None:
     assert found is not None
     is_known = module_of(found[1]) in KNOWN_CHECKS if isinstance(
         found[1], types.FunctionType) else found[0] in (type, TENSOR_TYPE)
-    if not is_known or kind.__dict__.get("__module__") == "torch._opaque_base":
-        # Of the program, or of a library in C; OpaqueBase asks a registry.
+    if not is_known or kind.__dict__.get("__module__") in OPAQUE:
+        # Of the program, or of a library in C; the base class asks a registry.
         return tx.trace.attributes.bind(tx, tx.trace.wrap(kind, None), type(kind), name)
     tx.trace.attributes.guard_search(type(kind), name, found[0])
     return None
@@ -200,9 +200,11 @@ def has_flag(tx: Frame, var: Var, kind: type) -> bool:
 
 
 TENSOR_TYPE = type(torch.FloatTensor)
-# torch._opaque_base: placements, meshes. It differs from `type` for stand-ins of an export alone.
-KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
-                          "torch.autograd.variable", "_py_abc", "torch._opaque_base"})
+# Placements, meshes: the module up to torch 2.13, and its name since. It differs from `type` for
+# stand-ins of an export alone.
+OPAQUE = frozenset({"torch._opaque_base", "torch._custom_class_base"})
+KNOWN_CHECKS = OPAQUE | {"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
+                         "torch.autograd.variable", "_py_abc"}
 
 
 @rule(type.__subclasses__, ClassVar)

@@ -111,6 +111,7 @@ def insort_right(
 @stands_in(collections._count_elements)  # type: ignore[attr-defined]
 def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
     for item in iterable:
+        hash(item)  # its error is the plain one, which names no dict
         mapping[item] = mapping.get(item, 0) + 1
 
 

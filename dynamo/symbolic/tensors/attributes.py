@@ -235,7 +235,7 @@ def mark_step(tx: Frame) -> Var:
 
 
 @rule([torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,
-       torch._jit_internal.is_scripting])
+       torch._jit_internal.is_scripting, torch._C._is_tracing])
 def answer_no(tx: Frame, *args: Var) -> Var:
     return ConstVar(False)
 

@@ -234,7 +234,9 @@ def _message(frame: Frame, jump: Instruction) -> str | None:
     return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
 
 
-PLAIN_RAISE = frozenset(("LOAD_ASSERTION_ERROR", "LOAD_GLOBAL", "PUSH_NULL", "PRECALL", "CALL"))
+PLAIN_RAISE = frozenset((
+    "LOAD_ASSERTION_ERROR", "LOAD_GLOBAL", "PUSH_NULL", "PRECALL", "CALL", "NOP",
+))
 
 
 def _only_raises(decoded: Decoded, start: int) -> bool:

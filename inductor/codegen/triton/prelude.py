@@ -10,6 +10,7 @@ compared with `==`: what `libdevice` returns has an equal one, not the same obje
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from triton import knobs
@@ -303,10 +304,23 @@ def _k_from_bytes(a):
 k_from_bytes = k_from_byte if knobs.runtime.interpret else _k_from_bytes
 
 
+def _saturates() -> bool:
+    """Whether ATen makes the greatest number of what is too large, as from torch 2.13 on, and not
+    NaN."""
+    with torch._C._DisableTorchDispatch():
+        return not torch.tensor(1e3, device="cpu").to(torch.float8_e4m3fn).isnan()
+
+
+SATURATES = tl.constexpr(_saturates())
+
+
 @triton.jit
 def k_to_e4m3(a):
-    """float32 as 8 bits; what is too large is no number, where the device takes the greatest."""
-    return tl.where(tl.abs(a) <= 464.0, a, float("nan")).to(tl.float8e4nv)
+    """float32 as 8 bits, as ATen converts it; the device takes the greatest for what is larger."""
+    if SATURATES:
+        return a.to(tl.float8e4nv)
+    else:
+        return tl.where(tl.abs(a) <= 464.0, a, float("nan")).to(tl.float8e4nv)
 
 
 @triton.jit

@@ -23,10 +23,11 @@ from torch import fx
 
 from dynamo.aot.graphs import is_effect, is_once, remove_dead_code
 from dynamo.aot.joint import SAVED
-from dynamo.aot.records import AGAIN, FAILS
+from dynamo.aot.records import AGAIN, CHECKS, FAILS
 from dynamo.aot.rows import merge_equal
 from dynamo.base import logs
 from inductor.autotune.library_convolutions import is_native
+from inductor.fx_passes.losses.checked import saved_by_eager
 from inductor.fx_passes.losses.emit import Chunk, Mismatch, Outside, Writer
 from inductor.fx_passes.losses.ends import (
     ROWS,
@@ -158,6 +159,8 @@ class _Loop:
         self.outside = Outside(region, ends, writer)
         self.found: dict[fx.Node, fx.Node] = {}
         self.results: dict[fx.Node, fx.Node] = {}
+        late = [root.node for root in ends.roots if ends.is_late(root)]
+        self.checks = saved_by_eager(region.graph, late)
 
     def run(self, rows: int) -> None:
         """Chunks of so many rows. Errors: Mismatch."""
@@ -231,6 +234,7 @@ class _Loop:
         writer.place = node
         if self.ends.is_late(root):
             whole = writer.add(node, aten.mul.Tensor, whole, self._number(node))
+            whole.meta[CHECKS] = self.checks
         dtype = node.meta["val"].dtype
         if whole.meta["val"].dtype is not dtype:
             whole = writer.add(node, aten._to_copy.default, whole, dtype=dtype)

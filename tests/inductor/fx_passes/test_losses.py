@@ -233,6 +233,39 @@ def test_gradients_of_one_operand(needed, changed) -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
+def _with_weights(h, w, y, weight):
+    return cross_entropy((h @ w.t()).float(), y, weight=weight)
+
+
+def _with_hidden(h, w, y, weight):
+    h = h * 2
+    return plain(h, w, y), h
+
+
+@pytest.mark.parametrize("fixed", [None, 0, 1])
+@pytest.mark.parametrize("program", [_with_weights, _with_hidden])
+def test_writes_before_backward(program, fixed, changed) -> None:
+    """They are errors where they are in eager: which operand gets no gradient matters."""
+    for written in range(5):
+        outcomes = []
+        for f in (program, dynamo.compile(program)):
+            given = [*inputs(), torch.rand(COLUMNS)]
+            for at in {0, 1} - {fixed}:
+                given[at].requires_grad_()
+            loss = f(*given)
+            loss, *others = loss if isinstance(loss, tuple) else (loss,)
+            with torch.no_grad():
+                target = [*given, *others][written] if written < 4 + len(others) else given[0][:1]
+                target.zero_()
+            try:
+                loss.backward()
+                outcomes.append("")
+            except RuntimeError as error:
+                outcomes.append(str(error).partition(":")[0])
+        assert outcomes[0] == outcomes[1], written
+    assert all(changed) and changed
+
+
 def test_no_label_counts_or_one_is_wrong(changed) -> None:
     """The mean over nothing is no number, and its gradients are zeros."""
     h, w, y = inputs()

@@ -37,7 +37,7 @@ def as_on_a_gpu(monkeypatch) -> None:
     monkeypatch.setattr(gemms, "FEWEST_BYTES", 1)
     monkeypatch.setattr(gemms, "FEWEST_OF_HALVES", 1)
     monkeypatch.setattr(shared_rows, "FEWEST_LEFT", 1)
-    monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 0)
+    monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 1)
 
 
 def numbers(dtype, *size):
@@ -156,7 +156,8 @@ def test_eight_bit_floats(dtype) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.dtype is other.dtype
         torch.testing.assert_close(one.float(), other.float(), rtol=0.26, atol=0, equal_nan=True)
-    assert expected[1].isnan().any() and expected[2].isinf().any() and texts[-1].count("@triton.jit") == 1
+    large = expected[1].float()  # torch saturates from 2.13 on
+    assert (large.isnan() | (large.abs() == 448)).any() and expected[2].isinf().any() and texts[-1].count("@triton.jit") == 1
 
 
 def test_parts_of_a_product_are_written_by_its_kernel(monkeypatch) -> None:
@@ -176,8 +177,8 @@ def test_parts_of_a_product_are_written_by_its_kernel(monkeypatch) -> None:
     assert texts[-1].count("tl.sum(") == 1
 
 
-def test_a_scale_has_a_launch_behind_its_maximum() -> None:
-    """The maximum, what is made of it, what is rounded by that: a launch each."""
+def test_a_scale_is_computed_after_its_maximum() -> None:
+    """A launch for the maximum, which is long, one for the scale, one for what is rounded."""
     def program(x):
         scale = 448 / x.abs().amax().float().clamp(1e-12)
         return (x.float() * scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale.reciprocal()
