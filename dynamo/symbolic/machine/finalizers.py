@@ -114,7 +114,7 @@ def _telling(kind: type) -> Callable[[Any], bool]:
         return _always
     if issubclass(kind, NOT_WATCHED) or find_in_mro(kind, "__weakref__") is None:
         return _never
-    if kind.__module__.startswith(STATES):
+    if str(find_in_mro(kind, "__module__")).startswith(STATES):
         return _never
     return _is_watched
 
