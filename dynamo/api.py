@@ -237,8 +237,9 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> torch.nn.Modu
         return module
     if settings.dims is not None:
         settings = replace(settings, dims=settings.dims.of(module))
-    policy = regions.policy_for(module, settings)
+    policy = regions.policy_for_alike(module, settings)
     call = hook.Compiled(policy.region, module._call_impl)
+    policy.serve(module, call)
     call.__dict__["_policy"] = policy
     module._compiled_call_impl = call
     return module

@@ -8,7 +8,8 @@ calls `compile(f)` again, in a loop or in a function that makes closures, finds 
 
 Functions count by their code and by the functions, classes, modules and texts that they close over:
 each of these is another program, and many would fill the limit of entries. Guards tell other
-values, globals and bound objects apart. Modules and classes count as the objects that they are. A
+values, globals and bound objects apart. Modules and classes count as the objects that they are,
+but for modules compiled in place, which count by their structure, as the blocks of a model. A
 policy lives as long as what `compile` gave; the last `KEPT` live longer, until `reset` or until
 their module dies.
 """
@@ -38,6 +39,11 @@ from dynamo.symbolic.core.lookup import find_in_mro
 KEPT = 64  # policies that outlive what `compile` gave
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 LISTS = frozenset({list, tuple})
+# Others may record what a graph does with the addresses of one module's parameters.
+SHARED_MODES = (None, "default")
+# Attributes that are told apart as the objects that they are.
+CALLED = (FunctionType, types.MethodType, functools.partial)
+NOT_TOLD = frozenset(("_parameters", "_buffers", "_modules", "_compiled_call_impl"))
 DISTINCT = (types.ModuleType, types.BuiltinFunctionType, str, bool)
 
 
@@ -81,6 +87,21 @@ class Regions:
             if len(self._kept) > KEPT:
                 dropped = self._kept.popitem(last=False)[1]
         del dropped  # what goes with it may run code of the program, which needs no lock
+        return policy
+
+    def policy_for_alike(self, module: torch.nn.Module, options: CompileOptions) -> FramePolicy:
+        """That of a module which is compiled in place: one for the equal blocks of a model."""
+        known = id(module) in self._tokens  # it has been compiled as the object that it is
+        if options.isolated or options.mode not in SHARED_MODES or known:
+            return self.policy_for(module, options)
+        settings = settings_now()
+        with self.lock:
+            subject = structure_of(module)
+            key = (subject, decisions.version, frozen(options), frozen(settings))
+            policy = self._shared.get(key)
+            if policy is None:
+                policy = self._shared[key] = self._make(options, None)
+                policy.held = settings
         return policy
 
     def _make(self, options: CompileOptions, asked: CodeType | None) -> FramePolicy:
@@ -179,6 +200,31 @@ def closed_over(functions: Sequence[FunctionType]) -> Iterator[Any]:
             if isinstance(value, FunctionType) and id(value) not in seen:
                 seen.add(id(value))
                 waiting.append(value)
+
+
+def structure_of(module: torch.nn.Module) -> tuple[Any, ...]:
+    """What modules that may share entries have in common: classes, names, plain values of the
+    attributes, and what the parameters and buffers look like. Guards tell the rest apart.
+
+    >>> one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    >>> structure_of(one) == structure_of(two), structure_of(one) == structure_of(two.eval())
+    (True, False)
+    """
+    found: list[Any] = []
+    for name, part in module.named_modules(remove_duplicate=False):
+        found += name, type(part)
+        for registry in ("_parameters", "_buffers"):
+            for key, tensor in getattr(part, registry).items():
+                found += key, None if tensor is None else looks_of(tensor)
+        for key, value in vars(part).items():
+            if key not in NOT_TOLD:
+                told = type(value) in PLAIN or type(value) in LISTS or isinstance(value, CALLED)
+                found += key, frozen(value) if told else type(value)
+    return tuple(found)
+
+
+def looks_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def frozen(value: Any) -> Any:

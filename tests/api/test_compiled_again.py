@@ -76,6 +76,34 @@ def test_module_compiled_over_and_over() -> None:
     assert counter.frame_count == 1
 
 
+class Layer(torch.nn.Module):
+    def __init__(self, width: int, number: int) -> None:
+        super().__init__()
+        self.inner, self.number = torch.nn.Linear(3, width), number
+        self.register_buffer("shift", torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.inner(x) * self.number + self.shift).sin()
+
+
+def test_equal_blocks_in_place() -> None:
+    """They share a graph as far as they are alike, whatever they are changed to later."""
+    counter, x = CompileCounter("eager"), torch.randn(2, 3)
+    blocks = [dynamo.compile_in_place(Layer(4, 1), backend=counter) for _ in range(20)]
+    for block in blocks:
+        assert torch.equal(block(x), block.forward(x))
+    assert counter.frame_count == 1
+    for number, block in enumerate(blocks):  # more than the limit of one
+        block.number = number / 4
+        assert torch.equal(block(x), block.forward(x))
+    assert dynamo.counters["recompile_limit"].total() == 0 and 1 < counter.frame_count <= 21
+    others = [dynamo.compile_in_place(Layer(5, k), backend=counter, fullgraph=True) for k in (2, 3)]
+    before = counter.frame_count
+    for block in [*others, *others]:
+        assert torch.equal(block(x), block.forward(x))
+    assert counter.frame_count == before + 2
+
+
 def test_closures_keep_their_own_values() -> None:
     counter, x = CompileCounter("eager"), torch.randn(3)
     tensors = [dynamo.compile(scaled(torch.full((3,), float(n))), backend=counter)

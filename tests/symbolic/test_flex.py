@@ -328,3 +328,21 @@ def test_errors_of_sizes_are_those_of_eager() -> None:
             function(q[:, :, :8], k, v)
         kinds.append((error.type, str(error.value)))
     assert kinds[0] == kinds[1]
+
+
+def test_masks_made_at_each_step_are_one_graph() -> None:
+    """Functions with the same code: their closures are read."""
+    def same_document(ids: Tensor) -> Callable[..., Tensor]:
+        return lambda b, h, q, kv: ids[b, q] == ids[b, kv]
+
+    def f(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask) -> Tensor:
+        return flex_attention(q, k, v, block_mask=mask)
+
+    counter = CompileCounter()
+    compiled = dynamo.compile(f, backend=counter, fullgraph=True)
+    for step in range(3):
+        ids = (torch.arange(40) > 10 * step + 3).long().expand(2, 40)
+        mask = create_block_mask(and_masks(causal, same_document(ids)), 2, None, 40, 40, device="cpu")
+        qkv = random_qkv()
+        torch.testing.assert_close(compiled(*qkv, mask), f(*qkv, mask))
+    assert counter.frame_count == 1

@@ -12,6 +12,7 @@ import torch
 from torch.optim.optimizer import _get_value
 
 import dynamo
+from dynamo.testing import CompileCounter
 
 
 class Kind(type):
@@ -120,3 +121,37 @@ def test_numbers_of_optimizers_elsewhere() -> None:
         want, got = (g(torch.ones(2), torch.tensor(count)) for g in (f, compiled))
         assert got[1:4] == want[1:4]
         assert got[4].dtype == want[4].dtype
+
+
+def adder(number: int, factor: int | None = None) -> Callable[..., Any]:
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return x + number
+
+    def scaled(x: torch.Tensor, k: Any = factor) -> torch.Tensor:
+        return x * k + number
+
+    return plain if factor is None else scaled
+
+
+def test_functions_that_are_compared() -> None:
+    """What is asked of one is guarded, and no more: others with its code have the graph, too."""
+    def f(x: torch.Tensor, g: Any, h: Any) -> torch.Tensor:
+        found = [g is adder, g is None, g is h, g is len, hasattr(g, "missing")]
+        if hasattr(g, "__code__"):
+            found += [g.__code__.co_argcount, g.__name__ == "plain", *[k or 9 for k in g.__defaults__ or ()]]
+        return x + sum(k * int(value) for k, value in enumerate(found, 3))
+
+    one, counter, x = adder(1), CompileCounter(), torch.randn(3)
+    compiled = dynamo.compile(f, backend=counter, recompile_limit=32)
+    marked = adder(2)
+    marked.missing = 1  # type: ignore[attr-defined]
+    pairs = [(one, one), (one, adder(2)), (adder, None), (None, None), (len, None), (len, len), (adder(1, 3), one),
+             (adder(1, 4), one), (adder(2, 4), adder), (one, adder), (adder, adder), (marked, None)]
+    for g, h in [*pairs, *pairs]:
+        assert torch.equal(compiled(x, g, h), f(x, g, h)), (g, h)
+
+    other = CompileCounter()
+    asks = dynamo.compile(lambda x, g: x if g is None or g is adder else g(x) + g.__code__.co_argcount, backend=other)
+    for number in range(4):
+        assert torch.equal(asks(x, adder(number * 2)), x + number * 2 + 1)
+    assert other.frame_count <= 2  # the number becomes symbolic

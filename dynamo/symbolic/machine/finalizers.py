@@ -32,6 +32,7 @@ LENDING = (
     ("_xxsubinterpreters", "InterpreterID"), ("_xxinterpchannels", "ChannelID"),
 )
 NOT_WATCHED = (torch.Tensor, torch.nn.Module)  # torch itself refers to them weakly
+STATES = "torch.distributed."  # what torch keeps of a module that is spread, by weak references
 NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
 
@@ -112,6 +113,8 @@ def _telling(kind: type) -> Callable[[Any], bool]:
     if _tells(kind):
         return _always
     if issubclass(kind, NOT_WATCHED) or find_in_mro(kind, "__weakref__") is None:
+        return _never
+    if str(find_in_mro(kind, "__module__")).startswith(STATES):
         return _never
     return _is_watched
 

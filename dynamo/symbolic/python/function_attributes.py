@@ -16,6 +16,10 @@ from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import ANNOTATE, WRITABLE_PARTS, FunctionVar, MethodVar
 from dynamo.symbolic.python.objects import InstanceDictVar
 
+# What is guarded as far as it is read: another function with the same code may have the same.
+READ_ALONE = frozenset(
+    "__code__ __defaults__ __kwdefaults__ __name__ __qualname__ __module__ __doc__".split())
+
 
 def get_attr(tx: Frame, var: FunctionVar, name: str) -> Var:
     """`function.name`."""
@@ -37,7 +41,10 @@ def get_attr(tx: Frame, var: FunctionVar, name: str) -> Var:
         if name == "__get__":
             var.python_type()
             return MethodVar(tx.trace.wrap(types.FunctionType.__get__, None), var)
-        var.guard_identity(tx.trace)
+        if name in READ_ALONE or not hasattr(var.real, name):
+            var.guard()
+        else:
+            var.guard_identity(tx.trace)
         if not hasattr(var.real, name):
             tx.trace.guard("LACKS_ATTR", var.source, name)
         value = tx.trace.run_real(lambda: getattr(var.real, name))

@@ -307,7 +307,11 @@ class FunctionVar(Var):
 
     def is_same(self, tx: Frame, other: Var) -> bool:
         if self is not other and self.real is not None:
-            self.guard_identity(tx.trace)
+            if isinstance(other, ConstVar) or isinstance(other, FunctionVar) and (
+                    other.source is not None or other.real is None):
+                self.python_type()  # `same` guards that two from outside are two
+            else:
+                self.guard_identity(tx.trace)
         return self is other
 
     def get_attr(self, tx: Frame, name: str) -> Var:

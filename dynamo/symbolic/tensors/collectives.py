@@ -18,8 +18,10 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import Handler, late_rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.tensors.constant_objects import held, without_objects
 from dynamo.symbolic.tensors.process_groups import work_done
+from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import call_in_graph
 
 FUNCTIONAL = """all_reduce all_gather_tensor all_gather_tensor_autograd reduce_scatter_tensor
@@ -105,11 +107,31 @@ def write(tx: Frame, function: Any, async_op: Var | None, *args: Any) -> Var:
     return work_done(tx) if asynchronous else ConstVar(None)
 
 
-def writes(name: str) -> Any:
+def writes(*names: str) -> Any:
+    """names: torch's for the same collective, some of which a version may lack."""
     def mark(handler: Handler) -> Handler:
-        return late_rule("distributed_c10d", name)(handler)
+        for name in names:
+            late_rule("distributed_c10d", name)(handler)
+        return handler
 
     return mark
+
+
+def shapes_of(tx: Frame, tensors: Var) -> list[Any]:
+    """The dtype and shape of each tensor of a list."""
+    found = tensors.unpack(tx)
+    if not all(isinstance(each, TensorVar) for each in found):
+        raise Break("call_of_unknown_function", f"a collective with {tensors!r}")
+    fakes: list[Any] = [each.fake for each in found if isinstance(each, TensorVar)]
+    return [(fake.dtype, tuple(fake.shape)) for fake in fakes]
+
+
+def check_alike(tx: Frame, one: Var, tensors: Var, count: int) -> None:
+    """Break where the tensors of a list are not as many as ranks, or not like another tensor: what
+    then happens, the backend of the group says."""
+    shapes = shapes_of(tx, tensors)
+    if len(shapes) != count or any(shape != shapes_of(tx, TupleVar([one]))[0] for shape in shapes):
+        raise Break("call_of_unknown_function", "a collective of unequal tensors")
 
 
 @writes("all_reduce")
@@ -119,19 +141,83 @@ def all_reduce(tx: Frame, tensor: Var, op: Var | None = None, group: Var | None 
     return write(tx, collectives.all_reduce_, async_op, tensor, reduction(tx, op), name)
 
 
+def member(real: Any, rank: Var | None, in_group: Var | None) -> int:
+    """The rank within a group that is meant, by its number in the world or in the group."""
+    for given in (in_group, rank):
+        if given is not None and not given.is_constant():
+            raise Break("call_of_unknown_function", f"a collective with rank {given!r}")
+    number = None if in_group is None else in_group.as_constant()
+    if number is not None:
+        return int(number)
+    whole = None if rank is None else rank.as_constant()
+    return torch.distributed.get_group_rank(real, 0 if whole is None else whole)
+
+
 @writes("broadcast")
 def broadcast(
     tx: Frame, tensor: Var, src: Var | None = None, group: Var | None = None,
     async_op: Var | None = None, group_src: Var | None = None,
 ) -> Var:
     real = group_of(tx, group)
-    source = plain(tx, group_src)
-    if source is None:
-        source = torch.distributed.get_group_rank(real, plain(tx, src, 0))
+    source = member(real, src, group_src)
     return write(tx, collectives.broadcast_, async_op, tensor, source, real.group_name)
 
 
-@writes("all_gather_into_tensor")
+@writes("reduce")
+def reduce(
+    tx: Frame, tensor: Var, dst: Var | None = None, op: Var | None = None,
+    group: Var | None = None, async_op: Var | None = None, group_dst: Var | None = None,
+) -> Var:
+    real = group_of(tx, group)
+    return write(tx, collectives.reduce_, async_op, tensor, member(real, dst, group_dst),
+                 reduction(tx, op), real.group_name)
+
+
+def on_one_rank(
+    tx: Frame, real: Any, at: int, one: Var, tensors: Var | None
+) -> Var:
+    """The list that the rank `at` alone has. Break where eager may raise an error."""
+    if tensors is None or tensors.is_constant() and tensors.as_constant() is None:
+        tensors = ListVar([])
+    if real.rank() == at:
+        check_alike(tx, one, tensors, real.size())
+    elif shapes_of(tx, tensors):
+        raise Break("call_of_unknown_function", "tensors on a rank that has none to give or to get")
+    return tensors
+
+
+@writes("gather")
+def gather(
+    tx: Frame, tensor: Var, gather_list: Var | None = None, dst: Var | None = None,
+    group: Var | None = None, async_op: Var | None = None, group_dst: Var | None = None,
+) -> Var:
+    real = group_of(tx, group)
+    target = member(real, dst, group_dst)
+    outputs = on_one_rank(tx, real, target, tensor, gather_list)
+    return write(tx, collectives.gather_, async_op, outputs, tensor, target, real.group_name)
+
+
+@writes("scatter")
+def scatter(
+    tx: Frame, tensor: Var, scatter_list: Var | None = None, src: Var | None = None,
+    group: Var | None = None, async_op: Var | None = None, group_src: Var | None = None,
+) -> Var:
+    real = group_of(tx, group)
+    source = member(real, src, group_src)
+    tensors = on_one_rank(tx, real, source, tensor, scatter_list)
+    return write(tx, collectives.scatter_, async_op, tensor, tensors, source, real.group_name)
+
+
+@writes("all_gather")
+def all_gather(
+    tx: Frame, tensor_list: Var, tensor: Var, group: Var | None = None, async_op: Var | None = None,
+) -> Var:
+    real = group_of(tx, group)
+    check_alike(tx, tensor, tensor_list, real.size())
+    return write(tx, collectives.all_gather_, async_op, tensor_list, tensor, real.group_name)
+
+
+@writes("all_gather_into_tensor", "all_gather_single", "_all_gather_base")
 def all_gather_into_tensor(
     tx: Frame, output_tensor: Var, input_tensor: Var, group: Var | None = None,
     async_op: Var | None = None,
@@ -141,7 +227,18 @@ def all_gather_into_tensor(
                  real.size(), real.group_name)
 
 
-@writes("reduce_scatter_tensor")
+@writes("reduce_scatter")
+def reduce_scatter(
+    tx: Frame, output: Var, input_list: Var, op: Var | None = None, group: Var | None = None,
+    async_op: Var | None = None,
+) -> Var:
+    real = group_of(tx, group)
+    check_alike(tx, output, input_list, real.size())
+    return write(tx, collectives.reduce_scatter_, async_op, output, input_list, reduction(tx, op),
+                 real.group_name)
+
+
+@writes("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base")
 def reduce_scatter_tensor(
     tx: Frame, output: Var, input: Var, op: Var | None = None, group: Var | None = None,
     async_op: Var | None = None,
@@ -164,3 +261,17 @@ def all_to_all_single(
 
     return write(tx, collectives.all_to_all_into_, async_op, output, input,
                  rows(output_split_sizes, output), rows(input_split_sizes, input), real.group_name)
+
+
+@writes("all_to_all")
+def all_to_all(
+    tx: Frame, output_tensor_list: Var, input_tensor_list: Var, group: Var | None = None,
+    async_op: Var | None = None,
+) -> Var:
+    real = group_of(tx, group)
+    shapes = shapes_of(tx, output_tensor_list) + shapes_of(tx, input_tensor_list)
+    unequal = len(set(shapes)) != 1 and torch.distributed.get_backend(real) == "gloo"  # an error
+    if len(shapes) != 2 * real.size() or len({dtype for dtype, _ in shapes}) != 1 or unequal:
+        raise Break("call_of_unknown_function", "a collective of unequal tensors")
+    return write(tx, collectives.all_to_all_, async_op, output_tensor_list, input_tensor_list,
+                 real.group_name)
