@@ -88,10 +88,14 @@ def group_of(name: str, device: torch.device) -> Group | None:
 
     try:
         group: Any = c10d._resolve_process_group(name)  # type: ignore[arg-type]
+        ranks = tuple(c10d.get_process_group_ranks(group))
     except (RuntimeError, ValueError, LookupError):
         return None
-    backend = str(group._get_backend(torch.device(device.type)).name()).lower()
-    return Group(tuple(c10d.get_process_group_ranks(group)), backend)
+    try:
+        backend = group._get_backend(torch.device(device.type)).name()
+    except RuntimeError:  # a process group of the program, which is its own backend
+        backend = group.name()
+    return Group(ranks, str(backend).lower())
 
 
 def is_inside(machine: Machine, group: Group) -> bool:

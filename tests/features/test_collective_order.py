@@ -6,10 +6,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
 import dynamo
+from benchmarks.distributed_overlap import measure, options_of, slow_group
+from inductor.collectives.machine import Group, group_of
 from tests.ranks import run_ranks
 
 Tensor = torch.Tensor
@@ -74,3 +77,32 @@ def check_programs(rank: int, seeds: range) -> None:
 
 def test_drawn_programs(tmp_path: Path) -> None:
     run_ranks(check_programs, tmp_path, range(6))
+
+
+@pytest.mark.long
+def test_the_simulator_predicts_a_slow_link(tmp_path: Path) -> None:
+    """Two ranks over gloo; what others do on this machine makes steps longer than they would be."""
+    given = options_of(["--layers", "4", "--gigabytes", "0.05", "--rounds", "7"])
+    found, _ = run_ranks(measure, tmp_path, given)
+    (program, of_program), (ours, of_ours) = found["program"], found["ours"]
+    assert of_ours < 0.85 * of_program and ours < 0.95 * program
+    for seconds, predicted in (found["program"], found["ours"]):
+        assert 0.6 < seconds / predicted < 2
+
+
+def test_a_group_of_the_program(tmp_path: Path) -> None:
+    """A process group without a backend of torch's: its collectives are compiled, and each is sent alone."""
+    run_ranks(check_own_group, tmp_path)
+
+
+def check_own_group(rank: int) -> None:
+    name = slow_group(rank, 1e-4, 1e9, "mine")
+    assert group_of("missing", torch.device("cpu")) is None
+    assert group_of(name, torch.device("cpu")) == Group((0, 1), "mine")
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        sums = [operators.wait_tensor(operators.all_reduce(z, "sum", name)) for z in (x, y)]
+        return sums[0].sin() @ sums[1]
+
+    x, y = torch.randn(8, 8), torch.randn(8, 8)
+    torch.testing.assert_close(dynamo.compile(f, fullgraph=True)(x, y), f(x, y))
