@@ -20,6 +20,7 @@ from typing import Any
 from dynamo.base.config import Config, Knob
 from dynamo.base.config import config as of_compile
 from inductor import torch_options
+from inductor.collectives.machine import machine_of
 
 config = Config(
     "inductor_config",
@@ -73,6 +74,13 @@ config = Config(
             "computed again.",
             ("DYNAMO_ACTIVATION_MEMORY_BUDGET",),
         ),
+        Knob(
+            "collectives",
+            None,
+            "Numbers by which collectives are planned, the same on all ranks, as a dict: megabytes "
+            "that early starts may take, links and kernels (`inductor.collectives.machine`).",
+            (),
+        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
             "descriptors",
@@ -124,6 +132,8 @@ STAGES: dict[str, str] = {
     "templates": "no products or convolutions of our own: the library's alone",
     "attention": "no attention by kernels of our own: the library's alone",
     "losses": "the logits of a loss over a large vocabulary are there as a whole",
+    "overlap": "collectives start, and are waited for, where the program has them",
+    "buckets": "small collectives are sent one by one",
     "symbolic": "Triton kernels are built for each of the first eight sizes, not for all sizes",
 }
 """What `leave_out` may name, and what happens then."""
@@ -257,6 +267,7 @@ def check_options(mode: str | None, options: Mapping[str, Any] | None) -> None:
     """Errors: ValueError, TypeError where compiling by these would fail."""
     with config.patch(**settings_of(mode, options)):
         check_passes(config.passes)
+        machine_of("cpu", config.collectives)
         left_out(config.leave_out)
 
 

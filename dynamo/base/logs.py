@@ -37,6 +37,7 @@ ARTIFACTS = {
     "ir_pre_fusion": "loop IR before fusion",
     "ir_post_fusion": "loop IR after fusion",
     "schedule": "order of kernels and lifetimes of buffers",
+    "collectives": "which collectives are sent together, which have moved, what that should save",
     "fusion": "which nodes were fused, and why others were not",
     "wrapper": "the Python function around a compiled graph: what is written and viewed behind it",
     "output_code": "generated kernels with your lines, wrapper and prelude",
@@ -58,7 +59,7 @@ NEAREST = {
     "trace_bytecode": "bytecode", "sym_node": "dynamic", "trace_shape_events": "dynamic",
     "loop_ordering": "schedule", "loop_tiling": "schedule", "compute_dependencies": "schedule",
     "cudagraph_static_inputs": "cudagraphs", "benchmarking": "autotuning",
-    "inductor_metrics": "schedule", "overlap": "schedule", "node_runtime_estimation": "schedule",
+    "inductor_metrics": "schedule", "overlap": "collectives", "node_runtime_estimation": "schedule",
     "fake_tensor": "dynamic", "export": "graph_code", "async_compile": "cache",
     "caching": "cache", "compiled_autograd": "aot_graphs", "not_implemented": "dynamo",
 }

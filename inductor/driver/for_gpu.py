@@ -15,6 +15,7 @@ from dynamo.base.counters import timed
 from inductor.autotune.gpu_gemms import choose_templates
 from inductor.autotune.tuning import Tuner
 from inductor.codegen.bind import where_it_holds
+from inductor.collectives.settings import with_overlap
 from inductor.config import config, does
 from inductor.driver import cpu, cuda
 from inductor.driver.report import report_steps
@@ -38,6 +39,7 @@ def open_for_gpu(
     if does("templates"):
         with timed("inductor.autotuning"):
             schedule = choose_templates(graph, schedule, _tuner(), does("fusion"), sizes)
+    schedule = with_overlap(graph, schedule)
     report_steps(schedule)
     made = cuda.generate(graph, schedule, sizes.symbols)
     graphed = _graphing(graph, schedule, made.slow, values)
@@ -72,6 +74,7 @@ def _build(
 ) -> Compiled:
     with timed("inductor.scheduler"):
         schedule = with_less_held(graph, schedule, given)
+        schedule = with_overlap(graph, schedule, given)
     report_steps(schedule)
     graphing = functools.partial(_graphing, graph, schedule, values=values)
     return cuda.build(graph, schedule, tuner, graphing)

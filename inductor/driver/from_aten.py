@@ -22,6 +22,8 @@ from dynamo.base.loading import collection_paused
 from inductor.autotune.early_libraries import with_libraries
 from inductor.autotune.library_kernels import choose_library_kernels
 from inductor.codegen.bind import Binder, broken_assumption
+from inductor.collectives.holds import hold_operands
+from inductor.collectives.settings import with_overlap
 from inductor.config import config, does
 from inductor.driver import cpu
 from inductor.driver.failures import defects_refused
@@ -110,6 +112,7 @@ def lower_and_schedule(
                 lowered.graph, cpu.cache_store(), threads, frozen, does("templates"),
                 module.meta.get("prepared_bytes", 0))
             lowered = replace(lowered, graph=chosen)
+    lowered = replace(lowered, graph=hold_operands(lowered.graph))
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads, does("fusion"))
         if does("fusion"):
@@ -117,6 +120,8 @@ def lower_and_schedule(
             schedule = chain_convolutions(lowered.graph, schedule)
             schedule = attach_epilogues(lowered.graph, schedule)
             schedule = join_chains(lowered.graph, schedule)
+        if lowered.graph.device.type == "cpu":  # on a GPU, templates are chosen first
+            schedule = with_overlap(lowered.graph, schedule)
     report_graph(lowered, schedule)
     return lowered, schedule
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dynamo.base.counters import timed
+from inductor.collectives.settings import with_buckets
 from inductor.config import config, does
 from inductor.fx_passes.attention.calls import serve_attention
 from inductor.fx_passes.attention.cpu_calls import serve_cpu_attention
@@ -105,6 +106,8 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = serve_cpu_attention(module)
     if does("patterns") and not has_symbols(module):
         module = add_rows_to_products(module)
+    if config.kernels and does("buckets"):
+        module = with_buckets(module)
     if config.kernels:  # ATen's results would have the strides of what they read
         module = read_parts(module) if does("patterns") else module
         module = share_growing_cats(module, LOWERINGS.__contains__)

@@ -164,6 +164,7 @@ class ExternKernel:
     `codegen/cpp/own_calls.py` prints, too. panels: the input buffer, if
     any (a convolution has one), that holds its weight in the order in which that reads it.
     winograd: such a convolution, by fewer products (`kernels/cpu/winograd.py`).
+    holds: of a wait for a collective, buffers that this reads until then.
     """
 
     name: str
@@ -177,6 +178,7 @@ class ExternKernel:
     ours: bool = False
     panels: str = ""
     winograd: bool = False
+    holds: tuple[str, ...] = ()
 
     def views(self) -> Iterator[ViewRef]:
         """All tensors among the arguments."""
@@ -184,7 +186,8 @@ class ExternKernel:
         yield from _views(tuple(value for _, value in self.kwargs))
 
     def reads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(view.buffer for view in self.views()))
+        """Buffers that must be as they are until it has run."""
+        return tuple(dict.fromkeys((*(view.buffer for view in self.views()), *self.holds)))
 
     def values_by_argument(self) -> list[Argument]:
         """One value for each argument of the schema, defaults filled in."""
@@ -278,6 +281,7 @@ def _print_node(node: Node) -> str:
         return f"{node.name}: {node.layout} = {node.extern}[{node.index}]"
     parts = [_print_argument(arg) for arg in node.args]
     parts += [f"{key}={_print_argument(value)}" for key, value in node.kwargs]
+    parts += [f"holds {name}" for name in node.holds]
     ours = " (our own)" if node.ours else ""
     return f"{node.name}: {node.layout} = {node.target}({', '.join(parts)}){ours}"
 

@@ -1,15 +1,16 @@
 """Who must run before whom in a `LoopGraph`, and which pairs may share a kernel at all.
 
 Values: a reader after the last writer. Contents of buffers that are written in place: the writer
-after everybody who wants the old contents. Calls with effects (random numbers): in program order.
-What a call writes as a part of something (`operators/product_sums.py`): before all that follows.
+after everybody who wants the old contents. Calls with effects (random numbers, collectives): in the
+order of `inductor.collectives.calls`. What a call writes as a part of something
+(`operators/product_sums.py`): before all that follows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dynamo.graph_operators.operator_effects import freedom_of
+from inductor.collectives.calls import EffectOrder
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, Node
 from inductor.operators.product_sums import IN_ORDER
 
@@ -38,7 +39,7 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
     views: dict[str, tuple[str, ...]] = {}  # of calls that give views: what they look at
-    last_effect: int | None = None
+    effects = EffectOrder()
     last_part: int | None = None
     for position, node in enumerate(graph.nodes):
         before: set[int] = set()
@@ -59,10 +60,8 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
             writer[name] = position
         old.discard(position)
         before |= old
-        if has_effect(node):
-            if last_effect is not None:
-                before.add(last_effect)
-            last_effect = position
+        if isinstance(node, ExternKernel):
+            before |= effects.before(position, node.target, node.args)
         if last_part is not None:
             before.add(last_part)
         if isinstance(node, ExternKernel) and node.target in IN_ORDER:
@@ -88,7 +87,3 @@ def written_in_place(node: Node) -> tuple[str, ...]:
         return (node.mutates,) if node.mutates else ()
     return node.mutates if isinstance(node, ExternKernel) else ()
 
-
-def has_effect(node: Node) -> bool:
-    """Whether calls of it may not change places: it draws random numbers, or is not known."""
-    return isinstance(node, ExternKernel) and not freedom_of(node.target).move

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from inductor.collectives.calls import EffectOrder, collective_of, is_wait
 from inductor.ir.body import LoopBody
-from inductor.ir.extent import Extent
+from inductor.ir.extent import Extent, hint_of
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
-from inductor.scheduler.dependencies import has_effect
 from inductor.scheduler.domain import product
-from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step, TemplateKernel
+from inductor.scheduler.schedule import Generated, Kernel, Schedule, Step
 from inductor.scheduler.verify import is_scattered, verify_steps
 
 aten = torch.ops.aten
@@ -111,7 +111,7 @@ def _needed_for(stage: LoopBody, store: int) -> set[int]:
 
 def bytes_of(layout: Layout) -> int:
     """Bytes of a buffer as the allocator counts them."""
-    size = layout.storage_elements() * layout.dtype.itemsize
+    size = hint_of(layout.storage_elements()) * layout.dtype.itemsize
     return (size + BLOCK - 1) // BLOCK * BLOCK
 
 
@@ -162,6 +162,13 @@ class Held:
         if isinstance(step, MultiOutput):
             unit = calls[step.extern]
             unit.steps.append(step)
+            call = unit.steps[0]
+            if isinstance(call, ExternKernel) and collective_of(call.target, call.args):
+                self.sizes[step.name] = bytes_of(step.layout)  # each is memory of its own
+                unit.makes.append(step.name)
+                unit.touched.add(step.name)
+                unit.written.add(step.name)
+                return
             self.roots[step.name] = step.extern
             if step.extern in self.sizes:  # no views of what it reads
                 self.sizes[step.extern] += bytes_of(step.layout)
@@ -173,15 +180,17 @@ class Held:
             calls[step.name] = unit
             unit.touched = {self._root(name) for name in (*step.reads(), *step.mutates)}
             unit.written = {self._root(name) for name in step.mutates}
-            if step.target.is_view and step.reads():
+            if step.reads() and (step.target.is_view or is_wait(step.target)):
                 self.roots[step.name] = step.reads()[0]
+                if is_wait(step.target):  # what it shows is there behind it
+                    unit.written.add(self._root(step.name))
             else:
                 names = (step.name,)
                 self.sizes[step.name] = 0 if step.layout is None else bytes_of(step.layout)
             if step.target in FRESH:
                 self.fresh.add(step.name)
         else:
-            assert isinstance(step, Kernel | KernelList | TemplateKernel)
+            assert isinstance(step, Generated)
             unit.written = {self._root(name) for name in step.writes()}
             unit.touched = {self._root(name) for name in step.reads()} | unit.written
             inner = {*step.nodes} & unit.written
@@ -200,19 +209,20 @@ class Held:
         found: list[set[int]] = []
         writers: dict[str, list[int]] = {}
         readers: dict[str, list[int]] = {}
-        effect: int | None = None
+        effects = EffectOrder()
+        shown: dict[str, int] = {}  # which unit makes a name for memory that is there already
         for at, unit in enumerate(self.units):
-            needed: set[int] = set()
+            needed = {shown[name] for name in unit.steps[0].reads() if name in shown}
             for name in unit.touched:
                 needed.update(writers.get(name, ()))
                 if name in unit.written:
                     needed.update(readers.get(name, ()))
                 (writers if name in unit.written else readers).setdefault(name, []).append(at)
             step = unit.steps[0]
-            if isinstance(step, ExternKernel) and has_effect(step):
-                if effect is not None:
-                    needed.add(effect)
-                effect = at
+            if isinstance(step, ExternKernel):
+                if step.name in self.roots:
+                    shown[step.name] = at
+                needed |= effects.before(at, step.target, step.args)
             found.append(needed)
         return found
 

@@ -94,7 +94,8 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     """The functions of a kernel; raises NotPrintable for what Triton cannot do."""
     gpu = properties_of(next((layout.device for layout in layouts.values()), None))
     plan = plan_kernel(kernel, gpu)
-    elements = {name: layout.storage_elements() for name, layout in layouts.items()}
+    touched = dict.fromkeys((*kernel.reads(), *kernel.writes()))
+    elements = {name: layouts[name].storage_elements() for name in touched}
     elements.update({scratch.name: scratch.elements for scratch in plan.scratch})
     title = title_of(kernel.origins, kernel.name)
     parts = rounded_parts(plan.launches, [scratch.name for scratch in plan.scratch])

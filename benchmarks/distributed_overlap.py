@@ -1,0 +1,230 @@
+"""A sharded step over gloo with a slowed link, and what the simulator says of it.
+
+    python benchmarks/distributed_overlap.py [--layers 6] [--gigabytes 0.1] [--milliseconds 2]
+
+Each layer's weight is gathered, forward and backward, and its gradient reduced and scattered; small
+scales are summed over the ranks. The group sends one collective after the other in a thread, and
+sleeps until a link of so many gigabytes a second, and so many milliseconds for each collective,
+would be done. Printed for eager, for the program's order compiled, and for ours: milliseconds of a
+step (median), and those predicted from the speed of one product that is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives  # which says how results of collectives look
+import torch.multiprocessing as mp
+
+import dynamo
+from inductor.collectives import settings
+from inductor.collectives.overlap import Planned
+
+Tensor = torch.Tensor
+o: Any = torch.ops._c10d_functional
+NAME = "slow"
+MODES: dict[str, dict[str, Any]] = {
+    "program": {"leave_out": "overlap, buckets"}, "ours": {},
+}
+
+
+class SlowGroup(dist.ProcessGroup):
+    """Two ranks over gloo, whose link takes its time. backend: its name; lists of tensors are one
+    message for gloo."""
+
+    def __init__(self, inner: Any, latency: float, bandwidth: float, backend: str) -> None:
+        super().__init__(inner.rank(), inner.size())
+        self.backend = backend
+        self.inner, self.latency, self.bandwidth = inner, latency, bandwidth
+        self.waiting: queue.Queue[Any] = queue.Queue()
+        threading.Thread(target=self.send, daemon=True).start()
+
+    def send(self) -> None:
+        while True:
+            call, sent, done = self.waiting.get()
+            start = time.perf_counter()
+            call().wait()
+            seconds = self.latency + sent / self.bandwidth
+            time.sleep(max(seconds - (time.perf_counter() - start), 0.0))
+            done.set_result(None)
+
+    def begin(self, call: Callable[[], Any], tensors: list[Tensor], share: float) -> Any:
+        """share: how much of the tensors' bytes leaves this rank."""
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        self.waiting.put((call, share * sum(x.nbytes for x in tensors), done))
+        return torch._C._distributed_c10d._create_work_from_future(done)
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        return self.begin(lambda: self.inner.allreduce(tensors, opts), tensors, 1.0)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        return self.begin(lambda: self.inner.allreduce_coalesced(tensors, opts), tensors, 1.0)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Any:
+        def call() -> Any:
+            parts = zip(*(output.chunk(2) for output in outputs), strict=True)
+            return self.inner.allgather_coalesced([list(part) for part in parts], inputs)
+
+        return self.begin(call, outputs, 0.5)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Any:
+        def call() -> Any:
+            parts = [x.clone() for x in inputs]
+            work = self.inner.allreduce_coalesced(parts)
+            work.wait()
+            for output, part in zip(outputs, parts, strict=True):
+                output.copy_(part.chunk(2)[self.rank()])
+            return work
+
+        return self.begin(call, inputs, 0.5)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # in torch 2.11 and 2.12
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return self.backend
+
+    @property
+    def group_name(self) -> str:
+        return NAME
+
+
+def slow_group(rank: int, latency: float, bandwidth: float, backend: str = "gloo") -> str:
+    """The name of a group of all ranks."""
+    group = SlowGroup(dist.group.WORLD, latency, bandwidth, backend)
+    torch._C._distributed_c10d._register_process_group(NAME, group)
+    dist.distributed_c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+    group.begin(lambda: dist.barrier(async_op=True), [], 0.0).wait()
+    return NAME
+
+
+def gather(x: Tensor) -> Tensor:
+    return o.wait_tensor(o.all_gather_into_tensor(x, 2, NAME))
+
+
+def step(x: Tensor, shards: list[Tensor], scales: list[Tensor]) -> list[Tensor]:
+    """Forward, and backward written out: gradients of shards and scales."""
+    seen = [x]
+    for shard, scale in zip(shards, scales, strict=True):
+        seen.append(torch.tanh(seen[-1] @ gather(shard)) * scale)
+    grad, found = seen[-1], []
+    layers = zip(shards[::-1], scales[::-1], seen[-2::-1], seen[:0:-1], strict=True)
+    for shard, scale, given, made in layers:
+        weight, inner = gather(shard), grad * (scale - made * made / scale)
+        found.append(o.wait_tensor(o.all_reduce((grad * made / scale).sum(0), "sum", NAME)))
+        whole = given.t() @ inner
+        found.append(o.wait_tensor(o.reduce_scatter_tensor(whole, "sum", 2, NAME)))
+        grad = inner @ weight.t()
+    return found
+
+
+def numbers(given: argparse.Namespace) -> dict[str, float]:
+    """Of the machine: the link that is asked for, the kernels that are measured."""
+    rows, width = torch.randn(given.rows, given.width), torch.randn(given.width, given.width)
+    times: dict[str, list[float]] = {"product": [], "copy": []}
+    multiply, turn = dynamo.compile(torch.mm), dynamo.compile(torch.tanh)
+    for call in (lambda: multiply(rows, width), lambda: turn(rows)):
+        call()
+    for _ in range(15):
+        dist.barrier()
+        start = time.perf_counter()
+        multiply(rows, width)
+        middle = time.perf_counter()
+        turn(rows)
+        times["product"].append(middle - start)
+        times["copy"].append(time.perf_counter() - middle)
+    product, moved = (statistics.median(times[name]) for name in ("product", "copy"))
+    found = {"operations": 2 * rows.numel() * given.width / product,
+             "memory_bandwidth": 2 * rows.nbytes / moved}  # fmt: skip
+    for place in ("inside", "between"):
+        found |= {f"{place}_latency": given.milliseconds / 1e3, f"{place}_hop": 1e-9,
+                  f"{place}_bandwidth": given.gigabytes * 1e9}  # fmt: skip
+    return found
+
+
+def compiled(options: dict[str, Any]) -> tuple[Callable[..., Any], list[Planned]]:
+    """The step, and what is predicted of it, once it has been called."""
+    plans: list[Planned] = []
+    own: Any = settings.plan_collectives
+
+    def kept(*args: Any, **kwargs: Any) -> Planned | None:
+        found = own(*args, **kwargs)
+        plans.append(found)
+        return found  # type: ignore[no-any-return]
+
+    function = dynamo.compile(step, fullgraph=True, options=options)
+
+    def call(*args: Any) -> Any:
+        settings.plan_collectives = kept  # type: ignore[assignment]
+        try:
+            return function(*args)
+        finally:
+            settings.plan_collectives = own
+
+    return call, plans
+
+
+def measure(rank: int, given: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """Seconds of a step by mode: measured (median), predicted (0 for eager)."""
+    torch.set_num_threads(1)
+    slow_group(rank, given.milliseconds / 1e3, given.gigabytes * 1e9)
+    facts = numbers(given)
+    torch.manual_seed(rank)
+    x = torch.randn(given.rows, given.width)
+    shards = [torch.randn(given.width // 2, given.width) / 30 for _ in range(given.layers)]
+    scales = [torch.rand(given.width) + 0.5 for _ in range(given.layers)]
+    calls: dict[str, Callable[..., Any]] = {"eager": step}
+    plans = {}
+    for name, options in MODES.items():
+        calls[name], plans[name] = compiled({**options, "collectives": facts})
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    expected = step(x, shards, scales)
+    for name in MODES:
+        torch.testing.assert_close(
+            calls[name](x, shards, scales), expected, rtol=1e-3, atol=1e-2)
+    for _ in range(given.rounds):
+        for name, call in calls.items():
+            dist.barrier()
+            start = time.perf_counter()
+            call(x, shards, scales)
+            times[name].append(time.perf_counter() - start)
+    (ours,) = plans["ours"]
+    predicted = {"eager": 0.0, "program": ours.of_program.seconds, "ours": ours.forecast.seconds}
+    return {name: (statistics.median(times[name]), predicted[name]) for name in calls}
+
+
+def work(rank: int, store: str, given: argparse.Namespace) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    found = measure(rank, given)
+    if rank == 0:
+        print("            ms  predicted")
+        for name, (seconds, predicted) in found.items():
+            print(f"{name:8} {seconds * 1e3:6.1f} {predicted * 1e3:10.1f}", flush=True)
+    dist.barrier()
+
+
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for option, value in (("layers", 6), ("rows", 512), ("width", 1024), ("rounds", 15)):
+        parser.add_argument(f"--{option}", type=int, default=value)
+    parser.add_argument("--gigabytes", type=float, default=0.1)
+    parser.add_argument("--milliseconds", type=float, default=2.0)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(work, (folder + "/store", options_of()), nprocs=2)
