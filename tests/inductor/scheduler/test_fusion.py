@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.capture import capture_forward
-from inductor.ir.graph import LoopGraph
+from inductor.ir.graph import ComputedBuffer, LoopGraph
 from inductor.lowering.run import lower_graph
+from inductor.scheduler.fuse import fuse
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -161,3 +163,24 @@ def test_every_record_can_be_printed() -> None:
     assert "reduction" in str(graph)
     assert "kernel" in str(schedule)
     assert "aten.mm" in str(schedule)
+
+
+def test_norms_behind_each_other_are_no_list() -> None:
+    """On a GPU: each of one row with what follows it; many norms side by side are lists."""
+    def chain(x: Any, weights: Any) -> Any:
+        for k in range(10):
+            x = x + F.linear(F.rms_norm(x, (64,)), weights[k])
+        return x
+
+    def side_by_side(xs: Any) -> Any:
+        return [xs[k] / xs[k].norm() for k in range(10)]
+
+    def groups(function: Callable[..., Any], *inputs: torch.Tensor) -> list[int]:
+        graph = replace(scheduled(function, *inputs)[0], device=torch.device("cuda"))
+        fused = fuse(graph, THREADS)
+        computed = [n for n, node in enumerate(fused.nodes) if isinstance(node, ComputedBuffer)]
+        return [len(group) for group in fused.groups if group[0] in computed]
+
+    weights = torch.randn(10, 64, 64)
+    assert groups(chain, torch.randn(1, 64), weights).count(1) < 5
+    assert groups(side_by_side, weights) == [10, 10]  # all norms, all quotients
