@@ -61,6 +61,20 @@ config = Config(
             ("DYNAMO_GRAPH_CACHE", "TORCHINDUCTOR_FX_GRAPH_CACHE"),
         ),
         Knob(
+            "compile_on",
+            "",
+            "rank0: of several processes that compute together that one compiles, and the others "
+            "load what it has made, with its choices, over the store of the process group.",
+            ("DYNAMO_COMPILE_ON",),
+        ),
+        Knob(
+            "compile_on_seconds",
+            10.0,
+            "How long a rank waits for another one to begin with its graph, or to show that it is "
+            "alive, before it compiles the graph itself.",
+            ("DYNAMO_COMPILE_ON_SECONDS",),
+        ),
+        Knob(
             "kernels",
             True,
             "Off, the functional ATen graphs run as they are (the backend aot_eager): an error "
@@ -198,6 +212,21 @@ def check_passes(passes: Any) -> None:
             raise TypeError(f"passes: {place} takes a function of a graph, not {function!r}")
 
 
+def compiling_rank() -> int | None:
+    """The number in `compile_on`; None where each rank compiles. Errors: ValueError.
+
+    >>> with config.patch(compile_on="rank0"):
+    ...     compiling_rank()
+    0
+    """
+    if not config.compile_on:
+        return None
+    number = str(config.compile_on).removeprefix("rank")
+    if not number.isdecimal():
+        raise ValueError(f"compile_on takes 'rank0' or the like, not {config.compile_on!r}")
+    return int(number)
+
+
 def does(stage: str) -> bool:
     """Whether an optimization of `STAGES` is done.
 
@@ -268,6 +297,7 @@ def check_options(mode: str | None, options: Mapping[str, Any] | None) -> None:
     with config.patch(**settings_of(mode, options)):
         check_passes(config.passes)
         machine_of("cpu", config.collectives)
+        compiling_rank()
         left_out(config.leave_out)
 
 

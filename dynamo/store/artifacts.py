@@ -14,12 +14,13 @@ import io
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from dynamo.base.config import config
-from dynamo.store.content import KEY_LENGTH, open_store, used_files
+from dynamo.store.content import KEY_LENGTH, Store, open_store, used_files
 
 # kind / start of the digest / digest . suffix
 SUFFIXES = "so|key|json|py|graph|capture|cubin"
@@ -36,7 +37,12 @@ class CacheInfo:
 def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
     """What this process has compiled, or found in the cache, so far; None where that is nothing."""
     store = open_store(config.cache_dir)
-    names = {str(path.relative_to(store.root)) for path in used_files(store)}
+    return archive_of(store, used_files(store))
+
+
+def archive_of(store: Store, files: Iterable[Path]) -> tuple[bytes, CacheInfo] | None:
+    """The same of some files of the store."""
+    names = {str(path.relative_to(store.root)) for path in files if path.is_relative_to(store.root)}
     names |= {f"{name.rpartition('.')[0]}.key" for name in names}
     out, counts = io.BytesIO(), Counter[str]()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -9,6 +9,7 @@ nearest entry of the same kind names the part that differs.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import json
@@ -18,7 +19,7 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class Store:
         path = self.path(key, suffix)
         if not is_ours(path):
             return None
-        _used.add(path)
+        note_used(path)
         return path
 
     def read(self, key: Key, suffix: str) -> bytes | None:
@@ -105,7 +106,7 @@ class Store:
                 content = file.read()
         except OSError:
             return None
-        _used.add(path)
+        note_used(path)
         return content
 
     def write(self, key: Key, suffix: str, content: bytes) -> Path:
@@ -134,7 +135,7 @@ class Store:
     def publish(self, temporary: Path, path: Path) -> None:
         """Moves a finished file to its place."""
         os.replace(temporary, path)
-        _used.add(path)
+        note_used(path)
 
     def keep(self, key: Key, suffix: str, content: bytes, notes: Notes | None = None) -> None:
         """Writes an entry as one file, and the parts of its key. notes: see `explain_miss`."""
@@ -265,11 +266,25 @@ def _readable(about: os.stat_result) -> bool:
 
 
 _used: set[Path] = set()
+_watching: list[set[Path]] = []
 
 
 def note_used(path: Path) -> None:
-    """This process has read a file of the folder."""
+    """This process has read a file of the folder, or put it there."""
     _used.add(path)
+    for seen in _watching:
+        seen.add(path)
+
+
+@contextlib.contextmanager
+def watched_files() -> Iterator[set[Path]]:
+    """The files that are used inside of the block (by other threads, too)."""
+    seen: set[Path] = set()
+    _watching.append(seen)
+    try:
+        yield seen
+    finally:
+        _watching[:] = [one for one in _watching if one is not seen]
 
 
 def used_files(store: Store) -> list[Path]:

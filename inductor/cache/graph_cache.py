@@ -51,6 +51,7 @@ from inductor.cache.launched import (
     watched,
     with_numbers,
 )
+from inductor.cache.over_ranks import ranks_now
 from inductor.cache.recorded import tell_cache
 from inductor.config import config
 from inductor.driver import cpu
@@ -117,6 +118,7 @@ class Keeper:
         self.given = {**given, "gm": gm, "keeping": self.backward, "traces": traces}
         self.gm = gm
         self.what = logs.compile_now()
+        self.ranks = ranks_now()  # as the options of this compile say: a backward comes later
 
     def is_kept(self) -> bool:
         """True where there is a record, which a damaged library may still spoil."""
@@ -143,9 +145,20 @@ class Keeper:
             return self._found_or_made(make_key("backward", parts), compile_now)
 
     def _found_or_made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
-        found = self._find(key)
-        if found is not None:
-            return found
+        ranks = self.ranks
+        if ranks is None:
+            return self._find(key) or self._made(key, compile_now)
+        name = f"{key.kind}/{key.digest}"
+        if ranks.compiles:
+            return ranks.give(
+                name, self.store, lambda: self._find(key) or self._made(key, compile_now))
+        if ranks.take(name) or self.is_kept():
+            found = self._find(key)
+            if found is not None:
+                return found
+        return self._made(key, compile_now)
+
+    def _made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
         with watched() as seen:
             made = compile_now()
         self._keep(key, made, seen)
