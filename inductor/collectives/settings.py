@@ -9,6 +9,7 @@ import torch
 from dynamo.base import logs
 from dynamo.base.fallbacks import site_now
 from inductor.collectives.buckets import join_collectives
+from inductor.collectives.calls import collective_of
 from inductor.collectives.machine import machine_of
 from inductor.collectives.overlap import plan_collectives
 from inductor.config import config, does
@@ -17,6 +18,13 @@ from inductor.scheduler.schedule import Schedule
 
 # In the meta of a module of backward: its program must be one graph.
 IS_WHOLE = "is_whole"
+
+
+def mark_whole(module: torch.fx.GraphModule, is_whole: bool) -> None:
+    """Says of a backward whether its program must be one graph; of one without collectives nothing,
+    which is kept as it is."""
+    if any(collective_of(node.target, node.args) is not None for node in module.graph.nodes):
+        module.meta[IS_WHOLE] = is_whole
 
 
 def with_buckets(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
