@@ -6,8 +6,7 @@ each collective costs however little it sends (`machine.py`) is paid once.
 
 What decides is the same on all ranks of a group, or they would send different things: the order and
 sizes of its collectives, what needs what, and the numbers of the machine; not what ranks compute,
-nor how long that takes. Ranks whose programs break their graphs at different places need
-`leave_out="buckets"`.
+nor how long that takes. (That they have the same collectives in one graph is for `settings.py`.)
 
 A bucket stands at the place of its first member, if what the others need is there, or is no more
 than a cast of an input; or at that of its last one, if nobody reads a result before. It holds at

@@ -16,6 +16,7 @@ import torch
 
 # Eight GPUs share a host where nothing says otherwise.
 PER_HOST = 8
+MAY_BE_NONE = ("megabytes", "same_graphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Machine:
     bytes a second that leave one rank. inside: of groups within one host of `per_host` ranks;
     between: of all others. memory_bandwidth, half_operations, operations, launch: of kernels.
     megabytes: how much more memory than in the program's order collectives may take that start
-    early or are waited for late."""
+    early or are waited for late. same_graphs: 1 says that all ranks break their graphs at the same
+    places, so that small collectives are sent together without `fullgraph=True`, too."""
 
     inside_latency: float
     inside_hop: float
@@ -38,6 +40,7 @@ class Machine:
     launch: float
     per_host: int = PER_HOST
     megabytes: float = 512
+    same_graphs: int = 0
 
 
 # An H100 as it is in practice (two thirds of its data sheet) with NVLink, and one port of 400
@@ -66,8 +69,9 @@ def machine_of(device: str, changes: Mapping[str, float] | None = None) -> Machi
         if name not in known:
             raise ValueError(
                 f"collectives: there is no {name!r}; there are {', '.join(sorted(known))}")
-        if not isinstance(value, (int, float)) or value < 0 or not value and name != "megabytes":
-            raise ValueError(f"collectives: {name} takes a positive number, not {value!r}")
+        if not isinstance(value, (int, float)) or value < 0 or not (
+                value or name in MAY_BE_NONE):
+            raise ValueError(f"collectives: {name} takes a number above zero, not {value!r}")
     found = CPU if device == "cpu" else GPU
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", found.per_host))
     changed: dict[str, Any] = {"per_host": per_host, **(changes or {})}

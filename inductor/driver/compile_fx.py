@@ -52,6 +52,7 @@ from dynamo.base.signals import is_of_signal
 from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
 from dynamo.graph_operators.gradients import has_gradients
 from inductor.cache.graph_cache import keeper_of
+from inductor.collectives.settings import mark_whole
 from inductor.config import check_options, config, does
 from inductor.driver import from_aten
 from inductor.driver.cpu import NoCompiler
@@ -380,6 +381,7 @@ def _compile_backward(
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
+    mark_whole(module, site.strict)
     if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
         module.meta["is_backward"] = True
     try:

@@ -13,6 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import dynamo
 from dynamo.aot.api import simplify
 from dynamo.aot.capture import capture_forward
 from dynamo.aot.worlds import capture_in_world
@@ -211,3 +212,27 @@ def test_what_the_option_takes() -> None:
     for wrong in ({"latency": 1}, {"launch": -1}, {"launch": "fast"}):
         with pytest.raises(ValueError, match="^collectives: "):
             check_options(None, {"collectives": wrong})
+
+
+@pytest.mark.parametrize("fullgraph, same_graphs, joined", [(True, 0, True), (False, 1, True), (False, 0, False)])
+def test_joined_where_all_ranks_have_the_same_graph(fullgraph: bool, same_graphs: int, joined: bool) -> None:
+    """A rank that may break its graph between two collectives sends each alone."""
+    seen: list[str] = []
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return reduce(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return reduce(grad)
+
+    options = {"collectives": {"same_graphs": same_graphs}, "post_grad_custom_post_pass": (
+        lambda graph: seen.extend(str(node.target) for node in graph.nodes if "reduce" in str(node.target)))}
+    function = dynamo.compile(
+        lambda x, y: (Sum.apply(x).sin(), Sum.apply(y).sin()), fullgraph=fullgraph, options=options)
+    given = [torch.randn(4, requires_grad=True) for _ in range(2)]
+    sum(result.sum() for result in function(*given)).backward()
+    name = "_c10d_functional.all_reduce"
+    assert seen == ([f"{name}_coalesced.default"] * 2 if joined else [f"{name}.default"] * 4)
