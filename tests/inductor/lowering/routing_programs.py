@@ -46,8 +46,8 @@ def places_in_experts(x: Tensor) -> Any:
 Program = tuple[Callable[..., Any], Callable[[], list[Tensor]]]
 PROGRAMS: dict[str, Program] = {
     "route": (route, lambda: [torch.randn(50, EXPERTS)]),
-    "places": (places_in_experts, lambda: [ids()]),
-    "long places": (places_in_experts, lambda: [ids(5000)]),
+    "places": (places_in_experts, lambda: [ids(100)]),
+    "long places": (places_in_experts, lambda: [ids(300)]),
     "largest": (lambda x: torch.topk(x, 3), lambda: [logits()]),
     "least": (lambda x: torch.topk(x, 3, largest=False), lambda: [logits(torch.bfloat16)]),
     "of columns": (lambda x: torch.topk(x, 3, 0), lambda: [logits(torch.float16)[4:]]),
@@ -57,7 +57,7 @@ PROGRAMS: dict[str, Program] = {
     "equal": (lambda x: (torch.sort(x, dim=0, stable=True), torch.argsort(x, descending=True, stable=True)), lambda: [equal_logits()]),
     "sums": (lambda x: (x.cumsum(-1), x.cumsum(0), x.cumprod(1), x[:, 1].cumsum(0)), lambda: [torch.randn(40, EXPERTS)]),
     "sums of halves": (lambda x: (x.cumsum(-1), x.float().cumsum(0).half()), lambda: [torch.rand(40, EXPERTS).half()]),
-    "long sums": (lambda x: (x.cumsum(1), x.exp().cumprod(1)), lambda: [torch.randn(1, 333, 2) / 30]),
+    "long sums": (lambda x: (x.cumsum(1), x.exp().cumprod(1)), lambda: [torch.randn(1, 270, 2) / 30]),
     "sums of booleans": (lambda x: ((x > 0).cumsum(0), x.int().cumsum(1)), lambda: [torch.randn(300, 3) * 5]),
     "exponentials": (lambda x: torch.logcumsumexp(x, 1), lambda: [logits()]),
     "counts": (lambda x: torch.histc(x.clone(), 10, -0.5, 1.5), lambda: [torch.randn(900)]),
