@@ -41,6 +41,8 @@ from inductor.lowering import indexing as indexing
 from inductor.lowering import pointwise as pointwise
 from inductor.lowering import pooling as pooling
 from inductor.lowering import reductions as reductions
+from inductor.lowering import routing as routing
+from inductor.lowering import scans as scans
 from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views
 from inductor.lowering.builder import MOST_COST, Builder, converting, layout_of
