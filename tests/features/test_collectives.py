@@ -75,7 +75,9 @@ def with_history(x: torch.Tensor) -> torch.Tensor:
     return differentiable.broadcast(y, 0) * y
 
 
-ONE_GRAPH = (lists, singles, exchanged, of_one_rank, unread, without_history)
+ONE_GRAPH = (lists, singles, of_one_rank, unread, without_history)
+if torch.__version__ >= "2.13":  # gloo had no all_to_all of lists before
+    ONE_GRAPH += (exchanged,)
 
 
 def between(x: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,9 @@ SCHEDULES = {
     pipelining.ScheduleInterleavedZeroBubble: 2, pipelining.ScheduleZBVZeroBubble: 2,
 }
 
+if torch.__version__ < "2.13":  # the latter two read what autograd functions of Python did not have
+    SCHEDULES = {schedule: each for schedule, each in SCHEDULES.items() if "Zero" not in schedule.__name__}
+
 
 class Block(nn.Module):
     def __init__(self) -> None:
@@ -56,7 +59,8 @@ def check(rank: int) -> None:
             dynamo.reset()
             found = trained(rank, schedule, each, lambda block, way=way: way(block, fullgraph=True))
             torch.testing.assert_close(found, want)
-            assert 1 <= dynamo.counters["stats"]["graphs"] <= each, schedule
+            # Older versions of torch find the shapes of a stage by a call without gradients.
+            assert 1 <= dynamo.counters["stats"]["graphs"] <= (each if torch.__version__ >= "2.13" else 2 * each)
 
 
 def test_stages_are_graphs(tmp_path: Path) -> None:
