@@ -84,7 +84,8 @@ def topk(
     if k > size:
         return call.refuse("sizes for which ATen raises")
     x.realize()
-    kept = contiguous(replaced(x.size, axis, 1), INT64, x.layout.device)
+    of_rows = (*x.size[:axis], 1, *x.size[axis + 1 :])
+    kept = contiguous(of_rows, INT64, x.layout.device)
     chosen: list[Tensor] = []
     for _ in range(k):
         before = chosen[-1] if chosen else None

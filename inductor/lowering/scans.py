@@ -193,7 +193,8 @@ def _widened(
     *others: Tensor,
 ) -> Tensor:
     """A tensor of x's sizes with one more axis, along which it goes over x's `axis`."""
-    stride = (*replaced(x.layout.stride, axis, 0), x.layout.stride[axis])
+    steps = x.layout.stride
+    stride = (*steps[:axis], 0, *steps[axis + 1 :], steps[axis])
     layout = Layout(x.layout.device, dtype, (*x.size, size), stride)
     reads = x.reads.union(*(other.reads for other in others))
     return Tensor(layout, x.owner, compute=compute, cost=x.cost + 3, reads=reads)

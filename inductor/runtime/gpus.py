@@ -81,7 +81,8 @@ def properties_from(facts: Any, measure: Callable[[], float]) -> GpuProperties:
         "registers": "regs_per_multiprocessor", "threads": "max_threads_per_block",
     }  # fmt: skip
     known = {ours: getattr(facts, theirs, 0) for ours, theirs in asked.items()}
-    return replace(found, **{name: value for name, value in known.items() if value})
+    told: dict[str, Any] = {name: value for name, value in known.items() if value}
+    return replace(found, **told)
 
 
 def _unless_near(of_row: Any, asked: Any) -> Any:
