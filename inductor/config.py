@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import types
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from dynamo.base.config import Config, Knob
 from dynamo.base.config import config as of_compile
 from inductor import torch_options
 from inductor.collectives.machine import machine_of
+
+PATIENCE = 10.0  # seconds for a rank that compiles for others, where `compile_on` names none
 
 config = Config(
     "inductor_config",
@@ -64,15 +67,9 @@ config = Config(
             "compile_on",
             "",
             "rank0: of several processes that compute together that one compiles, and the others "
-            "load what it has made, with its choices, over the store of the process group.",
+            "load what it has made, with its choices, over the store of the process group. "
+            "rank0:30: after so many seconds (else 10) without a sign of it, they compile.",
             ("DYNAMO_COMPILE_ON",),
-        ),
-        Knob(
-            "compile_on_seconds",
-            10.0,
-            "How long a rank waits for another one to begin with its graph, or to show that it is "
-            "alive, before it compiles the graph itself.",
-            ("DYNAMO_COMPILE_ON_SECONDS",),
         ),
         Knob(
             "kernels",
@@ -96,11 +93,6 @@ config = Config(
             (),
         ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
-        Knob(
-            "descriptors",
-            False,
-            "Measure templates whose operands come through the device's copy engine (TMA), too.",
-        ),
         Knob(
             "gpu",
             "",
@@ -212,19 +204,21 @@ def check_passes(passes: Any) -> None:
             raise TypeError(f"passes: {place} takes a function of a graph, not {function!r}")
 
 
-def compiling_rank() -> int | None:
-    """The number in `compile_on`; None where each rank compiles. Errors: ValueError.
+def compiling_rank() -> tuple[int, float] | None:
+    """The number in `compile_on`, and seconds of patience; None where each rank compiles.
+    Errors: ValueError.
 
-    >>> with config.patch(compile_on="rank0"):
+    >>> with config.patch(compile_on="rank0:30"):
     ...     compiling_rank()
-    0
+    (0, 30.0)
     """
     if not config.compile_on:
         return None
-    number = str(config.compile_on).removeprefix("rank")
-    if not number.isdecimal():
-        raise ValueError(f"compile_on takes 'rank0' or the like, not {config.compile_on!r}")
-    return int(number)
+    rank, _, seconds = str(config.compile_on).removeprefix("rank").partition(":")
+    if not rank.isdecimal() or not re.fullmatch(r"\d*\.?\d*", seconds):
+        raise ValueError(
+            f"compile_on takes 'rank0', 'rank0:30' or the like, not {config.compile_on!r}")
+    return int(rank), float(seconds or PATIENCE)
 
 
 def does(stage: str) -> bool:

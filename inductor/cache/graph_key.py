@@ -47,7 +47,7 @@ FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__)
 ELSEWHERE = frozenset((
     "cache_dir", "cache_megabytes", "capture_cache", "disable", "verbose", "graph_cache",
     "background", "background_calls", "background_processes", "measure_seconds",
-    "compile_on", "compile_on_seconds",
+    "compile_on",
 ))
 
 

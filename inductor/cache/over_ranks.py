@@ -6,7 +6,8 @@ default process group. For each name the compiling rank says that it has begun, 
 and how it ended: with an archive of the files, or with its error.
 
 Nobody waits for a rank that does not answer: one that recompiles alone, or whose graph is another
-one, compiles after `compile_on_seconds`. So the ranks need not agree about what is compiled when.
+one, compiles after the seconds of `compile_on`. So the ranks need not agree about what is compiled
+when.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dynamo.base import logs
 from dynamo.base.signals import is_of_signal
 from dynamo.store.artifacts import archive_of, load_cache_artifacts
 from dynamo.store.content import Store, watched_files
-from inductor.config import compiling_rank, config
+from inductor.config import compiling_rank
 
 PREFIX = "dynamo_compiled/"
 BEAT = 0.5  # seconds between two signs of life
@@ -104,10 +105,11 @@ class Ranks:
 
 def ranks_now() -> Ranks | None:
     """The processes that compute together, where one compiles for all."""
-    rank, module = compiling_rank(), sys.modules.get("torch.distributed")
-    if rank is None or module is None or not module.is_available() or not module.is_initialized():
+    found, module = compiling_rank(), sys.modules.get("torch.distributed")
+    if found is None or module is None or not module.is_available() or not module.is_initialized():
         return None
+    rank, seconds = found
     if not rank < module.get_world_size() > 1:
         return None
     store = module.distributed_c10d._get_default_store()
-    return Ranks(store, module.get_rank() == rank, rank, config.compile_on_seconds)
+    return Ranks(store, module.get_rank() == rank, rank, seconds)

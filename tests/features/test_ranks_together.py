@@ -20,7 +20,7 @@ from inductor.driver import compile_fx
 from tests.ranks import run_ranks
 
 SECONDS = 2.0  # of patience
-OPTIONS = {"graph_cache": True, "compile_on": "rank0", "compile_on_seconds": SECONDS}
+OPTIONS = {"graph_cache": True, "compile_on": f"rank0:{SECONDS}"}
 
 
 class Refused(Exception):

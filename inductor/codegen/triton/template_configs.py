@@ -12,19 +12,13 @@ from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.window import can_describe_window, takes_taps
-from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.runtime.gpus import properties_of
 from inductor.scheduler.schedule import Blocks, Product, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
-DESCRIBED = (  # all of them where `config.descriptors` is set
-    Blocks(128, 256, 64, 8, 4, descriptors=True),
-    Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True),
-    Blocks(128, 128, 64, 4, 3, persistent=True, resident=2, descriptors=True),
-)  # fmt: skip
-FULL_DEVICE = DESCRIBED[1]
+FULL_DEVICE = Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True)
 PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
 FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
 BOXED = (  # the same through descriptors; columns are the rows of the matrix units
@@ -96,7 +90,7 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     else:
         found = PAIR if width_of(template) > 1 else LARGE
         if width_of(template) == 1 and can_describe(template):
-            found += DESCRIBED if config.descriptors else (FULL_DEVICE,)
+            found += (FULL_DEVICE,)
     widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
     deepest = max(LEAST, power_of_two(_terms(first)))
     clipped = (

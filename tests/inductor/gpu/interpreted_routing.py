@@ -21,6 +21,8 @@ def test_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
     for module in (scans, routing):
         monkeypatch.setattr(module, "on_gpu", lambda call: True)
+    monkeypatch.setattr(scans, "SHORT", scans.DIRECT)
+    monkeypatch.setattr(routing, "LONGEST_SORTED", 64)
     dynamo.reset()
     texts.clear()
     program, make = PROGRAMS[name]

@@ -15,7 +15,6 @@ from inductor.codegen.triton.print_kernel import MODULE_HEAD
 from inductor.codegen.triton.template import print_template
 from inductor.codegen.triton.template_configs import FULL_DEVICE, candidate_blocks
 from inductor.codegen.triton.template_likely import estimates, likely_blocks
-from inductor.config import config
 from inductor.ir.body import LoopBody, Ops, loop_variables
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
 from inductor.scheduler.gemms import as_product
@@ -147,8 +146,7 @@ def compiled(template, layouts, folder):
 @pytest.mark.parametrize("m", [4096, 16])
 def test_candidates(m, parts, tmp_path) -> None:
     template, layouts = linear(m, 3072, 768, parts)
-    with config.patch(descriptors=True):
-        found = candidate_blocks(template)
+    found = candidate_blocks(template)
     for blocks in (found[1], *found[-2:]):
         built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
         assert built.metadata.shared <= 227 << 10

@@ -30,7 +30,8 @@ def ids(count: int = 1000) -> Tensor:
 
 
 def route(x: Tensor) -> Any:
-    weights, chosen = torch.topk(F.softmax(x, -1), 4)
+    order = torch.sort(F.softmax(x, -1), stable=True, descending=True)
+    weights, chosen = order.values[:, :4], order.indices[:, :4]
     weights = weights / weights.sum(-1, keepdim=True)
     counts = torch.histc(chosen.float(), EXPERTS, 0, EXPERTS - 1)
     return weights, chosen, counts, counts.cumsum(0)
@@ -48,10 +49,6 @@ PROGRAMS: dict[str, Program] = {
     "route": (route, lambda: [torch.randn(50, EXPERTS)]),
     "places": (places_in_experts, lambda: [ids(100)]),
     "long places": (places_in_experts, lambda: [ids(300)]),
-    "largest": (lambda x: torch.topk(x, 3), lambda: [logits()]),
-    "least": (lambda x: torch.topk(x, 3, largest=False), lambda: [logits(torch.bfloat16)]),
-    "of columns": (lambda x: torch.topk(x, 3, 0), lambda: [logits(torch.float16)[4:]]),
-    "integers": (lambda x: torch.topk(x.int(), 2, largest=False), lambda: [torch.randperm(48).reshape(2, 24) - 20]),
     "sort": (lambda x: torch.sort(x, stable=True), lambda: [logits()]),
     "down": (lambda x: torch.sort(x, descending=True, stable=True), lambda: [logits(torch.bfloat16)]),
     "equal": (lambda x: (torch.sort(x, dim=0, stable=True), torch.argsort(x, descending=True, stable=True)), lambda: [equal_logits()]),
