@@ -34,6 +34,7 @@ from inductor.codegen.triton.print_stage import (
 )
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
+from inductor.codegen.triton.template_configs import gpu_of
 from inductor.codegen.triton.templates.gemm import PRODUCT
 from inductor.codegen.triton.window import (
     WindowText,
@@ -47,7 +48,6 @@ from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, constant, floordiv, mod, variable
-from inductor.runtime.gpus import properties_of
 from inductor.scheduler.gemms import epilogue_ops, place, place_of_left, place_of_right
 from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
 
@@ -352,7 +352,7 @@ class _Printer:
             columns += up_to_multiple(part.products[0].n, self.blocks.columns)
         tiles = tiles_of_rows(self.first, self.blocks) * columns
         if self.blocks.persistent:
-            gpu = properties_of(self.first.call.layout.device)
+            gpu = gpu_of(self.template)
             tiles = min(tiles, gpu.multiprocessors * self.blocks.resident)
         return (tiles, self.first.batch, self.blocks.splits)
 

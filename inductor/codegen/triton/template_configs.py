@@ -139,7 +139,8 @@ def shared_of(blocks: Blocks, template: TemplateKernel) -> int:
 
 def gpu_of(template: TemplateKernel) -> GpuProperties:
     """The properties of the device that computes a template."""
-    return properties_of(template.products()[0].call.layout.device)
+    layout = template.products()[0].call.layout
+    return properties_of(None if layout is None else layout.device)
 
 
 def _boxed(one: Product) -> tuple[Blocks, ...]:
