@@ -37,7 +37,7 @@ def as_on_a_gpu(monkeypatch) -> None:
     monkeypatch.setattr(gemms, "FEWEST_BYTES", 1)
     monkeypatch.setattr(gemms, "FEWEST_OF_HALVES", 1)
     monkeypatch.setattr(shared_rows, "FEWEST_LEFT", 1)
-    monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 1)
+    monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 0)
 
 
 def numbers(dtype, *size):
