@@ -92,6 +92,8 @@ class _Permutations:
         made, given = node.meta["val"], values.meta["val"]
         if permutation not in self.origin or rows > MOST_ROWS:
             return False
+        if not made.dtype.is_floating_point:  # sums of small integers are wider
+            return False
         permutation = self.origin[permutation]
         count = permutation.meta["val"].shape[0]
         size = (count, *made.shape[1:])

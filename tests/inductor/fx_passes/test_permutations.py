@@ -45,8 +45,14 @@ def several_axes(h: Tensor, w: Tensor, ids: Tensor) -> Tensor:
     return w.gather(1, order) * h[ids % TOKENS].sum(-1)
 
 
+def counted_in_integers(h: Tensor, w: Tensor, ids: Tensor) -> Tensor:
+    perm = torch.sort(ids.reshape(-1))[1]
+    counts = torch.zeros(TOKENS, dtype=torch.int32).index_put((perm // CHOICES,), ids.reshape(-1).int(), accumulate=True)
+    return h.sin() * counts[:, None].to(torch.float32) + counts.element_size() + w.sum()
+
+
 PROGRAMS: list[tuple[Callable[..., Any], int]] = [  # additions to memory that are left
-    (experts, 0), (back_by_a_second_sort, 0), (some_rows, 2), (other_division, 1), (several_axes, 1),
+    (experts, 0), (back_by_a_second_sort, 0), (some_rows, 2), (other_division, 1), (several_axes, 1), (counted_in_integers, 1),
 ]
 
 
