@@ -43,7 +43,7 @@ NONE = "none"
 ENTRY, READ = "int run(Runtime* rt)", re.compile(r"\bd\[(\d+)\]")
 Place = tuple[str, Any]
 """("argument", number), ("weight", tensor), or of a result ("graph", number), ("plain", value)."""
-SETTINGS = {"library_kernels": OWN, "frozen_megabytes": 1 << 20, "freezing": True}
+SETTINGS = {"library_kernels": OWN, "freezing": 1 << 20}
 
 
 @dataclass(frozen=True, slots=True)
