@@ -50,7 +50,7 @@ def inference_compiler(
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     if not frozen:
         return compile_plainly
-    steady = steady_inputs(gm, example_inputs, frozen)
+    steady = steady_inputs(example_inputs, frozen)
     return functools.partial(_compile_frozen, frozen, steady, settings)
 
 

@@ -258,7 +258,7 @@ def resume_generator(
     started = frame.current.op == "YIELD_VALUE"
     if exception is not None:
         if started:
-            delegated = _throw_into_delegate(frame, tx, exception)
+            delegated = _throw_into_delegate(frame)
             if delegated is not None:
                 return delegated
             if frame.handled is not None:  # an `except` block of the generator's own
@@ -286,7 +286,7 @@ def resume_generator(
     tx.trace.raise_exception(StopIteration, result)
 
 
-def _throw_into_delegate(frame: RunningFrame, tx: RunningFrame, exception: Var) -> Var | None:
+def _throw_into_delegate(frame: RunningFrame) -> Var | None:
     """`yield from` passes an exception on to its iterator; not modelled."""
     following = frame.decoded.instructions[frame.ip]
     if following.op == "NOP" and following.arg is not None:

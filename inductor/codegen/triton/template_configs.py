@@ -42,8 +42,7 @@ WINDOWS = (  # convolutions
 )
 FEW = 16
 SPARE_SHARED = 3 << 10  # bytes of shared memory for all but the tiles of operands
-# What the lists above were made to fill.
-MOST_SHARED, MULTIPROCESSORS = MEASURED.shared - SPARE_SHARED, MEASURED.multiprocessors
+MOST_SHARED = MEASURED.shared - SPARE_SHARED  # what the lists above were made to fill
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
 MOST_SPLITS = 8
