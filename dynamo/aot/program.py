@@ -153,7 +153,7 @@ def dropout(
 
 
 def resize(input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-    """`F.interpolate`, in operators that take open sizes, backward too."""
+    """`F.interpolate`, in operators that take symbolic sizes, backward too."""
     operators = WITH_BACKWARD if input.requires_grad else OPERATORS
     result = interpolate(input, *args, operators=operators, **options)
     if result is NotImplemented:

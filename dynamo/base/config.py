@@ -252,7 +252,7 @@ config = Config(
         Knob(
             "capture_scalar_outputs",
             False,
-            "`item()` gives an unknown number instead of a break.",
+            "`item()` gives an unbacked number instead of a break.",
             ("DYNAMO_CAPTURE_SCALAR_OUTPUTS", "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS"),
         ),
         Knob(

@@ -1,4 +1,4 @@
-"""Kept traces: a frame that an earlier process has traced gets its entry without a trace.
+"""Cached traces: a frame that an earlier process has traced gets its entry without a trace.
 
 In: a frame that no entry fits. Out: the entry that an earlier process has made of a frame with the
 same key (`keys.py`), where each object that the trace has met is found again and is the same, each
@@ -50,7 +50,7 @@ CompileGraph = Callable[..., hook.Compiled]
 
 
 class Keeper:
-    """The kept traces of one region."""
+    """The cached traces of one region."""
 
     def __init__(self, continuations: Continuations) -> None:
         self.continuations = continuations
@@ -101,7 +101,7 @@ class Place:
     # -- looking up --------------------------------------------------------------------------------
 
     def find(self, compile_graph: CompileGraph) -> hook.Entry | None:
-        """The entry that a kept trace gives."""
+        """The entry that a cached trace gives."""
         if not keys.may_read():
             return None
         try:
@@ -124,7 +124,7 @@ class Place:
             except Changed as why:
                 if restored.asked:  # functions of the program, which may change others
                     prints = Fingerprints()
-                self.tell(f"a kept trace does not fit: {why}")
+                self.tell(f"a cached trace does not fit: {why}")
                 continue
             except DynamoError:  # of the backend
                 raise
@@ -206,7 +206,7 @@ class Place:
 
 
 class Restored:
-    """An entry of a kept trace while it is made again."""
+    """An entry of a cached trace while it is made again."""
 
     def __init__(self, place: Place, kept: Kept) -> None:
         self.place, self.kept, self.frame, self.asked = place, kept, place.frame, False
@@ -264,8 +264,8 @@ def told(frame: hook.FrameState, what: str, defect: Exception) -> str:
     if not config.suppress_errors or is_of_signal(defect):
         raise defect
     text = f"{type(defect).__name__}: {defect}"
-    counters.counters["internal_errors"][f"kept traces, {what}: {text}"] += 1
-    if counters.once(("kept traces", what, type(defect).__name__)):
+    counters.counters["internal_errors"][f"cached traces, {what}: {text}"] += 1
+    if counters.once(("cached traces", what, type(defect).__name__)):
         warnings.warn(
             f"dynamo: the cache of traces failed with {what} of {frame.code.co_qualname} ({text}); "
             "the frame is traced. This is a defect of dynamo; DYNAMO_SUPPRESS_ERRORS=0 raises it.",

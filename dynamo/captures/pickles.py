@@ -1,4 +1,4 @@
-"""The parts of a kept trace as bytes, and back: guards, sources, code.
+"""The parts of a cached trace as bytes, and back: guards, sources, code.
 
 In: values that hold real objects of the program. Out: bytes with a row number (`anchors.py`) for
 each of those. Only plain values and the records named here are written as they are; all else is

@@ -1,4 +1,4 @@
-"""One kept trace: an entry as bytes, and what is needed to make it again in another process.
+"""One cached trace: an entry as bytes, and what is needed to make it again in another process.
 
 In: a trace, then the entry that was made of it. Out: a `Kept`, of bytes and plain values.
 `read_head` finds the objects of another process that it is about, and checks them; `read_parts`

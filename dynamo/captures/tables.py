@@ -1,6 +1,6 @@
 """Guards and guard programs as tables of plain values, which are written and read in C.
 
-In: values of a kept trace, thousands of small objects that share their parts. Out: one row for each
+In: values of a cached trace, thousands of small objects that share their parts. Out: one row for each
 object that is no plain value, its parts before it, and the value in which a list of one number
 stands for such a row. Each object is looked at once, in Python; `pickle` writes what is left
 without asking about each text and number.

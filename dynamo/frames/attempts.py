@@ -235,7 +235,7 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
 
 
 def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) -> tuple[Var, ...]:
-    """Tensors (and unknown numbers) made in the trace that the exit or an effect needs."""
+    """Tensors (and unbacked numbers) made in the trace that the exit or an effect needs."""
     counts: Counter[Var] = needed(exit_roots(exit), effects)
     drawn = {effect.result for effect in effects if isinstance(effect, DrawEffect)}
     return tuple(

@@ -192,7 +192,7 @@ class SymbolicWorld:
         return False if statically_known_true(torch.sym_not(condition)) else None
 
     def new_checks(self) -> list[Any]:
-        """What operations since the last call need of unknown numbers, as SymPy expressions.
+        """What operations since the last call need of unbacked numbers, as SymPy expressions.
 
         Ranges of numbers that the operation itself has made are left out: they hold.
         """

@@ -223,7 +223,7 @@ def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
     left_to_aten(fallbacks)
     for operator, reason in fallbacks:
         metrics.count_fallback(operator)
-        logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")
+        logs.log("inductor").emit(f"{operator} falls back to ATen: {reason}")
 
 
 class Unkept(Exception):

@@ -3,7 +3,7 @@
     captured graph -> functional ATen graph (dynamo.aot) -> loop IR (lowering)
     -> schedule (scheduler) -> C++ and a wrapper (codegen) -> a library and a launcher (runtime)
 
-What a stage can't do is left to ATen, operator by operator; a graph that can't be brought to
+What a stage can't do falls back to ATen, operator by operator; a graph that can't be brought to
 functional form at all runs as it was captured. Both are said in the log.
 """
 

@@ -2,7 +2,7 @@
 
 In: a captured graph whose placeholders have sizes in symbols of its capture, known or not, and a
 compiler for graphs with symbolic sizes. Out: a callable that compiles at its first call, when the
-symbols have values, and for each *form* of its inputs again: which open sizes are 0 or 1 (these are
+symbols have values, and for each *form* of its inputs again: which symbolic sizes are 0 or 1 (these are
 constants of the code), how strides follow from sizes, and which tensors require gradients. What a
 compile assumes beyond that is checked where it belongs (`symbolic.py`). Other calls, inputs whose
 sizes are not related as the capture says among them, run as captured.

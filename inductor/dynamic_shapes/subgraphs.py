@@ -2,7 +2,7 @@
 
 In: a captured graph in which `item()`, `nonzero()`, `x[mask]` and the like are nodes, and a
 compiler for a piece of it. Out: a callable like the graph. It runs in the order of the program:
-what makes an unknown number or size, what checks or calculates with numbers, modes and gradients
+what makes an unbacked number or size, what checks or calculates with numbers, modes and gradients
 run as captured; the pieces between them are compiled when the numbers are known
 (`subgraph.py` beside this file). So every assumption about them is checked before a piece runs, and
 errors are eager's.
@@ -87,7 +87,7 @@ def compile_parts(
 
 
 def _makers(gm: fx.GraphModule) -> Iterable[tuple[fx.Node, bool]]:
-    """Each node, and whether it makes an unknown number or size."""
+    """Each node, and whether it makes an unbacked number or size."""
     known: set[Any] = set()
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")

@@ -179,7 +179,7 @@ def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]
 
 
 def check_of(table: SymbolTable, places: Sequence[Source], fakes: Sequence[Any]) -> Check:
-    """Whether inputs fit an ATen graph: what it assumed holds, and open sizes that it took for
+    """Whether inputs fit an ATen graph: what it assumed holds, and symbolic sizes that it took for
     constants (0 and 1, say) are these."""
     check = assumption_check(table)
     fixed = [(place, place.read(fakes)) for place in places]

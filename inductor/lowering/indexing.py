@@ -319,7 +319,7 @@ def select_scatter(call: Call, x: Tensor, source: Tensor, dim: int, index: int) 
         return call.refuse("an index out of range, for which ATen raises")
     wanted = index % x.size[axis]
     if dtype_kind(held) == "c":
-        return call.refuse("complex numbers are left to ATen")
+        return call.refuse("complex numbers fall back to ATen")
 
     def compute(ops: Ops, where: Indices) -> Value:
         mask = ops.eq(ops.index_expr(where[axis]), ops.index_expr(wanted))

@@ -1,7 +1,7 @@
 """From a functional ATen fx graph to a `LoopGraph`.
 
 In: a GraphModule whose nodes have fakes in `meta["val"]` (see `dynamo.aot`). Out: the loop graph,
-and which operators were left to ATen. One function of the table `LOWERINGS` runs for each node; an
+and which operators fell back to ATen. One function of the table `LOWERINGS` runs for each node; an
 operator without one, or for which it declines, becomes a call into ATen.
 """
 
@@ -55,7 +55,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """A loop graph; fallbacks: (operator, reason) of each call that was left to ATen; symbols: of
+    """A loop graph; fallbacks: (operator, reason) of each call that fell back to ATen; symbols: of
     the sizes that are known when it is called."""
 
     graph: LoopGraph

@@ -136,12 +136,12 @@ class Unknowns:
         return answer
 
     def refuse(self, condition: Any) -> NoReturn:
-        """A decision that needs an unknown number: a break, or an error where it was declared."""
+        """A decision that needs an unbacked number: a break, or an error where it was declared."""
         expression = condition.node.expr
         self._refuse(expression, self.trace.world.names_in(expression))
 
     def undecided(self, error: Undecided) -> NoReturn:
-        """An operation needed to know an unknown number."""
+        """An operation needed to know an unbacked number."""
         self._refuse(error.expression, error.names)
 
     def _refuse(self, expression: Any, names: Iterable[str]) -> NoReturn:
@@ -205,7 +205,7 @@ class Unknowns:
         return True
 
     def keep_checks(self, function: Any) -> None:
-        """After an operation: what it assumed of unknown numbers must be what it checks itself."""
+        """After an operation: what it assumed of unbacked numbers must be what it checks itself."""
         world = self.trace.world
         if not world.is_symbolic:
             return
@@ -222,7 +222,7 @@ class Unknowns:
         raise Break("unknown_number_unchecked", " and ".join(map(self.words, checks)))
 
     def words(self, check: Any) -> str:
-        """A condition in words of the program, and where its unknown numbers come from."""
+        """A condition in words of the program, and where its unbacked numbers come from."""
         names = self.trace.world.names_in(check)
         if "" in names:
             return "a value of a tensor"

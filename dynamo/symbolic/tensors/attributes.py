@@ -327,7 +327,7 @@ fold_torch_state()
 
 def fold_about_gpus(function: Any) -> None:
     """What a function tells of a GPU is a constant where all GPUs are of one kind: the current one
-    may be another in the next call. Other machines have others: a kept trace is found only where
+    may be another in the next call. Other machines have others: a cached trace is found only where
     the GPUs are as they were, if it was known before the trace which these are."""
 
     @rule([function])

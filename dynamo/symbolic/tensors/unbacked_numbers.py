@@ -1,7 +1,7 @@
 """Reading a tensor's values into Python, and what the program says of the numbers (`torch._check`).
 
 What a tensor holds that is made of constants is known. With `config.capture_scalar_outputs` another
-read is a node of the graph whose result is an unknown number; without it, it ends the graph. A
+read is a node of the graph whose result is an unbacked number; without it, it ends the graph. A
 check of such a number is a node that raises when it runs.
 """
 
@@ -197,7 +197,7 @@ def check_all_of(tx: Frame, error: Var, cond: Var, message: Var) -> Var:
 
 
 def text_of(tx: Frame, message: Var) -> str | None:
-    """What `str(message())` gives; None for no message. A Break where it has an unknown number."""
+    """What `str(message())` gives; None for no message. A Break where it has an unbacked number."""
     if message.is_constant() and message.as_constant() is None:
         return None
     return str(tx.trace.call(tx, str, tx.call(message, [], {})).as_constant())
