@@ -46,7 +46,7 @@ from dynamo.shapes.fake_tensor import (
     Undecided,
     Unprintable,
 )
-from dynamo.shapes.observable import noticed
+from dynamo.shapes.observable import observable_effects
 from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
 from dynamo.shapes.recurrent import STEPS
 from dynamo.shapes.refusals import REFUSALS, refused
@@ -159,7 +159,7 @@ class FakeWorld:
     """The fake tensors of one compile, and the rules by which operations run on them.
 
     cache: share one between the worlds of a compile; a world has its own otherwise.
-    noticed: what may be noticed of the operations that have run, see `dynamo.shapes.observable`.
+    noticed: what may be observed of the operations that have run, see `dynamo.shapes.observable`.
     """
 
     is_symbolic = False
@@ -271,7 +271,7 @@ class FakeWorld:
         if op is None:
             op = self._ops[func] = OpFacts(func)
         if op.noticed:
-            self.noticed |= noticed(func, args, kwargs)
+            self.noticed |= observable_effects(func, args, kwargs)
         result = self._run(op, args, kwargs)
         self.constants.follow(func, op.role, args, kwargs, result)
         return result

@@ -168,7 +168,7 @@ class SymbolicWorld:
             return []
         return sorted(free_unbacked_symbols(value), key=str)
 
-    def lone_unknown(self, value: Any) -> Any:
+    def single_unbacked(self, value: Any) -> Any:
         """The symbol that a SymInt consists of, if it is such a one without a name so far."""
         symbol = value.node.expr if isinstance(value, torch.SymInt) else None
         is_new = isinstance(symbol, sympy.Symbol) and symbol not in self._names

@@ -111,14 +111,14 @@ def _measure(
         if out is None or out.stride(-1) != 1:
             out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype)
 
-        def by_aten() -> None:
+        def run_aten() -> None:
             FLASH(q, k, v, 0.0, causal, attn_mask=added, scale=scale)
 
-        def by_ours() -> None:
+        def run_ours() -> None:
             library.attend(q, k, v, added, None, causal, scale, 0, 0.0, False, False, out, threads)
 
-        ways = {"aten": [by_aten], "ours": [by_ours]}
-        return compare(ways, "aten", {"ours": 0.0}, time.perf_counter, MOST_SECONDS)["ours"]
+        candidates = {"aten": [run_aten], "ours": [run_ours]}
+        return compare(candidates, "aten", {"ours": 0.0}, time.perf_counter, MOST_SECONDS)["ours"]
 
 
 def _fewer(q: Tensor, k: Tensor, v: Tensor, bias: Maybe) -> tuple[Tensor, Tensor, Tensor, Maybe]:

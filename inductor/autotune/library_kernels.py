@@ -70,10 +70,10 @@ class _Rewriter:
                 nodes.append(self.as_own(node))
             else:
                 assert isinstance(node, ExternKernel)
-                way = self.chooser.fastest(linear)
-                if config.library_kernels == OWN and way != "aten":
+                candidate = self.chooser.fastest(linear)
+                if config.library_kernels == OWN and candidate != "aten":
                     node = with_views(node, linear)
-                nodes += REWRITES[way](self, node, linear)
+                nodes += REWRITES[candidate](self, node, linear)
         if self.chooser.measured or self.convolutions.measured:
             give_back_memory()  # of trials: what is kept of weights comes beside it
         self.chooser.save()
@@ -150,7 +150,7 @@ class _Rewriter:
         args = (linear.x, weight, linear.bias, "none", (), "")
         return [replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args)]
 
-    def by_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
+    def use_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
         if not linear.frozen:
             return [replace(node, ours=True)]
         product = self.chooser.ours(linear.dtype)
@@ -170,7 +170,7 @@ class _Rewriter:
 REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
     "aten": _Rewriter.by_aten,
     "onednn": _Rewriter.by_onednn,
-    "ours": _Rewriter.by_ours,
+    "ours": _Rewriter.use_ours,
     "packed": _Rewriter.by_packed,
     "plain": _Rewriter.by_plain,
 }

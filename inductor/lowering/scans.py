@@ -56,7 +56,7 @@ def logcumsumexp(call: Call, x: Tensor, dim: int) -> Any:
     """Of short rows: the greatest element so far is taken out of each sum."""
     why = _refusal(call, x, dim)
     axis = dim % max(len(x.size), 1)
-    if why or not _is_little(x, axis) or dtype_kind(x.dtype) != "f":
+    if why or not _is_small(x, axis) or dtype_kind(x.dtype) != "f":
         return call.refuse(why or "long rows")
     x.realize()
     held = compute_dtype(x.dtype)
@@ -104,14 +104,14 @@ def _scan(call: Call, x: Tensor, dim: int, kind: str) -> Any:
     if why:
         return call.refuse(why)
     source, axis = as_dtype(call, x, call.result.dtype), dim % len(x.size)
-    if not _is_little(x, axis) and not _library_is_slow(call, x, axis):
+    if not _is_small(x, axis) and not _library_is_slow(call, x, axis):
         return call.refuse("a library's is faster")
     if source.cost > CHEAP:
         source.realize()
     return _scanned(call, source, axis, kind, call.layout)
 
 
-def _is_little(x: Tensor, axis: int) -> bool:
+def _is_small(x: Tensor, axis: int) -> bool:
     """Whether rows are short, or few, as the counts of a router's experts are."""
     size = x.size[axis]
     rows = math.prod(x.size) // size

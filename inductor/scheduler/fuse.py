@@ -126,9 +126,9 @@ class _Fuser:
         scalars = sum(facts.iterations == facts.width for facts in self.facts.values())
         # What is done with each tensor of a list: see `scheduler/lists.py`.
         self.has_lists = bool(self.single) or self.on_gpu and scalars >= MANY_SCALARS
-        self.lone = self._lone_reductions() if self.has_lists else frozenset()
+        self.lone = self._isolated_reductions() if self.has_lists else frozenset()
 
-    def _lone_reductions(self) -> frozenset[int]:
+    def _isolated_reductions(self) -> frozenset[int]:
         """Reductions to one value that are no part of a list: few others lie as deep among such.
 
         A list has many that need nothing of each other (the norm of each gradient); the norms of a

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 # Python functions that are traced in place of C functions.
-STAND_INS = frozenset(
+POLYFILLS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
         python/polyfills python/polyfill_iterators python/polyfill_heaps python/polyfill_checks
@@ -42,7 +42,7 @@ STAND_INS = frozenset(
 # Programs that are compiled like those of users: those of the backends' check, int8 layers.
 PROGRAMS = frozenset(os.path.join(OWN_FOLDER, *name) for name in (
     ("backends", "programs.py"), ("graphs", "quantize.py"), ("graphs", "int8.py")))
-TRACED = STAND_INS | PROGRAMS
+TRACED = POLYFILLS | PROGRAMS
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {
     "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,

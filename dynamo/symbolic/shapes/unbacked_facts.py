@@ -80,7 +80,7 @@ class Unknowns:
         if constant is not None:
             return ConstVar(constant)
         node = make_node()
-        symbol = self.trace.world.lone_unknown(value)
+        symbol = self.trace.world.single_unbacked(value)
         if symbol is not None:
             self._name(value, node)
         return UnknownNumber(self.trace, value, node, exact)
@@ -91,7 +91,7 @@ class Unknowns:
         if not world.is_symbolic or not isinstance(fake, torch.Tensor):
             return
         for axis, size in enumerate(fake.shape):
-            if world.lone_unknown(size) is not None:
+            if world.single_unbacked(size) is not None:
                 self._name(size, (node, axis))
 
     def _name(self, value: Any, origin: fx.Node | tuple[fx.Node, int]) -> None:

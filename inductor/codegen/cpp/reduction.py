@@ -21,7 +21,7 @@ from inductor.codegen.cpp.strips import half_loads
 from inductor.codegen.cpp.types import value_type
 from inductor.ir.extent import Extent, divides, hint_of, surely_less, up_to_multiple
 from inductor.ir.index import variable as index_variable
-from inductor.scheduler.split import find_pieces, find_truths
+from inductor.scheduler.split import find_parts, find_truths
 
 ROW_CHUNK = 1024
 COLUMN_CHUNK = 256
@@ -293,7 +293,7 @@ class ReductionPrinter:
         if rest or not self.lanes:
             yield self._loop(loop, rest, found, bounds)
             return
-        pieces = find_pieces(self.nest.ops, loop.name, loop.extent)
+        pieces = find_parts(self.nest.ops, loop.name, loop.extent)
         if len(pieces) == 1:
             yield from self._lane_loops(loop, one, bounds)
             return
