@@ -24,7 +24,7 @@ _BYTE_OF_VIEW = 101  # rather save what it views
 _BYTE_OF_NEW = 200  # forward would not write it to memory otherwise
 
 FEW = 8  # one of so many elements
-SEVERAL = 2
+SEVERAL = 2  # times as much as is there, as by two experts a token; not measured
 MANY = 4096  # elements, for one
 
 # Elementwise operations without torch's tag, and views that make no fake of their storage.

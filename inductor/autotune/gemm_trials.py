@@ -27,7 +27,7 @@ MOST_TRIED = 1 << 23
 # What stays unclear is measured for so long: products of so many operations, and small ones, which
 # repay less.
 LARGE = 1 << 28
-MOST_SECONDS, FEWEST_SECONDS = 0.15, 0.03
+MOST_SECONDS, FEWEST_SECONDS = 0.15, 0.03  # for one class of products; chosen, not measured
 # Weights are read from memory in a model: those that are measured take turns.
 COLD_BYTES, MOST_WEIGHTS = 1 << 25, 8
 # Another product must be clearly faster than the usual one.

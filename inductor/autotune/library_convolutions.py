@@ -42,10 +42,10 @@ Ratios = dict[str, float]
 """Logarithms of the time of each candidate of ours over oneDNN's."""
 IN_A_CHAIN = 0.25
 """What ours may take more where its operand or its result then stays in a cache."""
-MOST_SECONDS = 0.06
+MOST_SECONDS = 0.06  # for one class of convolutions; chosen, not measured
 # Larger convolutions are measured with fewer images, or fewer rows of one (operations: a thread's).
 MOST_BYTES, MOST_OPERATIONS, FEWEST_ROWS = 1 << 26, 1 << 27, 16
-COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
+COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4  # weights in turn, which no second cache holds
 # So much faster oneDNN's depthwise convolution has to be: it stores its result in memory of its
 # own, which in a graph is seldom in a cache.
 DEPTHWISE_ADVANTAGE = math.log(1.1)

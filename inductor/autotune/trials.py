@@ -27,7 +27,7 @@ import torch
 from inductor.runtime.own_libraries import settle
 
 Calls = Sequence[Callable[[], Any]]
-FEWEST_ROUNDS = 4
+FEWEST_ROUNDS = 4  # before times count; this and the following are chosen, not measured
 # A candidate that was so much slower than its margin in each of the first rounds, as a logarithm,
 # runs no more of them.
 FIRST_ROUNDS, FAR = 2, 0.2

@@ -27,8 +27,8 @@ from dynamo.shapes.fake import Fake
 Compiled = Callable[..., Any]
 CompileSubgraph = Callable[[fx.GraphModule, list[Any]], Compiled]
 Form = tuple[Any, ...]
-MOST_FORMS = 8
-MOST_KNOWN = 4096
+MOST_FORMS = 8  # of one subgraph, as `recompile_limit` has of frames
+MOST_KNOWN = 4096  # sets of sizes whose form is cached; chosen, not measured
 
 
 class Subgraph:

@@ -32,6 +32,8 @@ from inductor.lowering.sizes import Source
 
 Compiled = Callable[..., Any]
 Check = Callable[..., bool]
+# Chosen, not measured: compiles of one graph, as `recompile_limit` has of frames; sizes that are
+# unrolled or held in registers; answers that are cached for each graph.
 MOST_VARIANTS = 8
 MOST_BOUND = 128
 MOST_KNOWN = 4096

@@ -19,8 +19,8 @@ from inductor.runtime.gpus import properties_of
 Four = tuple[int, int, int, int]
 Grid = tuple[int, int, int]
 HALF = (torch.float16, torch.bfloat16)
-MOST_HEAD = 256
-LEAST_PAD = 16
+MOST_HEAD = 256  # a larger one has no tile in registers
+LEAST_PAD = 16  # of a matrix unit
 FEW_QUERIES = 16  # of which programs share the keys
 MOST_ROWS = 128  # of a tile that holds the queries of several heads
 MOST_SPLITS, LEAST_CHUNK = 64, 128  # programs for the keys of one head, keys for each of them

@@ -29,6 +29,8 @@ aten = torch.ops.aten
 DIRECT = 256  # elements of a row, each of which goes over the row
 # On an H200 a library takes 13 us for 8192 dense rows of 64, this 22, and 300 for rows of 256.
 SHORT, FEW_ROWS = 16, 32
+# Chosen, not measured: elements of a block, whose sums are summed; elements of a row, for which a
+# library has one thread.
 BLOCK = 64
 LONGEST = 1 << 16
 THREADS = 256  # of a multiprocessor, with a row each, that keep a library busy
