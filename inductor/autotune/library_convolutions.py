@@ -21,9 +21,10 @@ from typing import Any
 import torch
 
 from dynamo.base import logs
-from dynamo.store.content import Store, make_key
+from dynamo.store.content import Store
 from dynamo.store.processor import ONEDNN, OURS, processor
 from dynamo.store.toolchain import find_toolchain
+from inductor.autotune.answers import Answer, Answers
 from inductor.autotune.preparation import Preparer, contiguous
 from inductor.autotune.trials import compare, is_time_left, measuring, noise
 from inductor.config import OWN, config
@@ -52,7 +53,7 @@ DEPTHWISE_ADVANTAGE = math.log(1.1)
 
 
 class Convolutions:
-    """Rewrites the convolutions of one graph; keeps what it measures with `save`."""
+    """Rewrites the convolutions of one graph; what it measures is among `answers`."""
 
     def __init__(
         self, graph: LoopGraph, preparer: Preparer, store: Store, threads: int, with_ours: bool,
@@ -66,15 +67,7 @@ class Convolutions:
         for node in graph.nodes:
             for name in node.reads():
                 self.readers.setdefault(name, []).append(node)
-        parts = {
-            "isa": processor().text,
-            "torch": torch.__version__,
-            "threads": str(threads),
-            "ours": CONVOLUTION_NAME,
-        }
-        self.key = make_key("convolutions", parts)
-        self.ratios: dict[str, Ratios] = store.values(self.key) or {}
-        self.measured = False
+        self.answers = Answers(store, "convolutions", threads, ours=CONVOLUTION_NAME)
 
     def rewritten(self, node: ExternKernel) -> ExternKernel:
         """A channels-last convolution of a frozen weight reads that as the library wants it."""
@@ -129,26 +122,26 @@ class Convolutions:
         if said == ONEDNN or not has_onednn(*ONEDNN_OPERATORS):
             return BY_ONEDNN
         name, margin = self.kind(node, geometry), IN_A_CHAIN if self._is_linked(node) else 0.0
-        if name not in self.ratios:
+        known = self.answers.known
+        if name not in known:
             ours = self.library
             if ours is None or config.library_kernels != "measure":
                 return BY_ONEDNN
             if not is_time_left():
-                return _least(usual_ratios(self.ratios.values(), geometry), margin)
+                return _least(usual_ratios(known.values(), geometry), margin)
             followed = self._is_followed(node)
-            self.ratios[name] = _measure(geometry, ours, followed, self.threads)
-            self.measured = True
+            self.answers.add(name, _measure(geometry, ours, followed, self.threads))
         if self.library is None:
             return BY_ONEDNN
-        return _least(self.ratios[name], margin)
+        return _least(known[name].ratios, margin)
 
     def _fastest_own(self, node: ExternKernel, geometry: Geometry) -> str:
         """The same without any library's."""
         if self.library is None:
             return BY_ONEDNN
-        ratios = self.ratios.get(self.kind(node, geometry))
-        if ratios is None:
-            ratios = usual_ratios(self.ratios.values(), geometry)
+        known = self.answers.known
+        answer = known.get(self.kind(node, geometry))
+        ratios = answer.ratios if answer else usual_ratios(known.values(), geometry)
         return min(ratios, key=ratios.__getitem__, default=OURS)
 
     def _is_followed(self, node: ExternKernel) -> bool:
@@ -186,10 +179,6 @@ class Convolutions:
             logs.log("inductor").emit(lambda: f"there is no convolution of our own: {why}")
             return None
 
-    def save(self) -> None:
-        if self.measured:
-            self.store.keep_values(self.key, self.ratios)
-
     def _ours(
         self, node: ExternKernel, weight: ViewRef, winograd: bool, is_depthwise: bool
     ) -> ExternKernel:
@@ -219,10 +208,11 @@ def _are_linked(before: ExternKernel, made: Any, behind: Any) -> bool:
     return is_read and may_follow(second) and made.layout.numel() * 4 >= FEWEST_BYTES
 
 
-def usual_ratios(measured: Collection[Ratios], geometry: Geometry) -> Ratios:
+def usual_ratios(measured: Collection[Answer], geometry: Geometry) -> Ratios:
     """What most of the measured ones are like, for one that has not been measured."""
     candidates = (OURS, WINOGRAD) if geometry.suits_winograd() else (OURS,)
-    known = {name: [ratios[name] for ratios in measured if name in ratios] for name in candidates}
+    known = {
+        name: [one.ratios[name] for one in measured if name in one.ratios] for name in candidates}
     return {name: statistics.fmean(ratios) for name, ratios in known.items() if ratios}
 
 

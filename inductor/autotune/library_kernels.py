@@ -74,10 +74,11 @@ class _Rewriter:
                 if config.library_kernels == OWN and candidate != "aten":
                     node = with_views(node, linear)
                 nodes += REWRITES[candidate](self, node, linear)
-        if self.chooser.measured or self.convolutions.measured:
+        answers = self.chooser.answers, self.convolutions.answers
+        if any(each.added for each in answers):
             give_back_memory()  # of trials: what is kept of weights comes beside it
-        self.chooser.save()
-        self.convolutions.save()
+        for each in answers:
+            each.save()
         return replace(
             self.graph, nodes=tuple(nodes), inputs=self.preparer.inputs_for(nodes),
             prepared=self.preparer.prepared(),
