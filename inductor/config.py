@@ -216,11 +216,11 @@ def compiling_rank() -> tuple[int, float] | None:
     return int(rank), float(seconds or PATIENCE)
 
 
-def does(stage: str) -> bool:
+def is_enabled(stage: str) -> bool:
     """Whether an optimization of `STAGES` is done.
 
     >>> with config.patch(leave_out="fusion, layout"):
-    ...     does("fusion"), does("inlining")
+    ...     is_enabled("fusion"), is_enabled("inlining")
     (False, True)
     """
     assert stage in STAGES, stage

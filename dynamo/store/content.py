@@ -48,7 +48,7 @@ class Key:
     parts: tuple[tuple[str, str], ...]
     texts: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
-    def told(self) -> dict[str, str]:
+    def readable(self) -> dict[str, str]:
         """The parts as a person reads them."""
         return dict(self.parts) | dict(self.texts)
 
@@ -163,7 +163,7 @@ class Store:
 
     def describe(self, key: Key, notes: Notes | None = None) -> None:
         """Keeps the parts of the key, for `explain_miss`."""
-        told = key.told() | ({NOTES: notes.text} if notes else {})
+        told = key.readable() | ({NOTES: notes.text} if notes else {})
         self.write(key, ".key", json.dumps(told).encode())
 
     def explain_miss(
@@ -176,7 +176,7 @@ class Store:
         strange = next(filter(is_strange, self.path(key, "").parent.glob(f"{key.digest}.*")), None)
         if strange is not None:
             return f"another user has written {strange}, or may write it"
-        wanted = key.told()
+        wanted = key.readable()
         folder = self.root / key.kind
         files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
         best: dict[str, str] | None = None

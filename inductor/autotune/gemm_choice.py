@@ -22,7 +22,7 @@ from inductor.autotune.linear import Linear
 from inductor.autotune.trials import is_time_left
 from inductor.config import OWN, config
 from inductor.kernels.cpu.gemm import PRODUCT_NAME
-from inductor.kernels.cpu.gemm_libraries import Product, load_product
+from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
 from inductor.runtime.build import BuildError
 
@@ -110,10 +110,10 @@ class Chooser:
         return min(near)[1] if near else usual_of(names)
 
     def ours(self, dtype: torch.dtype) -> Product | None:
-        return own_product(self.store, dtype) if self.with_ours else None
+        return own_gemm(self.store, dtype) if self.with_ours else None
 
 
-def own_product(store: Store, dtype: torch.dtype) -> Product | None:
+def own_gemm(store: Store, dtype: torch.dtype) -> Product | None:
     """Our own product of a dtype, built or found; None where there is none for this processor."""
     if dtype not in (torch.float32, torch.bfloat16):
         return None
@@ -121,7 +121,7 @@ def own_product(store: Store, dtype: torch.dtype) -> Product | None:
     if isinstance(toolchain, str):
         return None
     try:
-        return load_product(store, toolchain, dtype)
+        return load_gemm(store, toolchain, dtype)
     except BuildError as error:
         why = str(error)
         logs.log("inductor").emit(lambda: f"there is no product of our own: {why}")

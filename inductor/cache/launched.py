@@ -31,7 +31,7 @@ from inductor.kernels.cpu.attention.source import attention_name
 from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
 from inductor.kernels.cpu.gemm import PRODUCT_NAME
-from inductor.kernels.cpu.gemm_libraries import Product, load_product
+from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
 from inductor.runtime import _launch
 
@@ -175,7 +175,7 @@ def product_of(dtype: torch.dtype, store: Store) -> Product:
     toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)
-    product = load_product(store, toolchain, dtype)
+    product = load_gemm(store, toolchain, dtype)
     if product is None:
         raise Stale(f"this processor has no products of {dtype}")
     return product

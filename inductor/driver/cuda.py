@@ -30,7 +30,7 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.codegen.triton.print_list import print_list
 from inductor.codegen.triton.template import print_template
-from inductor.config import does
+from inductor.config import is_enabled
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.cuda_graphs import Graphing
@@ -83,7 +83,7 @@ def generate(
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
     slow: list[str] = []
-    if lists and not symbols and does("lists"):
+    if lists and not symbols and is_enabled("lists"):
         schedule = join_lists(graph, schedule, broken)
     joined = [step for step in schedule.steps if isinstance(step, KernelList)]
     with timed("inductor.codegen"):

@@ -56,7 +56,7 @@ def addresses_of(inputs: Sequence[Any]) -> dict[int, int]:
     }  # fmt: skip
 
 
-def join_products(
+def join_gemms(
     module: fx.GraphModule, addresses: Mapping[int, int], has_kernel: HasKernel,
     only_attention: bool = False,
 ) -> fx.GraphModule:

@@ -25,7 +25,7 @@ PRODUCTS = (aten.mm.default, aten.addmm.default)
 FEWEST_ELEMENTS = 4
 
 
-def add_rows_to_products(module: fx.GraphModule) -> fx.GraphModule:
+def add_rows_to_gemms(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
     graph, changed = module.graph, False
     for node in list(graph.find_nodes(op="call_function", target=aten.add.Tensor)):

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.kernels.attention_reference import (
     reference_attention,
     reference_backward,
@@ -243,7 +243,7 @@ def has_triton() -> bool:
 def has_kernel(q: Tensor, k: Tensor, v: Tensor, added: Maybe = None) -> bool:
     """Whether there is a kernel for these tensors; added: bias or mask."""
     tensors = (q, k, v) if added is None else (q, k, v, added)
-    if not (does("attention") and config.kernels and has_triton()):
+    if not (is_enabled("attention") and config.kernels and has_triton()):
         return False
     if any(tensor.device.type != "cuda" for tensor in tensors):
         return False

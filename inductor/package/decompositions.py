@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.store.processor import HALF_SUPPORT
-from inductor.autotune.gemm_choice import own_product
+from inductor.autotune.gemm_choice import own_gemm
 from inductor.driver.cpu import cache_store
 
 aten = torch.ops.aten
@@ -115,7 +115,7 @@ def _convolution(
 
 def own_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table, for this processor."""
-    half = [dtype for dtype in HALF_SUPPORT if own_product(cache_store(), dtype) is not None]
+    half = [dtype for dtype in HALF_SUPPORT if own_gemm(cache_store(), dtype) is not None]
     return {
         aten.addmm.default: _addmm_for(half), aten.baddbmm.default: _baddbmm,
         aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,

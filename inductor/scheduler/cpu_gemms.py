@@ -17,7 +17,7 @@ import torch
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.kernels.cpu.gemm_chain import MOST_POINTERS
 from inductor.scheduler.gemms import (
-    Candidate,
+    TemplateCandidate,
     as_product,
     choose_disjoint,
     epilogue_ops,
@@ -54,7 +54,7 @@ def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
     return made
 
 
-def _is_ours(candidate: Candidate) -> bool:
+def _is_ours(candidate: TemplateCandidate) -> bool:
     calls = [product.call for product in candidate.template.products()]
     return all(call.ours and call.target in MATRICES for call in calls)
 
@@ -70,7 +70,7 @@ def _free_targets(graph: LoopGraph, schedule: Schedule) -> frozenset[str]:
     )
 
 
-def _wanted(candidate: Candidate, free: Collection[str]) -> TemplateKernel | None:
+def _wanted(candidate: TemplateCandidate, free: Collection[str]) -> TemplateKernel | None:
     """The template, if it is one product of known sizes with a kernel that walks along its rows;
     the result itself is stored, too, if somebody else reads it or none of the free buffers can
     hold it."""

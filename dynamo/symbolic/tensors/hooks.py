@@ -72,10 +72,10 @@ def register_alone(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
     node = tensor.grad_fn
     shares = node is not None and len(node._input_metadata) > 1
 
-    def told(gradient: torch.Tensor | None) -> Any:
+    def with_gradient(gradient: torch.Tensor | None) -> Any:
         return None if gradient is None else hook(gradient)
 
-    return tensor.register_hook(told if shares else hook)
+    return tensor.register_hook(with_gradient if shares else hook)
 
 
 REGISTER_ALONE = Disabled(register_alone)

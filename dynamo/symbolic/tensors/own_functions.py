@@ -153,13 +153,13 @@ class NodeVar(Var):
 
 def note_context(tx: Frame, look: Look, context: Var) -> None:
     """What `forward` has told the context."""
-    def told(name: str) -> list[Var]:
+    def read(name: str) -> list[Var]:
         return context.get_attr(tx, name).unpack(tx)
 
-    look.saved = [var for var in told("saved_tensors") if isinstance(var, TensorVar)]
-    look.fixed = [var for var in told("fixed") if isinstance(var, TensorVar)]
+    look.saved = [var for var in read("saved_tensors") if isinstance(var, TensorVar)]
+    look.fixed = [var for var in read("fixed") if isinstance(var, TensorVar)]
     fills = context.get_attr(tx, "materialize_grads")
-    look.plain = not told("dirty") and fills.is_constant() and fills.as_constant() is True
+    look.plain = not read("dirty") and fills.is_constant() and fills.as_constant() is True
 
 
 def has_no_second_order(function: Any) -> bool:

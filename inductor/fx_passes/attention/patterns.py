@@ -39,7 +39,7 @@ def is_indifferent(reader: fx.Node) -> bool:
     return name in COPIES
 
 
-def serve_written_attention(gm: fx.GraphModule) -> None:
+def replace_written_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
     changed = False
     for node in list(gm.graph.nodes):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from inductor.autotune.early_libraries import begin_product
+from inductor.autotune.early_libraries import begin_gemm_library
 from inductor.operators.attention_ops import has_kernel
 from inductor.operators.cpu_attention_ops import (
     FEWEST_OPERATIONS,
@@ -107,7 +107,7 @@ def _has_cpu_kernel(q: Tensor, k: Tensor, v: Tensor, trains: bool) -> bool:
         return False
     if operations(q, k, v) < FEWEST_OPERATIONS:
         return False
-    begin_product()  # those who attend multiply matrices, too: both are built side by side
+    begin_gemm_library()  # those who attend multiply matrices, too: both are built side by side
     return load(torch.float32) is not None
 
 

@@ -51,7 +51,7 @@ class Product:
         return made
 
 
-def load_product(
+def load_gemm(
     store: Store, toolchain: Toolchain, dtype: torch.dtype = torch.float32
 ) -> Product | None:
     """Build (or find) and load the library for float32 or bfloat16; None where this processor has
@@ -64,11 +64,11 @@ def load_product(
 def _load(path: str, dtype: torch.dtype) -> Product | None:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     if dtype is not torch.bfloat16:
-        return bind_product(library)
-    return bind_half_product(library) if library[f"{HALF_NAME}_ready"]() else None
+        return bind_gemm(library)
+    return bind_half_gemm(library) if library[f"{HALF_NAME}_ready"]() else None
 
 
-def bind_product(library: ctypes.CDLL) -> Product:
+def bind_gemm(library: ctypes.CDLL) -> Product:
     """The functions of a built library."""
     columns = library[f"{PRODUCT_NAME}_columns"]()
 
@@ -80,7 +80,7 @@ def bind_product(library: ctypes.CDLL) -> Product:
     return Product(*_bound(library, PRODUCT_NAME), panels_size, is_plain)
 
 
-def bind_half_product(library: ctypes.CDLL) -> Product:
+def bind_half_gemm(library: ctypes.CDLL) -> Product:
     """The same of bfloat16."""
     size = library[f"{HALF_NAME}_size"]
     size.argtypes, size.restype = [ctypes.c_long] * 2, ctypes.c_long
