@@ -1,0 +1,46 @@
+"""`importlib.util.find_spec` in a graph: as when it is asked, as long as its places are the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import dynamo
+
+
+def scaled(x: torch.Tensor, name: str) -> torch.Tensor:
+    there = importlib.util.find_spec(name) is not None
+    return x * 2 if there else x - 1
+
+
+def test_is_seen_again_where_it_may_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "module_of_this_test_alone"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    compiled = dynamo.compile(scaled, backend="eager", fullgraph=True)
+    x = torch.ones(3)
+    assert torch.equal(compiled(x, name), x - 1)
+    assert torch.equal(compiled(x, "json"), x * 2)
+    (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert torch.equal(compiled(x, name), x * 2)
+    __import__(name)
+    assert torch.equal(compiled(x, name), x * 2)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    assert torch.equal(compiled(x, name), x * 2)  # it is imported
+    monkeypatch.delitem(sys.modules, name)
+    assert torch.equal(compiled(x, name), x - 1)
+
+
+def test_refusals_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = dynamo.compile(scaled, backend="eager")
+    monkeypatch.setattr(sys.modules["json"], "__spec__", None)
+    for name in ("json", "", "no.such.parent"):
+        with pytest.raises((ValueError, ModuleNotFoundError)) as wanted:
+            scaled(torch.ones(2), name)
+        with pytest.raises(type(wanted.value)) as found:
+            compiled(torch.ones(2), name)
+        assert str(found.value) == str(wanted.value)
