@@ -1,10 +1,13 @@
-"""`importlib.util.find_spec` in a graph: as when it is asked, as long as its places are the same."""
+"""What libraries ask of Python while they compute: whether a module can be imported, and tables
+whose keys are of odd classes."""
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,3 +47,25 @@ def test_refusals_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(type(wanted.value)) as found:
             compiled(torch.ones(2), name)
         assert str(found.value) == str(wanted.value)
+
+
+class Deprecated(enum.EnumMeta):
+    def __getattribute__(cls, name: str) -> Any:
+        return super().__getattribute__(name)
+
+
+class OldKind(enum.Enum, metaclass=Deprecated):
+    WIDE = 1
+
+
+BOUNDS: dict[Any, tuple[int, int]] = {torch.int8: (-128, 127), OldKind.WIDE: (0, 1)}
+
+
+def test_one_key_is_read_beside_others_that_are_not_modelled() -> None:
+    compiled = dynamo.compile(lambda x: x.clamp(*BOUNDS[x.dtype]), backend="eager", fullgraph=True)
+    x = torch.arange(-100, 100, dtype=torch.int8)
+    try:
+        for BOUNDS[torch.int8] in ((-128, 127), (-3, 4)):
+            assert torch.equal(compiled(x), x.clamp(*BOUNDS[torch.int8]))
+    finally:
+        BOUNDS[torch.int8] = -128, 127
