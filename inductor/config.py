@@ -47,15 +47,10 @@ config = Config(
             "freezing",
             True,
             "Inference on a CPU keeps copies of weights in the order in which they are read, and "
-            "makes them again when the weights have changed.",
+            "makes them again when the weights have changed. A number: megabytes that the copies "
+            "of one graph may take, instead of a quarter of the machine's memory.",
             ("DYNAMO_FREEZING", "TORCHINDUCTOR_FREEZING"),
-        ),
-        Knob(
-            "frozen_megabytes",
-            -1,
-            "How much memory the copies of weights of one graph may take; -1 stands for a quarter "
-            "of the machine's.",
-            ("DYNAMO_FROZEN_MEGABYTES",),
+            numbers=True,
         ),
         Knob(
             "graph_cache",

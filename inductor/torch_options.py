@@ -38,7 +38,7 @@ FIXED: dict[str, tuple[Any, str]] = {
         None, "guards are all needed; dynamo.mark_static and `dynamic=` say what may change"),
     "custom_partitioner_fn": (
         None, "a backend of your own gives partition= to dynamo.aot.compile_training"),
-    "implicit_fallbacks": (True, "DYNAMO_LOGS=fallbacks shows what is left to ATen"),
+    "implicit_fallbacks": (True, "DYNAMO_LOGS=fallbacks shows what falls back to ATen"),
 }
 
 RANDOM = "random numbers are eager's, always"

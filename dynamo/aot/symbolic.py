@@ -145,7 +145,7 @@ class SymbolicReferenceWorld:
         return found
 
     def _symbol(self, place: Place, value: int) -> Any:
-        """A new symbol; sizes of 0 and 1 are constants, since broadcasting and emptiness hang on
+        """A new symbol; sizes of 0 and 1 are constants, since broadcasting and emptiness depend on
         them: the graph is then for these alone (see `check_of`)."""
         index, dim = place
         if dim is not None and value < 2:

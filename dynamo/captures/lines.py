@@ -1,7 +1,7 @@
 """Which source line of a function is not what it was when its trace was kept.
 
-In: a code object. Out: a text of it that lies beside a kept trace, and the sentence that tells its
-difference to the code of today. It decides nothing: the digest of the code is part of the key.
+In: a code object. Out: a text of it that lies beside a cached trace, and the sentence that tells
+its difference to the code of today. It decides nothing: the digest of the code is part of the key.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Converter:
             keeping = None  # the next process may have another backend of that name
 
         def prepare() -> None:
-            """What does not hang on the compiled graph."""
+            """What does not depend on the compiled graph."""
             made.append(entries.make_checks(result, graph.collected()))
             if keeping is not None:
                 with counters.timed("keep"), collection_paused():

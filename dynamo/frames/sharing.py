@@ -74,7 +74,7 @@ class Regions:
         codes = [function.__code__ for function in functions]
         dropped = None
         with self.lock:
-            held = [self._told_apart(value) for value in closed_over(functions)]
+            held = [self._part_of_key(value) for value in closed_over(functions)]
             subject = (tuple(map(id, codes)), *held) if codes else self._token_of(model)
             key = (subject, decisions.version, frozen(options), frozen(settings))
             policy = self._shared.get(key)
@@ -111,7 +111,7 @@ class Regions:
             self.policies.add(policy)
         return policy
 
-    def _told_apart(self, value: Any) -> Any:
+    def _part_of_key(self, value: Any) -> Any:
         """What a value that a function closes over is in a key: other programs are other keys. It
         keeps no class alive."""
         if isinstance(value, torch.nn.Module | type):

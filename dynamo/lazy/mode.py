@@ -195,7 +195,7 @@ def _settle(name: str, tensor: torch.Tensor) -> None:
             expose(tensor)
 
 
-def _given_away(x: Any) -> Any:
+def _made_shared(x: Any) -> Any:
     """The tensor that an ordinary one shares from now on."""
     if not isinstance(x, LazyTensor):
         return x
@@ -204,4 +204,4 @@ def _given_away(x: Any) -> Any:
     return real
 
 
-WATCH = Watch(_settle, _given_away)
+WATCH = Watch(_settle, _made_shared)

@@ -29,6 +29,8 @@ from dynamo.lazy.trace import Trace
 from dynamo.lazy.weights import weights_of, with_weights
 
 Compiled = Callable[..., Any]
+# Chosen, not measured: compiles of the same operations with other sizes, programs that are cached,
+# and variants of one.
 MOST_SIZES = 8
 MOST_PROGRAMS = 512
 MOST_VARIANTS = 4

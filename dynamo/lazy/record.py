@@ -19,7 +19,7 @@ from dynamo.lazy.eager import GRADED, run_eagerly
 from dynamo.lazy.rules import FLOATS, Operator, Rule, describe, is_free, make_rule, put
 from dynamo.lazy.tensor import LazyTensor, wrap
 from dynamo.lazy.trace import Trace
-from dynamo.lazy.values import Value, facts_of, is_plain, is_private
+from dynamo.lazy.values import facts_of, is_plain, is_private
 from dynamo.shapes.facts import Facts
 
 aten = torch.ops.aten
@@ -300,8 +300,3 @@ def _move(recorder: Any, call: Call, args: Any, kwargs: Any) -> Any:
     tensor._lazy = moved._lazy
     replay.moved()
     return tensor
-
-
-def value_of(tensor: LazyTensor) -> Value:
-    """What the tensor stands for."""
-    return tensor._lazy

@@ -27,7 +27,7 @@ MOST_TRIED = 1 << 23
 # What stays unclear is measured for so long: products of so many operations, and small ones, which
 # repay less.
 LARGE = 1 << 28
-MOST_SECONDS, FEWEST_SECONDS = 0.15, 0.03
+MOST_SECONDS, FEWEST_SECONDS = 0.15, 0.03  # for one class of products; chosen, not measured
 # Weights are read from memory in a model: those that are measured take turns.
 COLD_BYTES, MOST_WEIGHTS = 1 << 25, 8
 # Another product must be clearly faster than the usual one.
@@ -107,20 +107,20 @@ def _with_all_threads(
     """None for one thread, and where others use the machine meanwhile: seen after a few rounds."""
     if threads == 1:
         return None
-    ways = {name: make(threads) for name, make in candidates.items()}
+    timed = {name: make(threads) for name, make in candidates.items()}
     own, begin = time.thread_time(), time.perf_counter()
 
     def is_steady() -> bool:
         return time.thread_time() - own >= STEADY * (time.perf_counter() - begin)
 
-    found = compare(ways, usual, margins(ways), time.perf_counter, seconds, is_steady)
+    found = compare(timed, usual, margins(timed), time.perf_counter, seconds, is_steady)
     return found if is_steady() else None
 
 
 def _with_one_thread(candidates: Candidates, usual: str, seconds: float) -> dict[str, float]:
     with _one_thread():
-        ways = {name: make(1) for name, make in candidates.items()}
-        return compare(ways, usual, margins(ways), time.thread_time, seconds)
+        timed = {name: make(1) for name, make in candidates.items()}
+        return compare(timed, usual, margins(timed), time.thread_time, seconds)
 
 
 @contextlib.contextmanager

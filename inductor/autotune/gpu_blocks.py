@@ -173,7 +173,7 @@ class _Search:
             "dtypes": ", ".join(str(layouts[name].dtype) for name in touched),
         })  # fmt: skip
 
-        def make_ways() -> list[Way]:
+        def make_candidates() -> list[Way]:
             graph, schedule = part_of(self.graph, [step])
             made = [with_config(kernel, self.number, config) for config in configs]
             return [
@@ -181,7 +181,7 @@ class _Search:
                 for config, each in zip(configs, made, strict=True)
             ]
 
-        return Question(key, kernel.sources[self.number].name, make_ways)
+        return Question(key, kernel.sources[self.number].name, make_candidates)
 
 
 def _fastest(configs: list[Config], times: Times) -> tuple[float, Config | None]:

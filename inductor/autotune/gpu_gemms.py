@@ -164,7 +164,7 @@ def _question(
         "sizes": str([sizes.hints[name] for name in sizes.symbols]),
     })  # fmt: skip
 
-    def make_ways() -> list[Way]:
+    def make_candidates() -> list[Way]:
         steps = [schedule.steps[position] for position in candidate.positions]
         make = functools.partial(_way, graph=graph, results=template.writes(), sizes=sizes)
         found = [make(LIBRARY, steps=_in_order(schedule, steps))]
@@ -175,7 +175,7 @@ def _question(
     first = template.products()[0]
     what = f"{'+'.join(template.nodes)} {first.batch}x{first.m}x{first.n}x{first.k}"
     what += f", {first.window}" if first.window is not None else ""
-    return Question(key, what, make_ways, TOLERANCE[first.dtype])
+    return Question(key, what, make_candidates, TOLERANCE[first.dtype])
 
 
 def _library_settings() -> str:

@@ -70,14 +70,15 @@ class _Rewriter:
                 nodes.append(self.as_own(node))
             else:
                 assert isinstance(node, ExternKernel)
-                way = self.chooser.fastest(linear)
-                if config.library_kernels == OWN and way != "aten":
+                candidate = self.chooser.fastest(linear)
+                if config.library_kernels == OWN and candidate != "aten":
                     node = with_views(node, linear)
-                nodes += REWRITES[way](self, node, linear)
-        if self.chooser.measured or self.convolutions.measured:
+                nodes += REWRITES[candidate](self, node, linear)
+        answers = self.chooser.answers, self.convolutions.answers
+        if any(each.added for each in answers):
             give_back_memory()  # of trials: what is kept of weights comes beside it
-        self.chooser.save()
-        self.convolutions.save()
+        for each in answers:
+            each.save()
         return replace(
             self.graph, nodes=tuple(nodes), inputs=self.preparer.inputs_for(nodes),
             prepared=self.preparer.prepared(),
@@ -150,7 +151,7 @@ class _Rewriter:
         args = (linear.x, weight, linear.bias, "none", (), "")
         return [replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args)]
 
-    def by_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
+    def use_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
         if not linear.frozen:
             return [replace(node, ours=True)]
         product = self.chooser.ours(linear.dtype)
@@ -170,7 +171,7 @@ class _Rewriter:
 REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
     "aten": _Rewriter.by_aten,
     "onednn": _Rewriter.by_onednn,
-    "ours": _Rewriter.by_ours,
+    "ours": _Rewriter.use_ours,
     "packed": _Rewriter.by_packed,
     "plain": _Rewriter.by_plain,
 }

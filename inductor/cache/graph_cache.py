@@ -18,7 +18,6 @@ import io
 import pickle
 import sys
 import types
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,14 +25,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.plain_graphs import KeptGraph, Rows
+from dynamo.aot.plain_graphs import CachedGraph, Rows
 from dynamo.aot.recipes import recipe_of
 from dynamo.aot.records import Unsupported
-from dynamo.base import counters, logs, recordings
-from dynamo.base.config import config as dynamo_config
+from dynamo.base import logs, recordings
 from dynamo.base.counters import timed
+from dynamo.base.defects import cache_defect
 from dynamo.base.fallbacks import left_to_aten
-from dynamo.base.signals import is_of_signal
 from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
 from dynamo.store.folder import keep_small
 from dynamo.store.toolchain import find_toolchain
@@ -95,7 +93,7 @@ def keeper_of(
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # the graph can be compiled all the same
-        reason = cache_defect("a key", defect)
+        reason = report_defect("a key", defect)
     else:
         return Keeper(store, key, gm, given)
     logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
@@ -120,7 +118,7 @@ class Keeper:
         self.what = logs.compile_now()
         self.ranks = ranks_now()  # as the options of this compile say: a backward comes later
 
-    def is_kept(self) -> bool:
+    def is_cached(self) -> bool:
         """True where there is a record, which a damaged library may still spoil."""
         return self.may_read() and self.store.find(self.key, SUFFIX) is not None
 
@@ -152,7 +150,7 @@ class Keeper:
         if ranks.compiles:
             return ranks.give(
                 name, self.store, lambda: self._find(key) or self._made(key, compile_now))
-        if ranks.take(name) or self.is_kept():
+        if ranks.take(name) or self.is_cached():
             found = self._find(key)
             if found is not None:
                 return found
@@ -180,7 +178,7 @@ class Keeper:
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
         except Exception as defect:  # compiled again
-            reason = cache_defect("what was read", defect)
+            reason = report_defect("what was read", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
         tell_cache(f"{key.kind} {key.digest}", True, str)
@@ -195,27 +193,19 @@ class Keeper:
                 content = write_record((made, seen.fallbacks), self.given, seen, self.store)
                 self.store.keep(key, SUFFIX, content)
                 keep_small()
-        except (Unsupported, Unkept, pickle.PicklingError, OSError) as error:
+        except (Unsupported, Uncacheable, pickle.PicklingError, OSError) as error:
             reason = str(error)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
         except Exception as defect:  # what was compiled is right all the same
-            reason = cache_defect("what is kept", defect)
+            reason = report_defect("what is kept", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
 
 
-def cache_defect(what: str, defect: Exception) -> str:
-    """Counts a defect of this cache and warns of it once; gives its text. Errors: it, where errors
-    are not suppressed."""
-    if not dynamo_config.suppress_errors or is_of_signal(defect):
-        raise defect
-    text = f"{type(defect).__name__}: {defect}"
-    counters.counters["internal_errors"][f"graph cache, {what}: {text}"] += 1
-    if counters.once(("graph cache", what, type(defect).__name__)):
-        warnings.warn(
-            f"dynamo: the cache of compiled graphs failed with {what} ({text}); the graph is "
-            "compiled without it. This is a defect of dynamo; DYNAMO_SUPPRESS_ERRORS=0 raises it.",
-            stacklevel=3)
-    return text
+def report_defect(what: str, defect: Exception) -> str:
+    """See `cache_defect`."""
+    return cache_defect(
+        "graph cache", what, f"the cache of compiled graphs failed with {what}",
+        "the graph is compiled without it", defect)
 
 
 def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
@@ -223,10 +213,10 @@ def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
     left_to_aten(fallbacks)
     for operator, reason in fallbacks:
         metrics.count_fallback(operator)
-        logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")
+        logs.log("inductor").emit(f"{operator} falls back to ATen: {reason}")
 
 
-class Unkept(Exception):
+class Uncacheable(Exception):
     """What can't be written, in words."""
 
 
@@ -234,7 +224,7 @@ class Unkept(Exception):
 
 
 def write_record(value: Any, given: Mapping[str, Any], seen: Watched, store: Store) -> bytes:
-    """A digest and the bytes of a value. Errors: Unkept, Unsupported; those of pickle."""
+    """A digest and the bytes of a value. Errors: Uncacheable, Unsupported; those of pickle."""
     out = io.BytesIO()
     _Writer(out, given, seen, store).dump(value)
     content = out.getvalue()
@@ -266,7 +256,7 @@ class _Writer(pickle.Pickler):
         if type(value) is _launch.Launcher:
             launch = seen.launch_of(value, store)
             if launch is None:
-                raise Unkept("it has a launcher of another compile")
+                raise Uncacheable("it has a launcher of another compile")
             spec = with_numbers(launch.spec, given["traces"])
             return ("launch", launch.name, launch.digest, launch.calls, spec)
         return None
@@ -282,7 +272,7 @@ class _Writer(pickle.Pickler):
         if reduce is not None:
             return reduce(self, value)
         if isinstance(value, torch.Tensor | fx.GraphModule | fx.Node):
-            raise Unkept(f"it holds a {type(value).__name__}")
+            raise Uncacheable(f"it holds a {type(value).__name__}")
         return NotImplemented
 
     def nested(self, value: Any) -> bytes:
@@ -293,21 +283,21 @@ class _Writer(pickle.Pickler):
 
 
 def _check_name(value: Any) -> None:
-    if hasattr(value, "not_kept"):
-        raise Unkept(value.not_kept)
+    if hasattr(value, "not_cacheable"):
+        raise Uncacheable(value.not_cacheable)
     module = getattr(value, "__module__", None) or "torch"
     if module.partition(".")[0] not in TRUSTED | {"functools", "types", "collections", "copyreg"}:
-        raise Unkept(f"it refers to {module}.{value.__qualname__}")
+        raise Uncacheable(f"it refers to {module}.{value.__qualname__}")
     if "<" in value.__qualname__:
-        raise Unkept(f"it holds a function made by {value.__qualname__.partition('.<')[0]}")
+        raise Uncacheable(f"it holds a function made by {value.__qualname__.partition('.<')[0]}")
 
 
 def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
     plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
     if not plain or value.requires_grad or value.is_conj() or value.is_neg():
-        raise Unkept(f"it holds a tensor ({value.dtype}, {value.device})")
+        raise Uncacheable(f"it holds a tensor ({value.dtype}, {value.device})")
     if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
-        raise Unkept(f"it holds a constant of {value.nbytes} bytes")
+        raise Uncacheable(f"it holds a constant of {value.nbytes} bytes")
     content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     return _tensor_of, (content, value.dtype, tuple(value.shape), value.device)
 
@@ -331,15 +321,15 @@ def _operator_of(name: str, overload: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
 
 
-def _reduce_graph(writer: _Writer, value: KeptGraph) -> Any:
-    return _kept_graph, (writer.nested(value.rows()),)
+def _reduce_graph(writer: _Writer, value: CachedGraph) -> Any:
+    return _cached_graph, (writer.nested(value.rows()),)
 
 
-def _kept_graph(content: bytes) -> KeptGraph:
+def _cached_graph(content: bytes) -> CachedGraph:
     def rows() -> Rows:
         return _Reader(content, {}, None).load()  # type: ignore[no-any-return]
 
-    return KeptGraph(None, rows)
+    return CachedGraph(None, rows)
 
 
 def _reduce_frozen(writer: _Writer, value: FrozenCall) -> Any:
@@ -381,7 +371,7 @@ def _named(name: str) -> Any:
 REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     torch.Tensor: _reduce_tensor,
     torch._ops.OpOverload: _reduce_operator,
-    KeptGraph: _reduce_graph,
+    CachedGraph: _reduce_graph,
     FrozenCall: _reduce_frozen,
     GpuModule: _reduce_gpu_module,
     Graphing: _reduce_graphing,

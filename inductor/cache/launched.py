@@ -1,7 +1,7 @@
 """What the launchers of one compile were made of, for whoever keeps compiled graphs.
 
 A launcher is native code and a description. While a compile is `watched`, each that it loads is
-noted with the library's file and digest, and the operators that were left to ATen with it; from the
+noted with the library's file and digest, and the operators that fell back to ATen with it; from the
 file, the digest and the description another process makes the same launcher, if the file still is
 what it was.
 """
@@ -141,7 +141,7 @@ def lines_of_step(spec: Mapping[str, Any], row: Sequence[Any]) -> tuple[str, ...
 
 
 def note_fallbacks(operators: Sequence[tuple[str, str]]) -> None:
-    """Operators of the graph were left to ATen, with the reasons."""
+    """Operators of the graph fell back to ATen, with the reasons."""
     found = _watched.get()
     if found is not None:
         found.fallbacks += operators

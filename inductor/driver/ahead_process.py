@@ -106,4 +106,4 @@ def _compiled(given: dict[str, Any]) -> str:
         compile_fx(module, inputs, **extra)
         for prepare in prepares:
             prepare()
-    return "kept" if keeper.is_kept() else "nothing is kept"
+    return "kept" if keeper.is_cached() else "nothing is kept"

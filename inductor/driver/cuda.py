@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.recipes import not_kept
+from dynamo.aot.recipes import not_cacheable
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.config import config
@@ -134,7 +134,7 @@ def build(
             record = None if made.slow else made.record
             call: Callable[..., Any] = load(
                 made.text, graph, False, graphing(made.slow), record)()
-            return call if record is not None else not_kept(
+            return call if record is not None else not_cacheable(
                 call, f"{made.slow[0]} runs as ATen operators")
         except KernelErrors as errors:
             if not made.lists.keys().isdisjoint(errors.errors):

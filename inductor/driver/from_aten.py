@@ -1,7 +1,7 @@
 """From a functional ATen graph to a callable: loop IR, schedule, code, a library or a module.
 
 In: an ATen graph with fakes in `meta["val"]`, of a forward or of a backward. Out: a callable from
-its inputs to its outputs. What a stage can't do is left to ATen, operator by operator.
+its inputs to its outputs. What a stage can't do falls back to ATen, operator by operator.
 """
 
 from __future__ import annotations

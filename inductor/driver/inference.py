@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.graphs import LazyGraph
-from dynamo.aot.plain_graphs import KeptGraph
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
 from dynamo.base import logs
 from dynamo.base.counters import timed
@@ -50,7 +50,7 @@ def inference_compiler(
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     if not frozen:
         return compile_plainly
-    steady = steady_inputs(gm, example_inputs, frozen)
+    steady = steady_inputs(example_inputs, frozen)
     return functools.partial(_compile_frozen, frozen, steady, settings)
 
 
@@ -79,12 +79,12 @@ def _compile_frozen(
     call = compile_plainly(module, fakes, frozen, steady)
 
     if isinstance(call, FrozenCall):
-        call.instead = _plain_instead(settings, KeptGraph(copy))
+        call.instead = _plain_instead(settings, CachedGraph(copy))
     return call
 
 
 def _plain_instead(
-    settings: Mapping[str, Any], kept: KeptGraph
+    settings: Mapping[str, Any], kept: CachedGraph
 ) -> Callable[[], Compiled | None]:
     """What compiles a graph without freezing, for `FrozenCall`."""
 

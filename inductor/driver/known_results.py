@@ -53,7 +53,7 @@ def has_blocks(
         return may_keep()
 
 
-def served(
+def with_known_calls(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> torch.fx.GraphModule:
     """The captured graph behind the passes that know torch-level calls."""
@@ -67,7 +67,7 @@ def keeper_for(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> Keeper | None:
     """The place in the cache of what `compile_fx` gives; None where it is not kept as a whole."""
-    gm = served(copied(gm), example_inputs, settings)
+    gm = with_known_calls(copied(gm), example_inputs, settings)
     cut = (has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
            or has_blocks(gm, example_inputs, settings))  # fmt: skip
     if cut or is_symbolic(gm, example_inputs) or any(map(is_lazy, example_inputs)):
@@ -88,13 +88,13 @@ def settings_now(
     return settings
 
 
-def is_kept(
+def is_cached(
     gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> bool:
     """True where an earlier process has kept what `compile_fx` would make."""
     keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
-    return keeper is not None and keeper.is_kept()
+    return keeper is not None and keeper.is_cached()
 
 
 def prepare(
@@ -103,5 +103,5 @@ def prepare(
 ) -> None:
     """Has another process compile the graph into the cache. examples: the inputs as data."""
     keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
-    if keeper is not None and keeper.may_read() and not keeper.is_kept():
+    if keeper is not None and keeper.may_read() and not keeper.is_cached():
         compile_ahead(gm, examples, {"mode": mode, "options": options}, keeper.key)

@@ -32,6 +32,8 @@ from inductor.fx_passes.fakes import fake_runner
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+# Fewer are not worth a conversion (chosen, not measured); dense weights of few rows are read where
+# they lie (`kernels/cpu/few_rows.py`), which was as fast as memory for up to eight.
 FEWEST_OPERATIONS = 1 << 14
 FEW_ROWS = 8
 

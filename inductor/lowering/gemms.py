@@ -26,17 +26,18 @@ from inductor.runtime.gpus import properties_of
 
 aten = torch.ops.aten
 MOST_ROWS = 1  # more go through matrix units (`codegen/triton/template.py`)
+# Of weights that are read as words, and of narrow ones on a CPU; chosen, not measured.
 MOST_ROWS_OF_WORDS = 4
 MOST_ROWS_ON_CPU = 1
 MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
-FEWEST_TERMS = 256
+FEWEST_TERMS = 256  # of a sum that fills the threads of a program; chosen, not measured
 # Of a weight, on a GPU of that on which choices were measured: the launch is what a smaller one
 # takes; smaller ones of one input are one launch of a template.
 FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
 EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
 BYTES = (torch.int8, torch.uint8)
-IN_WORD = 4
+IN_WORD = 4  # bytes
 BY_LIBRARY = "a library's is faster"
 
 

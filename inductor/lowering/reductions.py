@@ -188,7 +188,7 @@ def min_dim(call: Call, x: Tensor, dim: int, keepdim: bool = False) -> Any:
 # -- means and variances --------------------------------------------------------------------------
 
 
-def kept_layout(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Layout:
+def keepdim_layout(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Layout:
     """A dense layout of x's sizes with 1 for each reduced axis."""
     size = [1 if axis in axes else extent for axis, extent in enumerate(x.size)]
     return contiguous(size, dtype, x.layout.device)
@@ -198,7 +198,7 @@ def mean_of(call: Call, x: Tensor, axes: list[int]) -> Tensor:
     """Mean over the axes, kept as 1, in the dtype that x is computed in."""
     count = count_of(x, axes)
     divide = lambda ops, v: ops.truediv(v, ops.constant(count, v.dtype))  # noqa: E731
-    layout = kept_layout(x, axes, compute_dtype(x.dtype))
+    layout = keepdim_layout(x, axes, compute_dtype(x.dtype))
     return call.builder.reduce(layout, x, axes, "sum", finish=divide)
 
 
@@ -307,7 +307,7 @@ def _exponentials(call: Call, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     if x.view is None and (x.cost > 1 or len(x.reads) > 1):
         x.realize()
     held = compute_dtype(x.dtype)
-    top = call.builder.reduce(kept_layout(x, [axis], held), x, [axis], "max")
+    top = call.builder.reduce(keepdim_layout(x, [axis], held), x, [axis], "max")
 
     def away(ops: Ops, i: Indices) -> Value:
         return ops.sub(x.load(ops, i), top.load(ops, broadcast(top, i)))
@@ -328,7 +328,7 @@ def softmax(call: Call, x: Tensor, dim: int, half_to_float: bool) -> Any:
     axis = dim % len(x.size)
     _, exp = _exponentials(call, x, axis)
     exp.realize()
-    total = call.builder.reduce(kept_layout(x, [axis], exp.dtype), exp, [axis], "sum")
+    total = call.builder.reduce(keepdim_layout(x, [axis], exp.dtype), exp, [axis], "sum")
 
     def divide(ops: Ops, i: Indices) -> Value:
         return ops.truediv(exp.load(ops, i), total.load(ops, broadcast(total, i)))
@@ -344,7 +344,8 @@ def log_softmax(call: Call, x: Tensor, dim: int, half_to_float: bool) -> Any:
     axis = dim % len(x.size)
     shifted, exp = _exponentials(call, x, axis)
     log = lambda ops, v: ops.call("log", v)  # noqa: E731
-    total = call.builder.reduce(kept_layout(x, [axis], exp.dtype), exp, [axis], "sum", finish=log)
+    layout = keepdim_layout(x, [axis], exp.dtype)
+    total = call.builder.reduce(layout, exp, [axis], "sum", finish=log)
 
     def subtract(ops: Ops, i: Indices) -> Value:
         return ops.sub(shifted.load(ops, i), total.load(ops, broadcast(total, i)))
@@ -377,7 +378,7 @@ def layer_norm(
     axes = list(range(len(x.size) - len(shape), len(x.size)))
     average = mean_of(call, x, axes)
     held = compute_dtype(x.dtype)
-    layout = kept_layout(x, axes, held)
+    layout = keepdim_layout(x, axes, held)
     rstd = variance_of(call, x, average, axes, 0, layout, _rstd(eps))
     operands = [t for t in (x, average, rstd, weight, bias) if t is not None]
 
@@ -518,7 +519,8 @@ def _of_rows(
         rows, call.builder,
         view=type(view)(view.buffer, rows.size, rows.stride, view.offset, view.dtype),
     )
-    average, layout = mean_of(call, grouped, [2]), kept_layout(grouped, [2], compute_dtype(x.dtype))
+    average = mean_of(call, grouped, [2])
+    layout = keepdim_layout(grouped, [2], compute_dtype(x.dtype))
     return average, variance_of(call, grouped, average, [2], 0, layout, _rstd(eps))
 
 

@@ -39,6 +39,7 @@ Maybe = Tensor | None
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
 MANY_SPLITS = 8  # of the keys of few queries: fewer are no faster than torch's flash attention
+# Measured: with heads of 64 and 512 keys ours is faster, with 128 and 2048 slower (`is_faster`).
 SMALL_HEAD = 64
 MANY_KEYS = 1024
 MOST_OFFSET = 2**31 - 1  # kernels count elements of a head in 32 bits

@@ -29,7 +29,7 @@ from inductor.codegen.triton.template import TemplateSource, print_template
 from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.config import config, does
-from inductor.driver.known_results import served
+from inductor.driver.known_results import with_known_calls
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.pipeline import decompositions
@@ -75,7 +75,7 @@ def generate_gpu(
     those of the program and defects."""
     settings = {**settings, **SETTINGS, "gpu": _gpu_for(capability, settings.get("gpu", ""))}
     with config.patch(**settings), torch.no_grad():
-        gm = served(copied(gm), examples, settings)
+        gm = with_known_calls(copied(gm), examples, settings)
         check_graph(gm, examples)
         serve_attention(gm)
         table = {**decompositions(), **gpu_decompositions()}

@@ -24,19 +24,18 @@ from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
 from inductor.scheduler.domain import unflatten
 from inductor.scheduler.schedule import (
-    Generated,
     Kernel,
     Part,
     Product,
     Schedule,
-    Step,
     TemplateKernel,
     Window,
 )
+from inductor.scheduler.uses import Uses, with_placed, written
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-MOST_SIDE_BY_SIDE = 4
+MOST_SIDE_BY_SIDE = 4  # query, key, value, gate; chosen, not measured
 MOST_OPS = 120  # of an epilogue
 STRUCTURAL = ("indirect", "reduction", "keep")
 
@@ -194,23 +193,17 @@ def epilogue_over_rows(kernel: Kernel, one: Product) -> Kernel:
     return replace(kernel, outer=(), stages=(LoopBody(sizes, (), epilogue_ops(kernel, flat)),))
 
 
-class _Finder:
+class _Finder(Uses):
     def __init__(self, graph: LoopGraph, schedule: Schedule) -> None:
-        self.layouts = graph.layouts()
-        self.steps = schedule.steps
-        self.outside = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
-        self.readers: dict[str, list[int]] = {}
-        self.writers: dict[str, list[int]] = {}
+        super().__init__(graph, schedule)
         self.products: dict[str, tuple[int, Product]] = {}
         shown: set[str] = set()  # memory that has another name, too
         for position, step in enumerate(self.steps):
-            for name in step.reads():
-                self.readers.setdefault(name, []).append(position)
-            for name in written(step):
-                self.writers.setdefault(name, []).append(position)
-            if isinstance(step, ExternKernel) and step.target.is_view:
+            if not isinstance(step, ExternKernel):
+                continue
+            if step.target.is_view:
                 shown.add(step.name)
-            found = as_product(step, self.layouts) if isinstance(step, ExternKernel) else None
+            found = as_product(step, self.layouts)
             if found is not None and shown.isdisjoint(step.reads()):
                 self.products[found.name] = (position, found)
 
@@ -249,8 +242,7 @@ class _Finder:
             return False
         if min(self.readers[one.name]) < position:
             return False
-        if any(start < at < position for name in one.call.reads()
-               for at in self.writers.get(name, ())):
+        if self.is_written(one.call.reads(), start, position):
             return False
         if set(written(kernel)) & set(one.call.reads()):
             return False  # a program may read what another one has overwritten
@@ -313,8 +305,7 @@ class _Finder:
         if set(kernel.reads()) & set(candidate.template.writes()):
             return None
         start = makers[0]
-        if any(start < at < candidate.at for name in kernel.reads()
-               for at in self.writers.get(name, ())):
+        if self.is_written(kernel.reads(), start, candidate.at):
             return None
         return start, kernel
 
@@ -351,9 +342,7 @@ class _Finder:
                 yield Candidate(template, tuple(start for start, _ in found), first)
 
     def _may_move_up(self, start: int, one: Product, first: int) -> bool:
-        return not any(
-            first <= at < start for name in one.call.reads() for at in self.writers.get(name, ())
-        )
+        return not self.is_written(one.call.reads(), first - 1, start)
 
 
 def find_candidates(
@@ -379,13 +368,7 @@ def with_templates(schedule: Schedule, chosen: Iterable[Candidate]) -> Schedule:
             raise ValueError(f"{each.template.name} replaces what another template has replaced")
         placed[each.at] = each.template
         gone |= set(each.positions)
-    steps: list[Step] = []
-    for position, step in enumerate(schedule.steps):
-        if position in placed:
-            steps.append(placed[position])
-        elif position not in gone:
-            steps.append(step)
-    return replace(schedule, steps=tuple(steps))
+    return with_placed(schedule, placed, gone)
 
 
 def choose_disjoint(
@@ -409,13 +392,6 @@ def _clash(one: Candidate, other: Candidate) -> bool:
     """Whether the one that stands first reads what the other one writes."""
     above, below = sorted((one, other), key=lambda each: each.at)
     return not set(above.template.reads()).isdisjoint(below.template.writes())
-
-
-def written(step: Step) -> tuple[str, ...]:
-    """Buffers that a step makes or changes."""
-    if isinstance(step, Generated):
-        return step.writes()
-    return (step.name, *step.mutates) if isinstance(step, ExternKernel) else (step.name,)
 
 
 def is_plain(kernel: Kernel) -> bool:

@@ -1,4 +1,4 @@
-"""Files of kept traces: what is damaged, of another user, or written by several processes at once."""
+"""Files of cached traces: what is damaged, of another user, or written by several processes at once."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def run():
     first = run(tmp_path, source)
     second = run(tmp_path, source)
     assert second.traced == 0 and second.reused == first.traced + first.reused, second.said
-    assert second.said.count("a kept trace does not fit") < 3
+    assert second.said.count("a cached trace does not fit") < 3
 
 
 @pytest.mark.parametrize("line", [

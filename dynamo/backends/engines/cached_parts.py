@@ -21,7 +21,7 @@ from dynamo.backends.engines.records import Engine
 from dynamo.base import logs
 from dynamo.store.content import Key, Store, make_key
 from dynamo.store.folder import keep_small
-from inductor.cache.graph_cache import cache_defect
+from inductor.cache.graph_cache import report_defect
 from inductor.cache.graph_key import NoKey, parts_of_graph
 from inductor.config import config
 from inductor.driver import cpu
@@ -66,7 +66,7 @@ def _key_of(
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # it can be converted all the same
-        reason = cache_defect("the key of an engine's model", defect)
+        reason = report_defect("the key of an engine's model", defect)
     logs.log("cache").emit(lambda: f"this part of {engine.name} is not kept: {reason}")
     return None
 

@@ -20,7 +20,7 @@ from dynamo.base.words import shown
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import Identities
-from dynamo.symbolic.core.lookup import module_of, told_name
+from dynamo.symbolic.core.lookup import module_of, name_in_c
 from dynamo.symbolic.core.type_methods import call_type_method
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps, wraps_if
@@ -113,7 +113,7 @@ class ConstVar(Var):
 
     def call(self, tx: Frame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         tx.trace.raise_exception(
-            TypeError, f"'{told_name(type(self.value))}' object is not callable"
+            TypeError, f"'{name_in_c(type(self.value))}' object is not callable"
         )
 
     def call_method(
@@ -126,7 +126,7 @@ class ConstVar(Var):
             return tx.trace.constant(self.value).iterate(tx)
         if not isinstance(self.value, str | bytes):
             tx.trace.raise_exception(
-                TypeError, f"'{told_name(type(self.value))}' object is not iterable"
+                TypeError, f"'{name_in_c(type(self.value))}' object is not iterable"
             )
         return tx.trace.make.iterator([ConstVar(item) for item in self.value], self)
 

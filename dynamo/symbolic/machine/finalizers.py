@@ -36,7 +36,7 @@ STATES = "torch.distributed."  # what torch keeps of a module that is spread, by
 NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
 
-def is_noticed(var: Var, real_values: Mapping[Var, Any]) -> bool:
+def is_observed(var: Var, real_values: Mapping[Var, Any]) -> bool:
     """True for a real value that tells when it dies, and for what holds one."""
     return any(
         part.source is not None and _holds(_real_value(part, real_values), _telling)
@@ -188,7 +188,7 @@ class Noticed:
     def __init__(self, locals_: Mapping[str, Var]) -> None:
         self._unread: dict[int, tuple[Any, list[weakref.ref[Var]]]] = {}
         for var in locals_.values():
-            if isinstance(var, UnreadVar) and is_noticed(var, {}):
+            if isinstance(var, UnreadVar) and is_observed(var, {}):
                 places = self._unread.setdefault(id(var.value), (var.value, []))[1]
                 places.append(weakref.ref(var))
 

@@ -26,7 +26,7 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar, may_be_address
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import Identities
-from dynamo.symbolic.core.lookup import is_own_dict, is_whole, told_name
+from dynamo.symbolic.core.lookup import is_own_dict, is_whole, name_in_c
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.type_methods import call_type_method
 from dynamo.symbolic.core.unguarded import Unguarded
@@ -301,7 +301,7 @@ class DictVar(Var):
         if name not in own:
             if self.source is not None:
                 tx.trace.guard("LACKS_ATTR", self.source, name)
-            message = f"'{told_name(self.kind)}' object has no attribute '{name}'"
+            message = f"'{name_in_c(self.kind)}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         assert self.source is not None
         self.attributes[name] = tx.trace.wrap(own[name], AttrSource(self.source, name))
@@ -327,7 +327,7 @@ class DictVar(Var):
         return call_type_method(tx, self, name, args, kwargs)
 
     def hash_key(self, tx: Frame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(self.python_type())}'")
 
 
 # Dicts that get a single entry without a look at the others.
@@ -511,7 +511,7 @@ class SetVar(Var):
         return call_type_method(tx, self, name, args, kwargs)
 
     def hash_key(self, tx: Frame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(self.python_type())}'")
 
 
 class FrozensetVar(SetVar):

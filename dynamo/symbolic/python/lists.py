@@ -20,7 +20,7 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
 from dynamo.symbolic.core.constant import ConstVar, part_value
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.large import MOST_ITEMS
-from dynamo.symbolic.core.lookup import find_in_mro, instance_dict, told_name
+from dynamo.symbolic.core.lookup import find_in_mro, instance_dict, name_in_c
 from dynamo.symbolic.core.type_methods import call_type_method
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.core.wrapping import wraps, wraps_if
@@ -347,7 +347,7 @@ class ListVar(SequenceVar):
         return super().read_alone(key)
 
     def hash_key(self, tx: Frame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(self.python_type())}'")
 
     def change(self, tx: Frame) -> list[Var]:
         """The items, to be mutated now; new code writes all of them again."""

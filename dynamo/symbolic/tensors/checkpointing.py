@@ -32,7 +32,7 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cached import real_value
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in
+from dynamo.symbolic.python.functions import FunctionVar, inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.partials import PartialVar
 from dynamo.symbolic.tensors import torch_functions
@@ -173,7 +173,7 @@ def checkpoint(tx: Frame, /, function: Var, *args: Var, **kwargs: Var) -> Var:
 
 
 @functools.cache
-def told_by_torch(reentrant: tuple[bool, ...]) -> tuple[str, type[Warning]]:
+def warning_of_torch(reentrant: tuple[bool, ...]) -> tuple[str, type[Warning]]:
     """What torch warns of first, where `use_reentrant` is such, and no tensor needs gradients."""
     with warnings.catch_warnings(record=True) as told, torch.no_grad():
         warnings.simplefilter("always")
@@ -196,7 +196,7 @@ def warn_as_torch(tx: Frame, reentrant: tuple[bool, ...]) -> None:
     if state.depth:
         state.warnings.append(reentrant)
         return
-    text, category = told_by_torch(reentrant)
+    text, category = warning_of_torch(reentrant)
     tx.trace.call(tx, warnings.warn, ConstVar(text), tx.trace.wrap(category, None))
 
 
@@ -209,7 +209,7 @@ def call_without_gradients(tx: Frame, function: Var, args: tuple[Var, ...]) -> V
     """The form that runs backward inside of backward, where no argument needs gradients: it makes
     results without, whatever else the function reads."""
     mark = tx.trace.graph.mark()
-    result = inline_stand_in(tx, without_gradients, [function, *args], {})
+    result = inline_polyfill(tx, without_gradients, [function, *args], {})
     found: list[TensorVar] = []
     collect(result, found)
     body = tx.trace.graph.operations_after(mark)

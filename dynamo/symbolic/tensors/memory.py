@@ -120,7 +120,7 @@ def keep_apart(trace: Evaluation) -> None:
         raise RestartTrace(None)
 
 
-def keep_told_apart(trace: Evaluation) -> None:
+def guard_views_apart(trace: Evaluation) -> None:
     """Guards that no input is a view of one that is told to require grad: it would then say that it
     requires grad, too. Errors: RestartTrace where it may be one."""
     state = tensor_state(trace)

@@ -105,7 +105,7 @@ def function_of(own: OwnFunction, once: bool) -> Any:
     def backward(ctx: Any, *seeds: Any) -> Any:
         half = own.backward
         assert half is not None
-        values = half.values(kept=kept_by(ctx), seed=seeds)
+        values = half.values(kept=saved_by(ctx), seed=seeds)
         return tuple(None if place is None else values[place[0]][place[1]]
                      for place in half.results)  # fmt: skip
 
@@ -125,7 +125,7 @@ def keep(ctx: Any, own: OwnFunction, values: dict[str, Any]) -> None:
     ctx.watched = watched
 
 
-def kept_by(ctx: Any) -> list[Any]:
+def saved_by(ctx: Any) -> list[Any]:
     saved = iter(ctx.saved_tensors)
     pairs = zip(ctx.others, ctx.watched, strict=True)
     return [next(saved) if is_watched else value for value, is_watched in pairs]
@@ -151,7 +151,7 @@ class NodeVar(Var):
         return self.node.meta["example_value"]
 
 
-def note_told(tx: Frame, look: Look, context: Var) -> None:
+def note_context(tx: Frame, look: Look, context: Var) -> None:
     """What `forward` has told the context."""
     def told(name: str) -> list[Var]:
         return context.get_attr(tx, name).unpack(tx)

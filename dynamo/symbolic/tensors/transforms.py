@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynamo.base.errors import Break
 from dynamo.graph_operators.operator_effects import acts
 from dynamo.shapes.fake import Fake
-from dynamo.shapes.observable import noticed
+from dynamo.shapes.observable import observable_effects
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import rule
@@ -155,7 +155,7 @@ class KnownFakes:
             self._set_grad_enabled(grad, around)
             node = self.trace.graph.operation("call_function", func, *nodes, result)
             if func is not torch.tensor:
-                found = noticed(func, args, kwargs)
+                found = observable_effects(func, args, kwargs)
                 node.meta["checks"] = False
                 note_failing(self.trace.frames[-1], node, func, found)
             self._set_grad_enabled(around, grad)

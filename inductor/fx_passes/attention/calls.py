@@ -21,7 +21,7 @@ from inductor.fx_passes.attention.masks import parts_of
 from inductor.fx_passes.attention.patterns import is_indifferent, serve_written_attention
 from inductor.fx_passes.attention.repeated_heads import before_repeats
 from inductor.operators.attention_ops import attention, attention_with_parts, has_triton
-from inductor.operators.flex_ops import served
+from inductor.operators.flex_ops import choose_flex
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
@@ -70,7 +70,7 @@ def serve_flex(gm: fx.GraphModule) -> bool:
     for node in nodes:
         given = [item.meta["example_value"] if isinstance(item, fx.Node) else item
                  for item in node.args]
-        target = served(node.target, given, autocasts)
+        target = choose_flex(node.target, given, autocasts)
         if target is not None:
             node.target, changed = target, True
     return changed

@@ -20,7 +20,7 @@ from inductor.fx_passes.attention.written_attention import WIDE, Step, written_a
 PRODUCTS = (torch.matmul, operator.matmul, torch.bmm)
 VIEWS = frozenset(("transpose", "permute", "swapaxes"))
 COPIES = frozenset(("reshape", "contiguous", "flatten"))
-MOST_STEPS = 12
+MOST_STEPS = 12  # between the scores and their softmax; more are not looked at
 WRITES = {operator.setitem} | {
     call for name, call in vars(operator).items() if name[0] == "i" and hasattr(operator, name[1:])
     or name in ("iand", "ior")
