@@ -35,7 +35,7 @@ def compile_prepared(host: Host, **arguments: Any) -> Host:
     accelerator = compile_prepared(Accelerator(), mode="max-autotune")
     ```
     """
-    accelerator = getattr(host, "accelerator", host)
+    accelerator: Any = getattr(host, "accelerator", host)
     if not all(callable(getattr(accelerator, name, None)) for name in PREPARING):
         raise TypeError(f"compile_prepared takes a Trainer or an Accelerator, not {host!r}")
     plugin = accelerator.state.dynamo_plugin
