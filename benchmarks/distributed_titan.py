@@ -4,11 +4,12 @@
     PYTHONPATH=SITE:. python benchmarks/distributed_titan.py [--flavor 1B] [--budget 480]
     PYTHONPATH=SITE:. python benchmarks/distributed_titan.py --cpu    # the debug model over gloo
 
-The model (with scaled_dot_product_attention), its `parallelize` function, its loss and its clipping of gradients are torchtitan's own; tokens are drawn. Each
-block is compiled with `fullgraph=True` where torchtitan does it, and the loss by itself. Each layout and compiler runs in
-fresh processes with a limit of their own, and prints one line of JSON. Times are medians over steps behind the first
-five; `loss_apart` is the largest distance to eager's losses. torch 2.11 lacks one name that torchtitan imports for a
-layout that is not used here: it gets a placeholder.
+The model (with scaled_dot_product_attention), its `parallelize` function, its loss and its clipping
+of gradients are torchtitan's own; tokens are drawn. Each block is compiled with `fullgraph=True`
+where torchtitan does it, and the loss by itself. Each layout and compiler runs in fresh processes
+with a limit of their own, and prints one line of JSON. Times are medians over steps behind the
+first five; `loss_apart` is the largest distance to eager's losses. torch 2.11 lacks one name that
+torchtitan imports for a layout that is not used here: it gets a placeholder.
 """
 
 from __future__ import annotations
@@ -40,21 +41,26 @@ def free_port() -> int:
         return made.getsockname()[1]
 
 
-def run(layout: str, mode: str, limit: float, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def run(
+    layout: str, mode: str, limit: float, given: argparse.Namespace, folder: Path
+) -> dict[str, Any]:
     """What rank 0 says of its steps, or an error with the end of what the ranks have printed."""
     environment = {
-        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS),
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS),
         "NCCL_NVLS_ENABLE": "0", "DYNAMO_CACHE_DIR": str(folder / f"ours_{layout}"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / f"torch_{layout}"),
-        "TRITON_CACHE_DIR": str(folder / f"triton_{layout}_{mode}"), "OMP_NUM_THREADS": "1" if given.cpu else "8",
+        "TRITON_CACHE_DIR": str(folder / f"triton_{layout}_{mode}"),
+        "OMP_NUM_THREADS": "1" if given.cpu else "8",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     }
     outputs = [(folder / f"{layout}_{mode}_{rank}.txt").open("w+") for rank in range(RANKS)]
     command = [sys.executable, __file__, *sys.argv[1:], "--worker", f"{layout},{mode}"]
     start = time.monotonic()
     ranks = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=output,
-                         stderr=subprocess.STDOUT, start_new_session=True)
+        subprocess.Popen(
+            command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         for rank, output in enumerate(outputs)
     ]
     ended: float | None = None
@@ -75,7 +81,8 @@ def run(layout: str, mode: str, limit: float, given: argparse.Namespace, folder:
     told = [line[2:] for line in texts[0].splitlines() if line.startswith("@@")]
     if told and not any(rank.returncode for rank in ranks):
         return json.loads(told[0]) | {"wall_s": round(time.monotonic() - start, 1)}
-    failed = next((text for rank, text in zip(ranks, texts, strict=True) if rank.returncode not in (0, -9)), texts[0])
+    pairs = zip(ranks, texts, strict=True)
+    failed = next((text for rank, text in pairs if rank.returncode not in (0, -9)), texts[0])
     return {"layout": layout, "mode": mode, "error": f"exit {[rank.returncode for rank in ranks]}",
             "wall_s": round(time.monotonic() - start, 1), "tail": failed[-1500:]}
 
@@ -87,8 +94,9 @@ def drive(given: argparse.Namespace) -> None:
             losses: list[float] | None = None
             for mode in given.modes.split(","):
                 left = given.budget - (time.monotonic() - start)
+                result: dict[str, Any]
                 if left < 20:
-                    result: dict[str, Any] = {"layout": layout, "mode": mode, "error": "no time left"}
+                    result = {"layout": layout, "mode": mode, "error": "no time left"}
                 else:
                     result = run(layout, mode, min(given.limit, left), given, Path(folder))
                 if mode == "eager":
@@ -139,8 +147,10 @@ def build(mode: str, layout: str, device: Any, given: argparse.Namespace) -> tup
 
     degree = LAYOUTS[layout]
     parallelism = ParallelismConfig(
-        tensor_parallel_degree=degree, data_parallel_shard_degree=RANKS // degree, spmd_backend="partial_dtensor")
-    config = llama3.llama3_configs["debugmodel" if given.cpu else given.flavor](attn_backend="flex")
+        tensor_parallel_degree=degree, data_parallel_shard_degree=RANKS // degree,
+        spmd_backend="partial_dtensor")
+    flavor = "debugmodel" if given.cpu else given.flavor
+    config = llama3.llama3_configs[flavor](attn_backend="flex")
     if given.layers:
         config.layers = config.layers[: given.layers]
     for layer in config.layers:
@@ -204,7 +214,9 @@ def compiled_loss(mode: str) -> Any:
     return compilers[mode](cross_entropy_loss)
 
 
-def measure(layout: str, mode: str, rank: int, device: Any, given: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    layout: str, mode: str, rank: int, device: Any, given: argparse.Namespace
+) -> dict[str, Any]:
     import torch
 
     start = time.monotonic()
@@ -238,11 +250,17 @@ def measure(layout: str, mode: str, rank: int, device: Any, given: argparse.Name
             losses.append(loss.item())
         del loss
     ms = statistics.median(times[FIRST:])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if given.cpu else torch.cuda.max_memory_allocated()
+    if given.cpu:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    else:
+        peak = torch.cuda.max_memory_allocated()
+    tokens_of_gpu = given.rows * given.length / LAYOUTS[layout]
     return {
-        "parameters": parameters, "tokens_per_second_per_gpu": round(given.rows * given.length / LAYOUTS[layout] / ms * 1e3),
-        "ms": round(ms, 2), "ms_least": round(min(times[FIRST:]), 2), "peak_gb": round(peak / 1e9, 3), "losses": losses,
-        **graphs(mode), "build_s": round(built, 1), "first_step_s": round(times[0] / 1e3, 1), "torch": torch.__version__,
+        "parameters": parameters, "tokens_per_second_per_gpu": round(tokens_of_gpu / ms * 1e3),
+        "ms": round(ms, 2), "ms_least": round(min(times[FIRST:]), 2),
+        "peak_gb": round(peak / 1e9, 3), "losses": losses, **graphs(mode),
+        "build_s": round(built, 1), "first_step_s": round(times[0] / 1e3, 1),
+        "torch": torch.__version__,
     }
 
 
@@ -256,7 +274,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=10, help="timed steps behind the first five")
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--limit", type=float, default=120, help="seconds of one layout and compiler")
+    parser.add_argument("--limit", type=float, default=120,
+                        help="seconds of one layout and compiler")
     parser.add_argument("--budget", type=float, default=480, help="seconds in all")
     parser.add_argument("--worker")
     options = parser.parse_args()
