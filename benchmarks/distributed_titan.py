@@ -151,6 +151,7 @@ def build(mode: str, layout: str, device: Any, given: argparse.Namespace) -> tup
         spmd_backend="partial_dtensor")
     flavor = "debugmodel" if given.cpu else given.flavor
     config = llama3.llama3_configs[flavor](attn_backend="flex")
+    config.enable_weight_tying = True  # as the flavors of 1B and 3B have it
     if given.layers:
         config.layers = config.layers[: given.layers]
     for layer in config.layers:
