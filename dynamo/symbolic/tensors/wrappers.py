@@ -27,6 +27,7 @@ from dynamo.guards.sources import (
     AttrSource,
     EqualSource,
     Flattened,
+    SameLayout,
     ItemSource,
     Source,
     flattened,
@@ -133,7 +134,8 @@ def guard_context(trace: Evaluation, real: Any, source: Source) -> None:
     names, context, others = flattened(real)
     spec = getattr(real, SPEC, None)
     if is_held(source) and type(spec).__name__ in CONTEXTS:
-        trace.guard("ID", AttrSource(source, SPEC), spec)
+        place = AttrSource(source, SPEC)
+        trace.guard("CONST", EqualSource(place, SameLayout(spec)), True)
         return
     rest = {
         name: value for name, value in getattr(real, "__dict__", {}).items()
