@@ -298,14 +298,32 @@ def test_options_of_torch_are_taken_or_told_of() -> None:
     assert settings(None, {"leave_out": "fusion", "layout_optimization": False})["leave_out"] == "fusion, layout"
     assert settings(None, {"max_autotune_gemm": True, "max_autotune_pointwise": False}) == {"max_autotune": True}
     assert settings(None, {"trace.enabled": True, "guard_filter_fn": None, "fallback_random": True}) == {}
-    for refused, instead in (("trace.save_real_tensors", "DYNAMO_DEBUG_DIR"), ("nan_asserts", '"verify": True'),
-                             ("guard_filter_fn", "dynamo.mark_static"), ("force_disable_caches", '"graph_cache": False')):
+    assert settings(None, {"force_disable_caches": True, "rocm.arch": ["gfx942"]}) == {"graph_cache": False}
+    for refused, instead in (("nan_asserts", '"verify": True'), ("guard_filter_fn", "dynamo.mark_static")):
         with pytest.raises(ValueError, match=f"{refused}=.* always: .*{instead}"):
             dynamo.compile(lambda x: x, options={refused: True})
     with pytest.raises(TypeError, match="'epilogue_fusion': ...}} takes True or False, not 3".replace("}}", "}")):
         dynamo.compile(lambda x: x, options={"epilogue_fusion": 3})
     with pytest.raises(ValueError, match="did you mean 'shape_padding'"):
         dynamo.compile(lambda x: x, options={"shape_paddings": True})
+
+
+THEIRS = """
+import torch._inductor.config as theirs
+import inductor
+for name in sorted(theirs._config):
+    if name != "TYPE_CHECKING" and not name.startswith("_"):
+        value = theirs._config[name].default
+        try:
+            inductor.config.settings_of(None, {name: value})
+        except ValueError as error:
+            print(name, error)
+"""
+
+
+def test_every_option_of_the_installed_torch_has_a_place() -> None:
+    done = run_python("-c", THEIRS)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout
 
 
 def test_options_of_torch_without_effect_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -170,3 +170,29 @@ def test_checkpointed_and_sharded_block(mesh: DeviceMesh) -> None:
     assert counter.frame_count == 1
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.full_tensor(), other.grad)
+
+
+class Split(nn.Linear):
+    """As torchtitan splits a module: a closure of its own, over itself and placements, is its `forward`."""
+
+    def split(self, mesh: DeviceMesh) -> None:
+        forward, placements = self.forward, (Shard(-1),)
+
+        def split_forward(x: torch.Tensor) -> torch.Tensor:
+            return forward(DTensor.from_local(x, mesh, (Replicate(),))).redistribute(mesh, placements).to_local()
+
+        self.weight, self.bias = (
+            nn.Parameter(distribute_tensor(part.data, mesh, [Shard(0)])) for part in (self.weight, self.bias))
+        self.forward = split_forward  # type: ignore[method-assign]
+
+
+def test_blocks_with_closures_of_their_own_are_one_graph(mesh: DeviceMesh) -> None:
+    counter, blocks, x = CompileCounter(), nn.Sequential(*(Split(4, 4) for _ in range(3))), torch.randn(2, 4)
+    for block in blocks:
+        block.split(mesh)
+    expected = blocks(x)
+    for block in blocks:
+        dynamo.compile_in_place(block, backend=counter, fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(blocks(x), expected)
+    assert counter.frame_count == 1

@@ -77,6 +77,9 @@ class Construction:
         if found is not None and found[1] is dict:  # a TypedDict
             return tx.trace.call(tx, dict, *args, **kwargs)
         if found is not None and found[1] is not type.__call__:
+            constant = self.make_constant(tx, cls, args, kwargs)  # pybind11's classes, torch 2.11
+            if constant is not None:
+                return constant
             if not issubclass(cls, enum.Enum):
                 method = self.trace.attributes.bind(tx, var, type(cls), "__call__")
                 return method.call(tx, args, kwargs)
