@@ -1,4 +1,4 @@
-"""Which source line of a function is not what it was when its trace was kept.
+"""Which source line of a function is not what it was when its trace was cached.
 
 In: a code object. Out: a text of it that lies beside a cached trace, and the sentence that tells
 its difference to the code of today. It decides nothing: the digest of the code is part of the key.
@@ -46,7 +46,7 @@ def _with_lines(code: CodeType) -> Iterator[tuple[int, str]]:
 
 
 def difference(there: str, code: CodeType) -> str:
-    """What is said behind the word `code`. there: the text of the code that was kept.
+    """What is said behind the word `code`. there: the text of the code that was cached.
 
     >>> code = compile("x = 1", "file", "exec")
     >>> difference(text_of_lines(compile("x = 2", "file", "exec")), code)

@@ -2,7 +2,7 @@
 
 A key goes in (see `make_key`), bytes or a file come out. Files appear by atomic rename, so that
 readers never see half of one and two writers of the same key do no harm. Whoever looks a key up can
-say why it was missing: the parts of the key are kept in readable form beside the entry and the
+say why it was missing: the parts of the key are cached in readable form beside the entry and the
 nearest entry of the same kind names the part that differs.
 """
 
@@ -28,7 +28,7 @@ from dynamo.base import logs
 
 KEY_LENGTH = 40
 SHOWN = 60
-LONGEST = 8000  # characters of a part that is kept to tell what differs
+LONGEST = 8000  # characters of a part that is cached to tell what differs
 SOURCE = "source"  # a part that lies in a file of its own
 DIGEST = 32  # bytes of the digest of a sealed content
 
@@ -308,7 +308,7 @@ def _writable(folder: str) -> Path:
         atexit.register(_remove, other, os.getpid())
         warnings.warn(
             f"dynamo: the cache folder {folder} can't be written ({error}); what this process "
-            "compiles is not kept. DYNAMO_CACHE_DIR names another folder.",
+            "compiles is not cached. DYNAMO_CACHE_DIR names another folder.",
             stacklevel=2,
         )
         return Path(other)

@@ -45,7 +45,7 @@ if getattr(_launch, "runtime_version", 1) != RUNTIME:
 
 
 class Stale(Exception):
-    """What was kept does not fit what is on the disk now. The text says what."""
+    """What was cached does not fit what is on the disk now. The text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _toolchain(store: Store) -> Toolchain | str:
 
 
 def product_of(dtype: torch.dtype, store: Store) -> Product:
-    """Our own matrix product, for kept graphs that need it. Errors: Stale."""
+    """Our own matrix product, for cached graphs that need it. Errors: Stale."""
     toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)

@@ -51,7 +51,7 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.signals import is_of_signal
 from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
 from dynamo.graph_operators.gradients import has_gradients
-from inductor.cache.graph_cache import keeper_of
+from inductor.cache.graph_cache import cache_entry_of
 from inductor.collectives.settings import mark_whole
 from inductor.config import check_options, config, is_enabled
 from inductor.driver import from_aten
@@ -134,7 +134,7 @@ def _in_subgraphs(
 
 class Strategies:
     """How a graph may be compiled: once for all sizes, for each set of sizes, in subgraphs. Some
-    parts are compiled at a call, so the options and the compile that it belongs to are kept."""
+    parts are compiled at a call, so the options and the compile that it belongs to are held."""
 
     def __init__(self, settings: Mapping[str, Any], what: logs.Compile) -> None:
         self.settings, self.what, self.site = settings, what, site_now()
@@ -265,12 +265,12 @@ def _compile(
     backward = functools.partial(_compile_backward, settings, site)
     try:
         with timed("inductor"):
-            keeper = keeper_of(
+            entry = cache_entry_of(
                 gm, example_inputs, {"settings": settings, "site": site, "compiler": backward})
-            if keeper is None:
+            if entry is None:
                 return _compile_program(gm, example_inputs, settings, backward, {})
-            return keeper.forward(lambda: _compile_program(
-                gm, example_inputs, settings, backward, {"keeping": keeper.backward}))
+            return entry.forward(lambda: _compile_program(
+                gm, example_inputs, settings, backward, {"keeping": entry.backward}))
     except Unsupported as refusal:
         return refused(refusal) if refused else as_captured(settings, gm, refusal)
     except (NoCompiler, Retrace):
@@ -382,7 +382,7 @@ def _compile_backward(
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
     mark_whole(module, site.strict)
-    if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
+    if settings.get("passes"):  # they are told; the key of a cached graph knows nothing of it
         module.meta["is_backward"] = True
     try:
         with config.patch(**settings), logs.compiling(what):
