@@ -26,9 +26,9 @@ def text_of_lines(code: CodeType) -> str:
     for number, instruction in _with_lines(code):
         rows.setdefault(number, []).append(instruction)
     first = code.co_firstlineno
-    told = [f"{number - first} {hashlib.blake2b(repr(row).encode(), digest_size=6).hexdigest()}"
+    digests = [f"{number - first} {hashlib.blake2b(repr(row).encode(), digest_size=6).hexdigest()}"
             for number, row in sorted(rows.items())]  # fmt: skip
-    return "\n".join([str(first), *told])
+    return "\n".join([str(first), *digests])
 
 
 def _with_lines(code: CodeType) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ cached.
 
 A file holds the last traces of a key, newest first: a digest and the bytes that have it. It is read
 only where this user has written it, whole. What can't be cached says why in the log `cache`, as
-does each miss. What goes wrong in here is a defect that costs a trace, and is told and counted.
+does each miss. What goes wrong in here is a defect that costs a trace, and is reported and counted.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Restored:
             if cached.about["direct"] is not None:
                 direct = (function.function, *cached.about["direct"])
         code = records.read_code(cached, objects, continuations, function)
-        self.tell_event()
+        self.record_event()
         record = EntryRecord(
             guards, self.place.context.compile_id, frame.code, tuple(cached.about["changes"]))
         return hook.Entry(code, program, record, direct=direct)
@@ -246,8 +246,8 @@ class Restored:
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
                              about["again"], about["tensors"])
 
-    def tell_event(self) -> None:
-        """What was told when the frame was traced."""
+    def record_event(self) -> None:
+        """What was reported when the frame was traced."""
         what, compile_id = logs.compile_now(), self.place.context.compile_id
         data = {**self.cached.about["event"], "region": what.region, "name": what.name}
         events.record(events.Event("frame", compile_id, data))

@@ -146,7 +146,7 @@ class Report:
 
 
 def gather() -> Report:
-    """What there is to be told now."""
+    """What there is to report now."""
     frames = _since("frame")
     found = parts()
     graphs = tuple(_graphs(frames, found))

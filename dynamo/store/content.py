@@ -67,7 +67,7 @@ def make_key(kind: str, parts: dict[str, str]) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What is told of a part beside it. text: kept with an entry; difference: what is said beside
+    """What is noted of a part beside it. text: kept with an entry; difference: what is said beside
     that of another one."""
 
     part: str
@@ -163,8 +163,8 @@ class Store:
 
     def describe(self, key: Key, notes: Notes | None = None) -> None:
         """Keeps the parts of the key, for `explain_miss`."""
-        told = key.readable() | ({NOTES: notes.text} if notes else {})
-        self.write(key, ".key", json.dumps(told).encode())
+        texts = key.readable() | ({NOTES: notes.text} if notes else {})
+        self.write(key, ".key", json.dumps(texts).encode())
 
     def explain_miss(
         self, key: Key, limit: int = 200, same: str = "", notes: Notes | None = None
@@ -199,8 +199,8 @@ class Store:
             return f"the {key.kind} was removed from the cache"
         if notes is not None and notes.part in best and NOTES in nearest:
             best[notes.part] = notes.difference(nearest[NOTES])
-        told = ", ".join([f"{name}{how}" for name, how in best.items()])
-        return f"the nearest {key.kind} differs in: {told}"
+        differences = ", ".join([f"{name}{how}" for name, how in best.items()])
+        return f"the nearest {key.kind} differs in: {differences}"
 
 
 class Damaged(Exception):

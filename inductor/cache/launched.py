@@ -96,7 +96,7 @@ def note_launcher(launcher: Any, path: str, spec: dict[str, Any], units: list[st
         found.launches.append((launcher, path, spec, calls))
 
 
-# -- what profilers and reports are told ----------------------------------------------------------
+# -- what profilers and reports show ----------------------------------------------------------
 
 
 def title_of(what: logs.Compile) -> str:

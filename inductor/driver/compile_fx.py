@@ -382,7 +382,7 @@ def _compile_backward(
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
     mark_whole(module, site.strict)
-    if settings.get("passes"):  # they are told; the key of a cached graph knows nothing of it
+    if settings.get("passes"):  # passes see it; the key of a cached graph knows nothing of it
         module.meta["is_backward"] = True
     try:
         with config.patch(**settings), logs.compiling(what):

@@ -211,7 +211,7 @@ def load(
     there are any) and gives the callable for them: flat tensors in, a tuple out.
 
     graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph. kept:
-    for a module of known sizes that another process may take over, what profilers are told of it.
+    for a module of known sizes that another process may take over, what profilers show of it.
     """
     store = open_store(config.cache_dir)
     key = make_key("triton", {"source": text})

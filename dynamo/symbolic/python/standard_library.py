@@ -75,11 +75,11 @@ def is_silent(pattern: str | bytes, flags: int) -> bool:
     """True where compiling the pattern tells nothing; whether it is right is not looked at."""
     if flags & TELLING:
         return False
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with contextlib.suppress(Exception):
             COMPILE_PATTERN(pattern, flags)  # does not remember it
-    return not told
+    return not warned
 
 
 def _register_pattern(function: Any) -> None:

@@ -35,7 +35,7 @@ class Look:
     result: of `forward`. seeds: the gradients that `backward` was given; grads: what it returned,
     None where it was not traced. body, back: the operations of either. saved, fixed: what was given
     to `save_for_backward` and to `mark_non_differentiable`. once: `backward` has no gradients of
-    its own. plain: nothing else was told to the context.
+    its own. plain: nothing else was set on the context.
     """
 
     result: Var
@@ -152,7 +152,7 @@ class NodeVar(Var):
 
 
 def note_context(tx: Frame, look: Look, context: Var) -> None:
-    """What `forward` has told the context."""
+    """What `forward` has set on the context."""
     def read(name: str) -> list[Var]:
         return context.get_attr(tx, name).unpack(tx)
 
