@@ -1,6 +1,6 @@
 """Builds the libraries that a graph will ask for while the graph is still being compiled.
 
-In: a functional ATen graph with fakes in `meta["val"]`. What happens: for each product, attention
+In: a functional ATen graph with fakes in `meta["val"]`. What happens: for each GEMM, attention
 or convolution of a size that is worth a kernel of ours, a thread builds its library, where that is
 not there yet (`runtime/own_libraries.py`). Once per machine; several at once.
 """
@@ -56,7 +56,7 @@ def begin_libraries(module: fx.GraphModule) -> None:
 
 
 def begin_gemm_library() -> None:
-    """The library of products alone."""
+    """The library of GEMMs alone."""
     if config.library_kernels == "measure":
         _begin([(PRODUCT_UNIT,)])
 

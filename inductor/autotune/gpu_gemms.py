@@ -1,9 +1,9 @@
-"""Which matrix products on a GPU are computed by our template, with what follows them.
+"""Which GEMMs on a GPU are computed by our template, with what follows them.
 
-In: a loop graph and its schedule, where all products are ATen's. Out: the same schedule where some
-products, and kernels that read them, are `TemplateKernel`s. By default a template is taken where it
+In: a loop graph and its schedule, where all GEMMs are ATen's. Out: the same schedule where some
+GEMMs, and kernels that read them, are `TemplateKernel`s. By default a template is taken where it
 is likely to be faster (`codegen/triton/template_likely.py`); with a tuner each candidate runs
-beside the library's product and the kernels behind it.
+beside the library's GEMM and the kernels behind it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def choose_templates(
 
 
 def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandidate]) -> bool:
-    """Not a product of many rows alone: the library is faster by a tenth. A convolution through a
+    """Not a GEMM of many rows alone: the library is faster by a tenth. A convolution through a
     window alone only where nothing can follow it."""
     template = candidate.template
     if not is_alone(template):

@@ -180,7 +180,7 @@ def _report_broken_lists(
 def report_broken_templates(graph: LoopGraph, schedule: Schedule, errors: KernelErrors) -> None:
     """Says that Triton has failed with a template, so that none is used."""
     metrics.count("slow_kernels")
-    text = f"Triton failed with {', '.join(errors.errors)}; products run as ATen operators"
+    text = f"Triton failed with {', '.join(errors.errors)}; GEMMs run as ATen operators"
     first = next(schedule.templates())
     failed(KERNEL, next(iter(errors.errors.values())), text, _lines_of(graph, first))
 

@@ -89,7 +89,7 @@ def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Products of half precision for which the processor has no instructions: before their operands
+    """GEMMs of half precision for which the processor has no instructions: before their operands
     are prepared, hence before the other passes."""
     return compute_in_float32(module) if config.kernels else module
 

@@ -210,7 +210,7 @@ def is_faster(q: Tensor, k: Tensor, v: Tensor, added: Maybe = None) -> bool:
     As measured on an H200 beside torch's (cuDNN's): 18.9 and 20.4 us for 8 x 12 heads of 64 and 512
     tokens, with a mask 24.5 and 35.4, with a bias 27.8 and 35.0; for 2048 tokens of 32 heads of
     128, causal, 623 and 503. In training only where the bias has a gradient, for which torch has
-    nothing better than products and a softmax.
+    nothing better than GEMMs and a softmax.
     """
     head, queries, keys = max(q.shape[3], v.shape[3]), q.shape[2], k.shape[2]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v)):

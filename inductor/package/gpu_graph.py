@@ -1,7 +1,7 @@
 """A captured graph as the code of a package for a GPU: launches of Triton kernels, and weights.
 
 In: a captured graph of inference, of tensors on a CPU or a GPU, where each input and each result of
-the program comes from. Out: a `GpuCode`. All work is done by Triton kernels of our own: products by
+the program comes from. Out: a `GpuCode`. All work is done by Triton kernels of our own: GEMMs by
 the template, attention by its kernel. What is left makes an error with the user's line.
 """
 
@@ -113,7 +113,7 @@ def _check_devices(loops: LoopGraph) -> None:
 
 
 def _scheduled(loops: LoopGraph, capability: int) -> Schedule:
-    """In the order of a GPU, with templates for all products. Errors: Unsupported."""
+    """In the order of a GPU, with templates for all GEMMs. Errors: Unsupported."""
     there = replace(loops, device=GPU)
     schedule = schedule_graph(there, 1, is_enabled("fusion"))
     layouts = loops.layouts()

@@ -1,10 +1,10 @@
-"""Matrix products of a schedule that one generated function can compute with what follows them.
+"""GEMMs of a schedule that one generated function can compute with what follows them.
 
 In: a schedule. Out: candidates (`TemplateKernel`s, each with the steps that it would replace), and
 the schedule where some of them stand for those steps. Nothing here says what is faster.
 
-A kernel may follow a product if it has one iteration for each element of the result and reads it at
-its own place only; it is then the epilogue. The product moves down to its epilogue, so nothing in
+A kernel may follow a GEMM if it has one iteration for each element of the result and reads it at
+its own place only; it is then the epilogue. The GEMM moves down to its epilogue, so nothing in
 between may read the result or write the operands. A kernel that has one iteration for each element
 of the left operand, which nobody else reads, may be the prologue. Products with the same left
 operand may stand side by side where the first of them stands.
@@ -50,7 +50,7 @@ class TemplateCandidate:
 
 
 def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None:
-    """The product that a call computes; None if it is none, or an odd one."""
+    """The GEMM that a call computes; None if it is none, or an odd one."""
     if call.kwargs or call.layout is None or call.layout.dtype not in DTYPES:
         return None
     if call.target is aten.convolution.default:
@@ -187,7 +187,7 @@ def epilogue_ops(kernel: Kernel, flat: Index) -> tuple[Op, ...]:
 
 
 def epilogue_over_rows(kernel: Kernel, one: Product) -> Kernel:
-    """The same kernel with loops over the rows and the columns of the product's result."""
+    """The same kernel with loops over the rows and the columns of the GEMM's result."""
     sizes = (one.batch * one.m, one.n)
     flat = variable("i0", sizes[0]) * one.n + variable("i1", one.n)
     return replace(kernel, outer=(), stages=(LoopBody(sizes, (), epilogue_ops(kernel, flat)),))
@@ -208,7 +208,7 @@ class _Finder(Uses):
                 self.products[found.name] = (position, found)
 
     def with_epilogue(self) -> Iterator[TemplateCandidate]:
-        """Kernels behind the products that they read: all that fit together, or the last one."""
+        """Kernels behind the GEMMs that they read: all that fit together, or the last one."""
         for position, step in enumerate(self.steps):
             if not isinstance(step, Kernel) or not is_plain(step):
                 continue
@@ -235,7 +235,7 @@ class _Finder(Uses):
         return TemplateCandidate(template, (*(start for start, _ in found), position), position)
 
     def _fits(self, start: int, one: Product, kernel: Kernel, position: int) -> bool:
-        """Whether the product can move down to the kernel, and the kernel be its epilogue."""
+        """Whether the GEMM can move down to the kernel, and the kernel be its epilogue."""
         (stage,) = kernel.stages
         count = total((*kernel.outer, *stage.ranges))
         if count != one.batch * one.m * one.n or one.name in self._overwritten():
@@ -251,11 +251,11 @@ class _Finder(Uses):
         return all(op.index == flat for op in ops if op.buffer == one.name)
 
     def _overwritten(self) -> set[str]:
-        """Products that somebody overwrites later."""
+        """GEMMs that somebody overwrites later."""
         return {name for name in self.products if len(self.writers.get(name, ())) > 1}
 
     def alone(self) -> Iterator[TemplateCandidate]:
-        """Each product without anything."""
+        """Each GEMM without anything."""
         for name, (position, one) in self.products.items():
             part = Part((one,), None, (name,))
             template = TemplateKernel(f"{name}_template", (part,))
@@ -295,7 +295,7 @@ class _Finder(Uses):
     def _maker(
         self, one: Product, view: ViewRef, place: Index, candidate: TemplateCandidate
     ) -> tuple[int, Kernel] | None:
-        """The plain kernel that stores an operand of a product, all of it and nothing else, for
+        """The plain kernel that stores an operand of a GEMM, all of it and nothing else, for
         nobody else, and where it stands, if it can move down to the candidate."""
         makers = self.writers.get(view.buffer, [])
         kernel = self.steps[makers[0]] if len(makers) == 1 else None

@@ -1,4 +1,4 @@
-"""Our own matrix products (`kernels/cpu/gemm.py`, `half_gemm.py`): each built once per
+"""Our own GEMMs (`kernels/cpu/gemm.py`, `half_gemm.py`): each built once per
 machine, loaded for all graphs.
 
 In: a store and a toolchain. Out: its functions for Python; graphs loaded later find them by name.
@@ -44,7 +44,7 @@ class Product:
             raise MemoryError("no memory for a matrix product")
 
     def panels(self, weight: Tensor) -> Tensor:
-        """A copy of weight [k, n] in the order in which products read it."""
+        """A copy of weight [k, n] in the order in which GEMMs read it."""
         k, n = weight.shape
         made = torch.empty(self.panels_size(k, n), dtype=self.dtype)
         self.pack(k, n, weight.data_ptr(), *weight.stride(), made.data_ptr())
