@@ -104,38 +104,26 @@ def prod(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False, dtype: 
     return _simple(call, x, dims, "prod")
 
 
-@lowering(aten.amax.default)
+@lowering(aten.amax.default, aten.max.default)
 def amax(call: Call, x: Tensor, dims: Any = (), keepdim: bool = False) -> Any:
     return _simple(call, x, dims, "max")
 
 
-@lowering(aten.amin.default)
+@lowering(aten.amin.default, aten.min.default)
 def amin(call: Call, x: Tensor, dims: Any = (), keepdim: bool = False) -> Any:
     return _simple(call, x, dims, "min")
 
 
-@lowering(aten.max.default)
-def max_all(call: Call, x: Tensor) -> Any:
-    return _simple(call, x, None, "max")
+def _register_truth(packet: Any, kind: str) -> None:
+    @lowering(packet.default, packet.dim, packet.dims)
+    def truth(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
+        if call.result.dtype is not torch.bool:
+            return call.refuse("any or all of uint8")
+        return _simple(call, x, dims, kind)
 
 
-@lowering(aten.min.default)
-def min_all(call: Call, x: Tensor) -> Any:
-    return _simple(call, x, None, "min")
-
-
-@lowering(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
-    if call.result.dtype is not torch.bool:
-        return call.refuse("any of uint8")
-    return _simple(call, x, dims, "any")
-
-
-@lowering(aten.all.default, aten.all.dim, aten.all.dims)
-def all_(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
-    if call.result.dtype is not torch.bool:
-        return call.refuse("all of uint8")
-    return _simple(call, x, dims, "min")
+_register_truth(aten.any, "any")
+_register_truth(aten.all, "min")
 
 
 def _find(call: Call, x: Tensor, axes: list[int], kind: str, layout: Layout) -> Tensor:

@@ -30,3 +30,17 @@ def call_type_method(
     if not isinstance(raw, METHOD_DESCRIPTORS):
         return tx.call_attribute(var, name, args, kwargs)
     return tx.trace.call_real(tx, raw, [var, *args], kwargs)
+
+
+class NativeVar(Var):
+    """A value of a built-in type, whose methods are found in the type."""
+
+    __slots__ = ()
+
+    def get_attr(self, tx: Frame, name: str) -> Var:
+        return tx.trace.attributes.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return call_type_method(tx, self, name, args, kwargs)

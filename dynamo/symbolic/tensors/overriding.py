@@ -362,7 +362,7 @@ def handle_torch_function(
     order: list[Var] = []
     if tensor_state(tx.trace).functions_enabled:
         order = in_order(tx, relevant_args.unpack(tx))
-    rest = [TupleVar(list(args)), DictVar.from_names(dict(kwargs))]
+    rest: list[Var] = [TupleVar(list(args)), DictVar.from_names(dict(kwargs))]
     kinds = [var.python_type() for var in order]
     answer = dispatch(tx, public_api, kinds, order, rest)
     if answer is not None:
