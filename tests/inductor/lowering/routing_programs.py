@@ -57,6 +57,7 @@ PROGRAMS: dict[str, Program] = {
     "long sums": (lambda x: (x.cumsum(1), x.exp().cumprod(1)), lambda: [torch.randn(1, 270, 2) / 30]),
     "sums of booleans": (lambda x: ((x > 0).cumsum(0), x.int().cumsum(1)), lambda: [torch.randn(300, 3) * 5]),
     "exponentials": (lambda x: torch.logcumsumexp(x, 1), lambda: [logits()]),
+    "counts of one": (lambda x: torch.histc(x.sin(), 4, -1, 1).sum(), lambda: [torch.tensor(0.3)]),
     "counts": (lambda x: torch.histc(x.clone(), 10, -0.5, 1.5), lambda: [torch.randn(900)]),
     "search": (lambda r, x: (torch.searchsorted(r, x), torch.searchsorted(r, x, right=True), torch.bucketize(x, r[0], out_int32=True)),
                lambda: [torch.tensor([[-2.0, 0, 0, 1, INF, NAN], [-INF, -1, 0, 2, NAN, NAN]]), torch.tensor([[-INF, 0.0, 3, INF, NAN]] * 2)]),
