@@ -50,6 +50,7 @@ PROGRAMS: dict[str, Program] = {
     "places": (places_in_experts, lambda: [ids(100)]),
     "long places": (places_in_experts, lambda: [ids(300)]),
     "sort": (lambda x: torch.sort(x, stable=True), lambda: [logits()]),
+    "values": (lambda x: (torch.sort(x)[0], x.sort(0, True)[0], torch.msort(x)), lambda: [equal_logits()]),
     "down": (lambda x: torch.sort(x, descending=True, stable=True), lambda: [logits(torch.bfloat16)]),
     "equal": (lambda x: (torch.sort(x, dim=0, stable=True), torch.argsort(x, descending=True, stable=True)), lambda: [equal_logits()]),
     "sums": (lambda x: (x.cumsum(-1), x.cumsum(0), x.cumprod(1), x[:, 1].cumsum(0)), lambda: [torch.randn(40, EXPERTS)]),
