@@ -187,13 +187,13 @@ class SymbolicReferenceWorld:
 
         Errors: Unsupported where it may have gaps.
         """
-        strides, inner, told = [0] * real.dim(), 1, 1
+        strides, inner, dense = [0] * real.dim(), 1, 1
         for axis in sorted(range(real.dim()), key=lambda axis: real.stride(axis)):
             stride = shown.stride(axis)
-            if expression_of(stride - told) != 0:
+            if expression_of(stride - dense) != 0:
                 raise Unsupported(f"a stride {expression_of(stride)}")
             strides[axis] = inner
-            inner, told = inner * sizes[axis], told * shown.shape[axis]
+            inner, dense = inner * sizes[axis], dense * shown.shape[axis]
         return strides
 
     def _number(self, shown: Any, place: Place | None, value: int) -> Any:

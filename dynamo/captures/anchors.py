@@ -52,7 +52,7 @@ from dynamo.guards.weak import strongly
 
 Row = tuple[tuple[Any, ...], str]
 _class_dict, _mro = (type.__dict__[name].__get__ for name in ("__dict__", "__mro__"))
-# Objects that are rows wherever they stand; all others are plain values, or can't be kept.
+# Objects that are rows wherever they stand; all others are plain values, or can't be cached.
 BY_ROW = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType,
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
@@ -78,11 +78,11 @@ UNCHECKED = Kinds(dict, list, tuple, types.CellType, types.MappingProxyType, Sig
 
 
 class Uncacheable(Exception):
-    """What can't be kept for another process, as a sentence."""
+    """What can't be cached for another process, as a sentence."""
 
 
 class Changed(Exception):
-    """What is not as it was when a trace was kept, as a sentence."""
+    """What is not as it was when a trace was cached, as a sentence."""
 
 
 def step_of(source: Source) -> tuple[str, Any] | None:

@@ -1,9 +1,9 @@
 """The key of a frame: what is cheap to read and decides which cached traces may fit it.
 
 In: a frame that is about to be traced, and what the user asked for. Out: the parts of a key, as
-texts; or `NoKey`, whose reason says why traces of this frame are not kept. A key that is too short
-costs the time to look at a trace that does not fit: rows and guards decide, not the key. But for
-what no guard sees (settings, versions, this package's own source), which stands here in full.
+texts; or `NoKey`, whose reason says why traces of this frame are not cached. A key that is too
+short costs the time to look at a trace that does not fit: rows and guards decide, not the key. But
+for what no guard sees (settings, versions, this package's own source), which stands here in full.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EMPTY = CellType()
 
 
 class NoKey(Exception):
-    """Why traces of a frame are not kept, as a sentence."""
+    """Why traces of a frame are not cached, as a sentence."""
 
 
 def parts_of_frame(

@@ -151,11 +151,11 @@ def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
 
 
 def read_head(
-    kept: CachedTrace, frame: hook.FrameState, scope: Scope, continuations: Continuations,
+    cached: CachedTrace, frame: hook.FrameState, scope: Scope, continuations: Continuations,
     prints: Fingerprints,
 ) -> Sequence[Any]:
     """The objects of the rows, each of which is as it was. Errors: Changed."""
-    rows, reads = Reader(kept.head, (), continuations).load()
+    rows, reads = Reader(cached.head, (), continuations).load()
     finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0], prints)
     objects = finder.find_all(rows)
     for how, row in reads:
@@ -173,18 +173,18 @@ def read_head(
     return objects
 
 
-def read_parts(kept: CachedTrace, objects: Sequence[Any], continuations: Continuations) -> Parts:
-    reader = TableReader(kept.parts, objects, continuations)
+def read_parts(cached: CachedTrace, objects: Sequence[Any], continuations: Continuations) -> Parts:
+    reader = TableReader(cached.parts, objects, continuations)
     program, others, held = reader.value
     inputs, answers = reader.full(others)
     return Parts(reader.program(*program), inputs, answers, held)
 
 
 def guards_later(
-    kept: CachedTrace, held: Iterable[int], objects: Sequence[Any], continuations: Continuations
+    cached: CachedTrace, held: Iterable[int], objects: Sequence[Any], continuations: Continuations
 ) -> Callable[[], tuple[Guard, ...]]:
     """Reads the guards when somebody asks for them; keeps none of the objects alive till then."""
-    content, known = kept.guards, {number: weakly(objects[number]) for number in held}
+    content, known = cached.guards, {number: weakly(objects[number]) for number in held}
 
     def read() -> tuple[Guard, ...]:
         alive = {number: strongly(value) for number, value in known.items()}
@@ -205,8 +205,8 @@ def ask_again(parts: Parts) -> None:
 
 
 def read_code(
-    kept: CachedTrace, objects: Sequence[Any], continuations: Continuations,
+    cached: CachedTrace, objects: Sequence[Any], continuations: Continuations,
     called: Callable[..., Any] | None,
 ) -> CodeType:
     """The new code. called: the compiled graph in it, if there is one."""
-    return Reader(kept.code, objects, continuations, called).load()  # type: ignore[no-any-return]
+    return Reader(cached.code, objects, continuations, called).load()  # type: ignore[no-any-return]

@@ -76,7 +76,7 @@ RESTARTS = 100
 # RestartTrace where it does not hold now.
 AT_THE_END: tuple[Callable[[Trace], None], ...] = (
     keep_apart,  # inputs of a graph that writes into an array's memory share none
-    guard_views_apart,  # no input is a view of one that was told to require grad
+    guard_views_apart,  # no input is a view of one that was made to require grad
     keep_keys_apart,  # objects that were keys of a dict or set are different ones
     keep_changed_apart,  # an object that is changed is none of the others that were looked at
     keep_tables_apart,  # the graph writes into no table of known values

@@ -294,7 +294,7 @@ def is_explained(error: Exception) -> bool:
 def backend_failure(
     error: Exception, place: str, backend: str, module: torch.fx.GraphModule
 ) -> BackendError:
-    """What a user is told of a backend's error."""
+    """What a user reads of a backend's error."""
     if is_explained(error):
         text = f"{place}\n  The backend {backend!r} failed: {error}"
     else:

@@ -42,7 +42,7 @@ PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 LISTS = frozenset({list, tuple})
 # Others may record what a graph does with the addresses of one module's parameters.
 SHARED_MODES = (None, "default")
-# Attributes that are told apart as the objects that they are.
+# Attributes that are distinguished as the objects that they are.
 CALLED = (FunctionType, types.MethodType, functools.partial)
 NOT_TOLD = frozenset(("_parameters", "_buffers", "_modules", "_compiled_call_impl"))
 DISTINCT = (types.ModuleType, types.BuiltinFunctionType, str, bool)
@@ -224,8 +224,8 @@ def structure_of(module: torch.nn.Module) -> tuple[Any, ...]:
                 if isinstance(value, CALLED):
                     found += key, look_of_call(value, places, ())
                 else:
-                    told = type(value) in PLAIN or type(value) in LISTS
-                    found += key, frozen(value) if told else type(value)
+                    is_plain = type(value) in PLAIN or type(value) in LISTS
+                    found += key, frozen(value) if is_plain else type(value)
     return tuple(found)
 
 

@@ -146,7 +146,7 @@ class Report:
 
 
 def gather() -> Report:
-    """What there is to be told now."""
+    """What there is to report now."""
     frames = _since("frame")
     found = parts()
     graphs = tuple(_graphs(frames, found))
@@ -164,7 +164,7 @@ def _since(kind: str) -> list[Event]:
 
 def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
     assumed = _entries()
-    captured = {(r.compile.region, r.compile.id): r.data for r in recordings.kept("graph")}
+    captured = {(r.compile.region, r.compile.id): r.data for r in recordings.recorded("graph")}
     left: dict[str, list[tuple[str, str]]] = {}
     for event in _since("left_to_aten"):
         left.setdefault(event.compile_id, []).extend(map(tuple, event.data["operators"]))

@@ -1,4 +1,4 @@
-"""What was measured of candidates, by class of calls: of products, convolutions and attention."""
+"""What was measured of candidates, by class of calls: of GEMMs, convolutions and attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which candidate computes a matrix product: answers by shape class, kept in the cache folder.
+"""Which candidate computes a GEMM: answers by shape class, kept in the cache folder.
 
 In: a `Linear`. Out: the name of what computes it. Classes that are not known, or not well, are
 measured (`gemm_trials.py`), as long as there is time.
@@ -22,11 +22,11 @@ from inductor.autotune.linear import Linear
 from inductor.autotune.trials import is_time_left
 from inductor.config import OWN, config
 from inductor.kernels.cpu.gemm import PRODUCT_NAME
-from inductor.kernels.cpu.gemm_libraries import Product, load_product
+from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
 from inductor.runtime.build import BuildError
 
-# Below, our own product is not worth building its library.
+# Below, our own GEMM is not worth building its library.
 FEWEST_OPERATIONS = 1 << 20
 
 
@@ -110,19 +110,19 @@ class Chooser:
         return min(near)[1] if near else usual_of(names)
 
     def ours(self, dtype: torch.dtype) -> Product | None:
-        return own_product(self.store, dtype) if self.with_ours else None
+        return own_gemm(self.store, dtype) if self.with_ours else None
 
 
-def own_product(store: Store, dtype: torch.dtype) -> Product | None:
-    """Our own product of a dtype, built or found; None where there is none for this processor."""
+def own_gemm(store: Store, dtype: torch.dtype) -> Product | None:
+    """Our own GEMM of a dtype, built or found; None where there is none for this processor."""
     if dtype not in (torch.float32, torch.bfloat16):
         return None
     toolchain = find_toolchain(store)
     if isinstance(toolchain, str):
         return None
     try:
-        return load_product(store, toolchain, dtype)
+        return load_gemm(store, toolchain, dtype)
     except BuildError as error:
         why = str(error)
-        logs.log("inductor").emit(lambda: f"there is no product of our own: {why}")
+        logs.log("inductor").emit(lambda: f"there is no GEMM of our own: {why}")
         return None

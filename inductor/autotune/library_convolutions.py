@@ -232,7 +232,7 @@ def has_onednn(*operators: str) -> bool:
 
 
 def is_native(dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes products of this type of half precision on this processor."""
+    """Whether oneDNN computes GEMMs of this type of half precision on this processor."""
     return dtype in processor().half and has_onednn()
 
 

@@ -1,14 +1,15 @@
 """Compiled graphs on disk: a hit goes from a captured graph to its callable with no stage between.
 
 In: a captured graph, its example inputs, and what compiles them. Out: the callable that an earlier
-process has kept under the same key (`graph_key.py`), or that is compiled now and kept. What is kept
-is how the callable was made (`dynamo/aot/recipes.py`) of plain data, launchers of libraries that
-lie in the same folder (with their digests), and what belongs to this compile: the captured program,
-the site, the compiler of a backward. A backward is kept for itself when it is first compiled.
+process has cached under the same key (`graph_key.py`), or that is compiled now and cached. What is
+cached is how the callable was made (`dynamo/aot/recipes.py`) of plain data, launchers of libraries
+that lie in the same folder (with their digests), and what belongs to this compile: the captured
+program, the site, the compiler of a backward. A backward is cached for itself when it is first
+compiled.
 
 A record is a digest and the bytes that have it. It is read only if this user has written it, whole,
-and it names nothing but parts of torch and of this package. What can't be kept says why in the log
-`cache`, as does each miss.
+and it names nothing but parts of torch and of this package. What can't be cached says why in the
+log `cache`, as does each miss.
 """
 
 from __future__ import annotations
@@ -69,15 +70,15 @@ STAGES = ("aot_graphs", "ir_pre_fusion", "ir_post_fusion", "fusion", "schedule",
 BUILTINS = frozenset(("getattr", "slice", "set", "frozenset", "complex", "range", "bytearray"))
 
 
-def keeper_of(
+def cache_entry_of(
     gm: fx.GraphModule, examples: Sequence[Any], given: Mapping[str, Any]
-) -> Keeper | None:
+) -> CacheEntry | None:
     """What knows the compiled graph, if anything may.
 
     given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
     program the captured operations stand.)
     """
-    if not may_keep():
+    if not may_cache():
         return None
     store = cpu.cache_store()
     toolchain = find_toolchain(store)
@@ -95,17 +96,17 @@ def keeper_of(
     except Exception as defect:  # the graph can be compiled all the same
         reason = report_defect("a key", defect)
     else:
-        return Keeper(store, key, gm, given)
-    logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
+        return CacheEntry(store, key, gm, given)
+    logs.log("cache").emit(lambda: f"this graph is not cached: {reason}")
     return None
 
 
-def may_keep() -> bool:
+def may_cache() -> bool:
     """False where the options keep no graph: passes have no key."""
     return bool(config.graph_cache and config.kernels and not config.passes)
 
 
-class Keeper:
+class CacheEntry:
     """One captured graph and its place in the store."""
 
     def __init__(
@@ -195,10 +196,10 @@ class Keeper:
                 keep_small()
         except (Unsupported, Uncacheable, pickle.PicklingError, OSError) as error:
             reason = str(error)
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")
         except Exception as defect:  # what was compiled is right all the same
-            reason = report_defect("what is kept", defect)
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+            reason = report_defect("what is cached", defect)
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")
 
 
 def report_defect(what: str, defect: Exception) -> str:

@@ -31,7 +31,7 @@ from inductor.kernels.cpu.attention.source import attention_name
 from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
 from inductor.kernels.cpu.gemm import PRODUCT_NAME
-from inductor.kernels.cpu.gemm_libraries import Product, load_product
+from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
 from inductor.runtime import _launch
 
@@ -45,7 +45,7 @@ if getattr(_launch, "runtime_version", 1) != RUNTIME:
 
 
 class Stale(Exception):
-    """What was kept does not fit what is on the disk now. The text says what."""
+    """What was cached does not fit what is on the disk now. The text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def note_launcher(launcher: Any, path: str, spec: dict[str, Any], units: list[st
         found.launches.append((launcher, path, spec, calls))
 
 
-# -- what profilers and reports are told ----------------------------------------------------------
+# -- what profilers and reports show ----------------------------------------------------------
 
 
 def title_of(what: logs.Compile) -> str:
@@ -171,11 +171,11 @@ def _toolchain(store: Store) -> Toolchain | str:
 
 
 def product_of(dtype: torch.dtype, store: Store) -> Product:
-    """Our own matrix product, for kept graphs that need it. Errors: Stale."""
+    """Our own matrix product, for cached graphs that need it. Errors: Stale."""
     toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)
-    product = load_product(store, toolchain, dtype)
+    product = load_gemm(store, toolchain, dtype)
     if product is None:
         raise Stale(f"this processor has no products of {dtype}")
     return product

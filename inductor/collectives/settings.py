@@ -12,7 +12,7 @@ from inductor.collectives.buckets import join_collectives
 from inductor.collectives.calls import collective_of
 from inductor.collectives.machine import machine_of
 from inductor.collectives.overlap import plan_collectives
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.schedule import Schedule
 
@@ -45,7 +45,7 @@ def with_buckets(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def with_overlap(graph: LoopGraph, schedule: Schedule, dying: Iterable[str] = ()) -> Schedule:
     """The schedule with its collectives started early and waited for late; dying: inputs that go at
     their last use."""
-    if not does("overlap"):
+    if not is_enabled("overlap"):
         return schedule
     machine = machine_of(graph.device.type, config.collectives)
     planned = plan_collectives(graph, schedule, machine, dying)

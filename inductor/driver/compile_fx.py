@@ -51,9 +51,9 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.signals import is_of_signal
 from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
 from dynamo.graph_operators.gradients import has_gradients
-from inductor.cache.graph_cache import keeper_of
+from inductor.cache.graph_cache import cache_entry_of
 from inductor.collectives.settings import mark_whole
-from inductor.config import check_options, config, does
+from inductor.config import check_options, config, is_enabled
 from inductor.driver import from_aten
 from inductor.driver.cpu import NoCompiler
 from inductor.driver.failures import as_captured, defects_refused, report_defect, wants_kernels
@@ -112,18 +112,18 @@ def compile_fx(
         except PlainRefused as refused:
             return as_captured(settings, gm, refused.refusal)
     gm = with_known_calls(gm, example_inputs, settings)
-    ways = Ways(settings, logs.compile_now())
+    strategies = Strategies(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
     in_pieces = _in_subgraphs(gm, example_inputs, settings)
     if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
         try:
-            return ways.compile_cut(gm)
+            return strategies.compile_cut(gm)
         except Unsupported as refusal:
             return as_captured(settings, gm, refusal)
     if has_rates(gm, example_inputs) and not lifts_all(gm):
-        return Step(gm, example_inputs, ways.compile_graph, ways.compile_subgraph)
-    return ways.compile_graph(gm, example_inputs)
+        return Step(gm, example_inputs, strategies.compile_graph, strategies.compile_subgraph)
+    return strategies.compile_graph(gm, example_inputs)
 
 
 def _in_subgraphs(
@@ -132,9 +132,9 @@ def _in_subgraphs(
     return has_unknowns(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
 
 
-class Ways:
+class Strategies:
     """How a graph may be compiled: once for all sizes, for each set of sizes, in subgraphs. Some
-    parts are compiled at a call, so the options and the compile that it belongs to are kept."""
+    parts are compiled at a call, so the options and the compile that it belongs to are held."""
 
     def __init__(self, settings: Mapping[str, Any], what: logs.Compile) -> None:
         self.settings, self.what, self.site = settings, what, site_now()
@@ -265,12 +265,12 @@ def _compile(
     backward = functools.partial(_compile_backward, settings, site)
     try:
         with timed("inductor"):
-            keeper = keeper_of(
+            entry = cache_entry_of(
                 gm, example_inputs, {"settings": settings, "site": site, "compiler": backward})
-            if keeper is None:
+            if entry is None:
                 return _compile_program(gm, example_inputs, settings, backward, {})
-            return keeper.forward(lambda: _compile_program(
-                gm, example_inputs, settings, backward, {"keeping": keeper.backward}))
+            return entry.forward(lambda: _compile_program(
+                gm, example_inputs, settings, backward, {"keeping": entry.backward}))
     except Unsupported as refusal:
         return refused(refusal) if refused else as_captured(settings, gm, refusal)
     except (NoCompiler, Retrace):
@@ -335,7 +335,7 @@ def _compile_symbolic(
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
-    if on_gpu and not does("symbolic"):
+    if on_gpu and not is_enabled("symbolic"):
         raise Unsupported("kernels for all sizes on a GPU are off (leave_out)")
     checks = []
     trains = needs_gradients(example_inputs)
@@ -382,7 +382,7 @@ def _compile_backward(
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
     mark_whole(module, site.strict)
-    if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
+    if settings.get("passes"):  # passes see it; the key of a cached graph knows nothing of it
         module.meta["is_backward"] = True
     try:
         with config.patch(**settings), logs.compiling(what):

@@ -140,7 +140,7 @@ def _row(shown: Any, real: torch.Tensor, values: dict[Any, int]) -> tuple[Any, .
         return None
     sizes = [_at(size, values) for size in shown.shape]
     if len(sizes) != real.dim() or any(
-        told not in (None, size) for told, size in zip(sizes, real.shape, strict=True)
+        known not in (None, size) for known, size in zip(sizes, real.shape, strict=True)
     ):
         return None
     is_open = list(map(is_symbolic_number, shown.shape))

@@ -157,7 +157,7 @@ class _Cutter:
 
     def _check_views(self) -> None:
         """Errors: Unsupported where a tensor is written, with a view of it made before, and then
-        told to require grad: eager's view has a history, that of a subgraph is made behind its
+        made to require grad: eager's view has a history, that of a subgraph is made behind its
         writes.
         """
         written: set[int] = set()
@@ -262,15 +262,15 @@ class _Cutter:
             if not (isinstance(_value(node), torch.Tensor) or _is_number(_value(node))):
                 raise Unsupported(f"{node.name} is a {type(_value(node)).__name__}")
         graph, env = fx.Graph(), {}
-        for at, node in enumerate(inputs):  # equal blocks are told by their text
+        for at, node in enumerate(inputs):  # equal blocks are recognised by their text
             env[node] = graph.placeholder(f"input_{at}")
             env[node].meta = dict(node.meta)
         for node in (*[other for other in read if other.op == "get_attr"], *nodes):
             env[node] = graph.node_copy(node, env.__getitem__)
         graph.output(tuple(env[node] for node in results))
-        # An input may be a view of another one that is told to require grad.
-        told = any((node.op, node.target) == GETS_HISTORY for node in self.gm.graph.nodes)
-        guarded = [node in self.places and not told for node in inputs]
+        # An input may be a view of another one that is made to require grad.
+        has_history = any((node.op, node.target) == GETS_HISTORY for node in self.gm.graph.nodes)
+        guarded = [node in self.places and not has_history for node in inputs]
         module = fx.GraphModule(self.gm, graph)
         name = f"subgraph_{number}"
         return Subgraph(name, module, guarded, self.compile_subgraph), inputs, results

@@ -1,6 +1,6 @@
-"""Lowerings of matrix products of few rows: sums over what a weight is made of.
+"""Lowerings of GEMMs of few rows: sums over what a weight is made of.
 
-Such a product waits for its weight to come from memory. As a loop, it reads the weight as it is
+Such a GEMM waits for its weight to come from memory. As a loop, it reads the weight as it is
 stored (in int8, say, with scales) and converts it in registers, and takes along what follows it.
 Others are a library's.
 """
@@ -53,7 +53,7 @@ class Reading:
 
 @lowering(aten.mm.default, of_library=True)
 def mm(call: Call, left: Tensor, right: Tensor) -> Any:
-    """A product of few rows; others are the library's."""
+    """A GEMM of few rows; others are the library's."""
     return _product(call, left, right, lambda ops, total, i: total)
 
 
@@ -164,7 +164,7 @@ def _turned(call: Call, left: Tensor, steps: int) -> Tensor:
 
 
 def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
-    """How the weight is read; None, and a reason, where the product is the library's."""
+    """How the weight is read; None, and a reason, where the GEMM is the library's."""
     numbers = (*left.size, *right.size)
     if not call.builder.convolves:
         call.reason = "libraries have kernels"
@@ -180,8 +180,8 @@ def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
 
 
 def _most_rows(call: Call, is_narrow: bool) -> int:
-    """Of products that are sums; is_narrow: the weight is stored in fewer bits than it has in the
-    product."""
+    """Of GEMMs that are sums; is_narrow: the weight is stored in fewer bits than it has in the
+    GEMM."""
     if call.builder.device.type == "cpu":
         return MOST_ROWS_ON_CPU if is_narrow else 0
     return MOST_ROWS if is_narrow else MOST_ROWS_OF_HALVES

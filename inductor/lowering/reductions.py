@@ -211,8 +211,8 @@ def variance_of(
     divisor = _divisor(x, axes, correction)
 
     def element(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
-        away = ops.sub(value, mean_.load(ops, broadcast(mean_, indices)))
-        return (ops.mul(away, away),)
+        minus_greatest = ops.sub(value, mean_.load(ops, broadcast(mean_, indices)))
+        return (ops.mul(minus_greatest, minus_greatest),)
 
     def end(ops: Ops, total: Value) -> Value:
         result = ops.truediv(total, ops.constant(divisor, total.dtype))
@@ -309,11 +309,11 @@ def _exponentials(call: Call, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     held = compute_dtype(x.dtype)
     top = call.builder.reduce(keepdim_layout(x, [axis], held), x, [axis], "max")
 
-    def away(ops: Ops, i: Indices) -> Value:
+    def minus_greatest(ops: Ops, i: Indices) -> Value:
         return ops.sub(x.load(ops, i), top.load(ops, broadcast(top, i)))
 
     layout = Layout(x.layout.device, held, call.layout.size, call.layout.stride)
-    shifted = call.builder.computed(layout, [x, top], 1, away)
+    shifted = call.builder.computed(layout, [x, top], 1, minus_greatest)
     exp = call.builder.computed(
         layout, [shifted], 8, lambda ops, i: ops.call("exp", shifted.load(ops, i))
     )
@@ -383,8 +383,8 @@ def layer_norm(
     operands = [t for t in (x, average, rstd, weight, bias) if t is not None]
 
     def normalise(ops: Ops, i: Indices) -> Value:
-        away = ops.sub(x.load(ops, i), average.load(ops, broadcast(average, i)))
-        value = ops.mul(away, rstd.load(ops, broadcast(rstd, i)))
+        minus_greatest = ops.sub(x.load(ops, i), average.load(ops, broadcast(average, i)))
+        value = ops.mul(minus_greatest, rstd.load(ops, broadcast(rstd, i)))
         if weight is not None:
             value = ops.mul(value, load_as(ops, weight, i, held))
         if bias is not None:
@@ -496,8 +496,8 @@ def group_norm(
 
     def normalise(ops: Ops, i: Indices) -> Value:
         from_group = (i[0], floordiv(i[1], per), constant(0))
-        away = ops.sub(x.load(ops, i), average.load(ops, from_group))
-        value = ops.mul(away, rstd.load(ops, from_group))
+        minus_greatest = ops.sub(x.load(ops, i), average.load(ops, from_group))
+        value = ops.mul(minus_greatest, rstd.load(ops, from_group))
         if weight is not None:
             value = ops.mul(value, load_as(ops, weight, (i[1],), held))
         if bias is not None:

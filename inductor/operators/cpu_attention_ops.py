@@ -18,7 +18,7 @@ from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.store.content import open_store
 from dynamo.store.toolchain import find_toolchain
-from inductor.config import does
+from inductor.config import is_enabled
 from inductor.kernels.attention_reference import scores_of
 from inductor.kernels.cpu.attention.library import CpuAttention, load_attention
 from inductor.runtime.build import BuildError
@@ -112,7 +112,7 @@ def has_unit(tensor: Tensor) -> bool:
 def fits(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe) -> bool:
     """Whether the kernel computes attention of these tensors."""
     given = [x for x in (q, k, v, bias, mask) if x is not None]
-    if not (does("attention") and all(x.device.type == "cpu" for x in given)):
+    if not (is_enabled("attention") and all(x.device.type == "cpu" for x in given)):
         return False
     if any(type(n) is not int for x in given for n in (*x.shape, *x.stride())):
         return False

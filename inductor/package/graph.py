@@ -1,7 +1,7 @@
 """A captured graph as the code of a package: texts of kernels, tables for its runtime, weights.
 
 In: a captured graph of inference, where each input and each result of the program comes from. Out:
-a `Code`. Products, attention and convolutions are our own wherever these can compute them; what is
+a `Code`. GEMMs, attention and convolutions are our own wherever these can compute them; what is
 left is a call of an operator of libtorch.
 """
 

@@ -104,12 +104,12 @@ def _kept_speed(number: int) -> float:
     if known is None:
         if torch.cuda.is_current_stream_capturing():
             return 0.0
-        known = measured_products(torch.device("cuda", number))
+        known = measured_gemms(torch.device("cuda", number))
         store.keep_values(key, known)
     return float(known)
 
 
-def measured_products(device: torch.device) -> float:
+def measured_gemms(device: torch.device) -> float:
     """Operations a second of a large product in half precision, as a maker would say them."""
     with _disable_current_modes(), torch.no_grad(), torch.cuda.device(device):
         left, right = (torch.ones(SIDE, SIDE, dtype=torch.float16, device=device) for _ in "lr")

@@ -8,7 +8,7 @@ The next one has a window of its own for each channel, or a window of one elemen
 small: they are read for each strip. What lies between is large, and nobody else may want it. The
 first ones move down to the last, so nothing in between may write what they read, or touch what they
 write. Two threads compute the lines that both of their strips need: that does no harm, as the
-kernel behind a convolution stores nothing that it reads, and adds to nothing (`products.is_plain`).
+kernel behind a convolution stores nothing that it reads, and adds to nothing (`gemms.is_plain`).
 """
 
 from __future__ import annotations

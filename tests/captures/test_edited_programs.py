@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.captures.edited import PROGRAMS
 from tests.captures.versions import all_rows, rows_of_new_process
 
-# Programs of which nothing is kept, or not all. Seven hold a text with an address.
+# Programs of which nothing is cached, or not all. Seven hold a text with an address.
 UNKEPT = 52
 
 

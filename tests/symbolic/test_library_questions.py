@@ -38,6 +38,14 @@ def test_is_seen_again_where_it_may_differ(tmp_path: Path, monkeypatch: pytest.M
     assert torch.equal(compiled(x, name), x - 1)
 
 
+@pytest.mark.parametrize("package", [None, "torch"])
+def test_beside_a_package(package: str | None) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if importlib.util.find_spec("json", package) is not None else x - 1
+
+    assert torch.equal(dynamo.compile(program, backend="eager")(torch.ones(3)), torch.full((3,), 2.0))
+
+
 def test_refusals_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = dynamo.compile(scaled, backend="eager")
     monkeypatch.setattr(sys.modules["json"], "__spec__", None)

@@ -67,7 +67,7 @@ def _key_of(
         reason = why.reason
     except Exception as defect:  # it can be converted all the same
         reason = report_defect("the key of an engine's model", defect)
-    logs.log("cache").emit(lambda: f"this part of {engine.name} is not kept: {reason}")
+    logs.log("cache").emit(lambda: f"this part of {engine.name} is not cached: {reason}")
     return None
 
 
@@ -107,4 +107,4 @@ def _keep(key: Key, made: bytes, store: Store) -> None:
         keep_small()
     except OSError as error:
         reason = str(error)
-        logs.log("cache").emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+        logs.log("cache").emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")

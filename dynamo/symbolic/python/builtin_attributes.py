@@ -113,8 +113,8 @@ def is_instance(tx: Frame, var: Var, cls: type, kinds: type) -> bool:
     if is_derived(cls, kinds):
         return True
     check_protocol(tx, var, kinds)
-    told = read_class(tx, var, cls)
-    return any([is_subclass(tx, kind, kinds) for kind in {cls, told}])
+    read = read_class(tx, var, cls)
+    return any([is_subclass(tx, kind, kinds) for kind in {cls, read}])
 
 
 def check_abstract(tx: Frame, cls: type, kinds: type) -> None:
@@ -152,8 +152,8 @@ def read_class(tx: Frame, var: Var, cls: type) -> type:
         ):
             raise Break("attribute_unknown", f"__class__ of {var!r}")
         return cls
-    told = tx.trace.attributes.unless_missing(tx, lambda: var.get_attr(tx, "__class__"))
-    return told.cls if isinstance(told, ClassVar) else cls
+    read = tx.trace.attributes.unless_missing(tx, lambda: var.get_attr(tx, "__class__"))
+    return read.cls if isinstance(read, ClassVar) else cls
 
 
 def is_subclass(tx: Frame, cls: type, kinds: type) -> bool:
@@ -210,8 +210,8 @@ KNOWN_CHECKS = OPAQUE | {"abc", "typing", "torch", "torch._C", "torch.nn.paramet
 @rule(type.__subclasses__, ClassVar)
 def subclasses(tx: Frame, cls: ClassVar) -> Var:
     """Those that there are now; the next call looks again."""
-    told = CallSource(AttrSource(cls.source or ObjectSource(cls.cls, "class"), "__subclasses__"))
-    return ListVar(tx.trace.wrap(type.__subclasses__(cls.cls), told).unpack(tx))
+    source = CallSource(AttrSource(cls.source or ObjectSource(cls.cls, "class"), "__subclasses__"))
+    return ListVar(tx.trace.wrap(type.__subclasses__(cls.cls), source).unpack(tx))
 
 
 @rule(type.mro, ClassVar)

@@ -75,11 +75,11 @@ def is_silent(pattern: str | bytes, flags: int) -> bool:
     """True where compiling the pattern tells nothing; whether it is right is not looked at."""
     if flags & TELLING:
         return False
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with contextlib.suppress(Exception):
             COMPILE_PATTERN(pattern, flags)  # does not remember it
-    return not told
+    return not warned
 
 
 def _register_pattern(function: Any) -> None:
@@ -202,7 +202,7 @@ def exception(tx: Frame) -> Var | None:
 def find_spec(tx: Frame, name: Var, package: Var | None = None) -> Var | None:
     """Whether a module can be imported: as while tracing, as long as it is neither imported nor
     forgotten and the places to look in are the same."""
-    if not name.is_constant() or (package is not None and not package.is_none()):
+    if not name.is_constant() or (package is not None and not is_none(package)):
         return None
     text = name.as_constant()
     if type(text) is not str or "." in text:  # imports the package around it

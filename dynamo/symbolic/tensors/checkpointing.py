@@ -175,10 +175,10 @@ def checkpoint(tx: Frame, /, function: Var, *args: Var, **kwargs: Var) -> Var:
 @functools.cache
 def warning_of_torch(reentrant: tuple[bool, ...]) -> tuple[str, type[Warning]]:
     """What torch warns of first, where `use_reentrant` is such, and no tensor needs gradients."""
-    with warnings.catch_warnings(record=True) as told, torch.no_grad():
+    with warnings.catch_warnings(record=True) as warned, torch.no_grad():
         warnings.simplefilter("always")
         RUN(lambda: None, **dict(zip(["use_reentrant"], reentrant, strict=False)))
-    return str(told[0].message), told[0].category
+    return str(warned[0].message), warned[0].category
 
 
 class Open:

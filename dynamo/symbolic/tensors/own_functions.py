@@ -35,7 +35,7 @@ class Look:
     result: of `forward`. seeds: the gradients that `backward` was given; grads: what it returned,
     None where it was not traced. body, back: the operations of either. saved, fixed: what was given
     to `save_for_backward` and to `mark_non_differentiable`. once: `backward` has no gradients of
-    its own. plain: nothing else was told to the context.
+    its own. plain: nothing else was set on the context.
     """
 
     result: Var
@@ -152,14 +152,14 @@ class NodeVar(Var):
 
 
 def note_context(tx: Frame, look: Look, context: Var) -> None:
-    """What `forward` has told the context."""
-    def told(name: str) -> list[Var]:
+    """What `forward` has set on the context."""
+    def read(name: str) -> list[Var]:
         return context.get_attr(tx, name).unpack(tx)
 
-    look.saved = [var for var in told("saved_tensors") if isinstance(var, TensorVar)]
-    look.fixed = [var for var in told("fixed") if isinstance(var, TensorVar)]
+    look.saved = [var for var in read("saved_tensors") if isinstance(var, TensorVar)]
+    look.fixed = [var for var in read("fixed") if isinstance(var, TensorVar)]
     fills = context.get_attr(tx, "materialize_grads")
-    look.plain = not told("dirty") and fills.is_constant() and fills.as_constant() is True
+    look.plain = not read("dirty") and fills.is_constant() and fills.as_constant() is True
 
 
 def has_no_second_order(function: Any) -> bool:

@@ -357,7 +357,7 @@ def test_dropout_draws_what_a_cold_compile_draws() -> None:
     assert same(*found)
 
 
-# -- what is not kept ------------------------------------------------------------------------------
+# -- what is not cached ------------------------------------------------------------------------------
 
 
 def test_an_operator_of_the_program_is_not_kept(

@@ -307,7 +307,7 @@ def test_without_a_product_of_our_own(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> Any:
         raise BuildError("this compiler has no vectors")
 
-    monkeypatch.setattr(gemm_choice, "load_product", refuse)
+    monkeypatch.setattr(gemm_choice, "load_gemm", refuse)
     monkeypatch.setattr(gemm_choice, "FEWEST_OPERATIONS", 1)
     asked: list[Any] = []
     monkeypatch.setattr(

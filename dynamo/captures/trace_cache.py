@@ -2,11 +2,12 @@
 
 In: a frame that no entry fits. Out: the entry that an earlier process has made of a frame with the
 same key (`keys.py`), where each object that the trace has met is found again and is the same, each
-function that it asked gives the same answer, and all its guards hold. Else it is traced, and kept.
+function that it asked gives the same answer, and all its guards hold. Else it is traced, and
+cached.
 
 A file holds the last traces of a key, newest first: a digest and the bytes that have it. It is read
-only where this user has written it, whole. What can't be kept says why in the log `cache`, as does
-each miss. What goes wrong in here is a defect that costs a trace, and is told and counted.
+only where this user has written it, whole. What can't be cached says why in the log `cache`, as
+does each miss. What goes wrong in here is a defect that costs a trace, and is reported and counted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MOST = 16  # traces in one file: more than one code object may have by default
 CompileGraph = Callable[..., hook.Compiled]
 
 
-class Keeper:
+class TraceCache:
     """The cached traces of one region."""
 
     def __init__(self, continuations: Continuations) -> None:
@@ -57,7 +58,7 @@ class Keeper:
     def place_of(
         self, frame: hook.FrameState, context: CompileContext, asked: bool
     ) -> Place | None:
-        """Where traces of this frame are kept; None where they are not."""
+        """Where traces of this frame are cached; None where they are not."""
         if not config.capture_cache:
             return None
         settle_choices()
@@ -69,7 +70,7 @@ class Keeper:
         except Exception as defect:  # the frame can be traced all the same
             reason = report_defect(frame, "a key", defect)
         logs.log("cache").emit(
-            lambda: f"the trace of {frame.code.co_qualname} is not kept: {reason}",
+            lambda: f"the trace of {frame.code.co_qualname} is not cached: {reason}",
             context.compile_id)
         return None
 
@@ -116,8 +117,8 @@ class Place:
                 self.tell(self.store.explain_miss(
                     self.key, same="function", notes=self._notes()))
         prints = Fingerprints()
-        for kept in sorted(found, key=lambda kept: kept.about["hint"] != self.hint):
-            restored = Restored(self, kept)
+        for cached in sorted(found, key=lambda cached: cached.about["hint"] != self.hint):
+            restored = Restored(self, cached)
             try:
                 entry = restored.entry(compile_graph, prints)
             except Changed as why:
@@ -170,7 +171,7 @@ class Place:
         except (Uncacheable, pickle.PicklingError) as why:
             self.why_no_draft = str(why)
         except Exception as defect:  # the trace is right all the same
-            self.why_no_draft = report_defect(self.frame, "what is kept", defect)
+            self.why_no_draft = report_defect(self.frame, "what is cached", defect)
 
     def keep(
         self, code: CodeType, function: hook.Compiled | None, direct: Any, about: dict[str, Any],
@@ -181,24 +182,24 @@ class Place:
             if self.draft is None:
                 raise Uncacheable(self.why_no_draft)
             if function is not None and self.graph is None:
-                raise Uncacheable(f"its graph is not kept: {self.why_no_graph}")
+                raise Uncacheable(f"its graph is not cached: {self.why_no_graph}")
             picks = None if direct is None else tuple(direct[1:])
-            kept = records.finish(self.draft, code, function, self.graph,
+            cached = records.finish(self.draft, code, function, self.graph,
                                   {**about, "direct": picks, "hint": self.hint},
                                   self.continuations)  # fmt: skip
-            self._write(kept)
+            self._write(cached)
         except (Uncacheable, pickle.PicklingError, OSError) as why:
-            self.tell(f"it is not kept, {why}")
+            self.tell(f"it is not cached, {why}")
         except Exception as defect:  # the entry is right all the same
-            report_defect(self.frame, "what is kept", defect)
+            report_defect(self.frame, "what is cached", defect)
 
-    def _write(self, kept: CachedTrace) -> None:
+    def _write(self, cached: CachedTrace) -> None:
         try:
             others = self._cached()
         except Exception:  # damaged: it is written anew
             others = []
-        others = [other for other in others if other[:ABOUT] != kept[:ABOUT]]
-        rows = [tuple(each) for each in (kept, *others)][:MOST]
+        others = [other for other in others if other[:ABOUT] != cached[:ABOUT]]
+        rows = [tuple(each) for each in (cached, *others)][:MOST]
         body = pickle.dumps(rows, protocol=5)
         self.store.keep(self.key, SUFFIX, self.files.sealed(body), self._notes())
         importlib.import_module("dynamo.store.folder").keep_small()
@@ -207,19 +208,19 @@ class Place:
 class Restored:
     """An entry of a cached trace while it is made again."""
 
-    def __init__(self, place: Place, kept: CachedTrace) -> None:
-        self.place, self.kept, self.frame, self.asked = place, kept, place.frame, False
+    def __init__(self, place: Place, cached: CachedTrace) -> None:
+        self.place, self.cached, self.frame, self.asked = place, cached, place.frame, False
         frame = place.frame
         self.scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
 
     def entry(self, compile_graph: CompileGraph, prints: Fingerprints) -> hook.Entry:
         """prints: of this moment. Errors: Changed where the trace does not fit; those of the
         backend."""
-        frame, kept, continuations = self.frame, self.kept, self.place.continuations
-        objects = records.read_head(kept, frame, self.scope, continuations, prints)
-        parts = records.read_parts(kept, objects, continuations)
+        frame, cached, continuations = self.frame, self.cached, self.place.continuations
+        objects = records.read_head(cached, frame, self.scope, continuations, prints)
+        parts = records.read_parts(cached, objects, continuations)
         program = assemble(parts.program)
-        guards = records.guards_later(kept, parts.held, objects, continuations)
+        guards = records.guards_later(cached, parts.held, objects, continuations)
         with as_in_program():
             holds = program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]
         if not holds:
@@ -228,27 +229,27 @@ class Restored:
         self.asked = bool(parts.answers)
         records.ask_again(parts)  # functions of the program, as tracing it would
         function, direct = None, None
-        if kept.graph is not None:
+        if cached.graph is not None:
             function = self.compile(compile_graph, parts.inputs)
-            if kept.about["direct"] is not None:
-                direct = (function.function, *kept.about["direct"])
-        code = records.read_code(kept, objects, continuations, function)
-        self.tell_event()
+            if cached.about["direct"] is not None:
+                direct = (function.function, *cached.about["direct"])
+        code = records.read_code(cached, objects, continuations, function)
+        self.record_event()
         record = EntryRecord(
-            guards, self.place.context.compile_id, frame.code, tuple(kept.about["changes"]))
+            guards, self.place.context.compile_id, frame.code, tuple(cached.about["changes"]))
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
-        rows = importlib.import_module("inductor.cache.graph_rows").read_rows(self.kept.graph)
+        rows = importlib.import_module("inductor.cache.graph_rows").read_rows(self.cached.graph)
         module = importlib.import_module("dynamo.aot.plain_graphs").module_of(rows)
-        context, about = self.place.context, self.kept.about
+        context, about = self.place.context, self.cached.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
                              about["again"], about["tensors"])
 
-    def tell_event(self) -> None:
-        """What was told when the frame was traced."""
+    def record_event(self) -> None:
+        """What was reported when the frame was traced."""
         what, compile_id = logs.compile_now(), self.place.context.compile_id
-        data = {**self.kept.about["event"], "region": what.region, "name": what.name}
+        data = {**self.cached.about["event"], "region": what.region, "name": what.name}
         events.record(events.Event("frame", compile_id, data))
         counters.counters["stats"]["frames"] += 1
         found = data.get("break")
