@@ -76,6 +76,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, DeviceMesh], Any]] = {
     "asynchronous": asynchronous,
     "round trip": round_trip,
     "constants": ask,
+    "group of a mesh": lambda x, mesh: functional.all_reduce(x, "max", mesh.get_group()) + dist.get_rank(mesh.get_group()),
 }
 
 
