@@ -164,7 +164,7 @@ def build(mode: str, layout: str, device: Any, given: argparse.Namespace) -> tup
         model = config.build()
     model = llama3.parallelize_llama(
         model, parallel_dims=dims, parallelism=parallelism,
-        training=TrainingConfig(mixed_precision_param="float32" if given.cpu else "bfloat16"),
+        training=TrainingConfig(mixed_precision_param=given.dtype),
         compile_config=CompileConfig(enable=mode != "eager"), ac_config=None, dump_folder="")
     model.to_empty(device=device)
     torch.manual_seed(0)
@@ -272,6 +272,7 @@ if __name__ == "__main__":
     parser.add_argument("--layers", type=int, default=0, help="so many layers; 0: all of them")
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--length", type=int, default=0)
+    parser.add_argument("--dtype", help="of parameters in blocks; by default bfloat16 on GPUs")
     parser.add_argument("--steps", type=int, default=10, help="timed steps behind the first five")
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--modes", default=",".join(MODES))
@@ -281,6 +282,7 @@ if __name__ == "__main__":
     parser.add_argument("--worker")
     options = parser.parse_args()
     options.rows = options.rows or (2 if options.cpu else 4)
+    options.dtype = options.dtype or ("float32" if options.cpu else "bfloat16")
     options.length = options.length or (64 if options.cpu else 2048)
     if options.worker:
         work(*options.worker.split(","), options)

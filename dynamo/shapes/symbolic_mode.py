@@ -106,6 +106,14 @@ class SymbolicMode(FakeTensorMode):
                     torch.empty(size, dtype=args[0].dtype, device=args[0].device) for size in sizes
                 ])
             return made if len(made) > 1 else made[0]
+        if func is aten.native_group_norm.default and args[0].device.type == "cpu":
+            # From torch 2.14 on, fakes are row-major, whatever the images are.
+            normal, *statistics = super().dispatch(func, types, args, kwargs)
+            if not normal.numel():
+                return (normal, *statistics)
+            with self, torch.no_grad():
+                kind = suggest_memory_format(args[0])
+                return (torch.empty_like(args[0], memory_format=kind), *statistics)
         if func is aten.channel_shuffle.default and args[0].device.type == "cpu":
             super().dispatch(func, types, args, kwargs)  # for its errors
             with self, torch.no_grad():

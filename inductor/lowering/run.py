@@ -7,6 +7,7 @@ operator without one, or for which it declines, becomes a call into ATen.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -192,7 +193,9 @@ class _Run:
             return
         self.builder.origins = _origins(node)
         result = self._described(node)
-        call = Call(self.builder, target, result, len(node.users), is_part=PART in node.meta)
+        taken = frozenset(user.args[1] for user in node.users if user.target is operator.getitem)
+        call = Call(
+            self.builder, target, result, len(node.users), is_part=PART in node.meta, taken=taken)
         function = LOWERINGS.get(target) or LIBRARY_LOWERINGS.get(target)
         if target._schema.is_mutable and target.namespace not in ("aten", "prims"):
             self._write_arguments(node, call, args, kwargs)

@@ -76,6 +76,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, DeviceMesh], Any]] = {
     "asynchronous": asynchronous,
     "round trip": round_trip,
     "constants": ask,
+    "group of a mesh": lambda x, mesh: functional.all_reduce(x, "max", mesh.get_group()) + dist.get_rank(mesh.get_group()),
 }
 
 
@@ -196,3 +197,21 @@ def test_blocks_with_closures_of_their_own_are_one_graph(mesh: DeviceMesh) -> No
     with torch.no_grad():
         torch.testing.assert_close(blocks(x), expected)
     assert counter.frame_count == 1
+
+
+def test_with_and_without_gradients_a_loop_over_blocks_breaks_in_the_same_places(mesh: DeviceMesh) -> None:
+    class Loop(nn.ModuleList):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self:
+                x = block(x)
+            return x
+
+    model, x = Loop([Block() for _ in range(3)]), torch.randn(2, 8)
+    for part in (*model, model):
+        fully_shard(part, mesh=mesh)
+    compiled, breaks = dynamo.compile(model, backend=CompileCounter()), dynamo.counters["graph_break"]
+    before = breaks.total()
+    for graded in (False, True):
+        with torch.set_grad_enabled(graded):
+            torch.testing.assert_close(compiled(x), model(x))
+    assert breaks.total() - before == 4  # before the loop and in it

@@ -140,16 +140,29 @@ def _layer_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) 
 @shape_rule(aten.native_group_norm.default)
 def _group_norm(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, (batch, channels, inner, groups) = args[0].facts, args[3:7]
-    layout = common_layout([source])
-    if layout is None or source.dtype not in _FLOATS or not _vectors_fit(args[1:3], source):
-        return None
+    layout, kept = common_layout([source]), _dtype_of_statistics(source, args[1:3])
+    if layout is None or kept is None:
+        # From torch 2.14 on, fakes are row-major, whatever the kernel of the CPU gives.
+        return None if 0 in source.size else measure(cache, func, args, kwargs)
     if groups <= 0 or channels % groups or source.size[:2] != (batch, channels):
         return None
     if source.numel() != batch * channels * inner:
         return None
     made = laid_out(cache, source.size, source.dtype, layout, source.device)
-    statistics = contiguous(cache, (batch, groups), source.dtype, source.device)
+    statistics = contiguous(cache, (batch, groups), kept, source.device)
     return Several(tuple, (made, statistics, statistics))
+
+
+def _dtype_of_statistics(source: Facts, vectors: Any) -> torch.dtype | None:
+    """Of a group norm; parameters of half precision images may be float32. None for the rest."""
+    given = [vector.facts for vector in vectors if vector is not None]
+    if any(each.size != source.size[1:2] for each in given):
+        return None
+    kinds = {each.dtype for each in given} or {source.dtype}
+    if kinds == {source.dtype} and source.dtype in (*_FLOATS, torch.bfloat16, torch.float16):
+        return source.dtype
+    mixed = kinds == {torch.float32} and source.dtype in (torch.bfloat16, torch.float16)
+    return torch.float32 if mixed else None
 
 
 @shape_rule(aten.native_group_norm_backward.default)

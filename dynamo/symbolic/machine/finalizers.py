@@ -121,8 +121,13 @@ def _telling(kind: type) -> Callable[[Any], bool]:
 
 def _of_local_class(kind: type) -> Callable[[Any], bool]:
     if issubclass(kind, type):
-        return is_local
-    return _always if is_local(kind) else _never
+        return _is_ending_class
+    return _always if _is_ending_class(kind) else _never
+
+
+def _is_ending_class(cls: type) -> bool:
+    """The class of a sharded module, which `fully_shard` makes, is kept by torch."""
+    return is_local(cls) and not str(find_in_mro(cls, "__module__")).startswith(STATES)
 
 
 def _tells(kind: type) -> bool:
