@@ -108,7 +108,8 @@ class SymbolicMode(FakeTensorMode):
             return made if len(made) > 1 else made[0]
         if func is aten.native_group_norm.default and args[0].device.type == "cpu":
             # From torch 2.14 on, fakes are row-major, whatever the images are.
-            normal, *statistics = super().dispatch(func, types, args, kwargs)
+            normed: Any = super().dispatch(func, types, args, kwargs)
+            normal, *statistics = normed
             if not normal.numel():
                 return (normal, *statistics)
             with self, torch.no_grad():

@@ -193,9 +193,10 @@ class _Run:
             return
         self.builder.origins = _origins(node)
         result = self._described(node)
-        taken = frozenset(user.args[1] for user in node.users if user.target is operator.getitem)
+        parts: list[Any] = [u.args[1] for u in node.users if u.target is operator.getitem]
         call = Call(
-            self.builder, target, result, len(node.users), is_part=PART in node.meta, taken=taken)
+            self.builder, target, result, len(node.users), is_part=PART in node.meta,
+            taken=frozenset(parts))
         function = LOWERINGS.get(target) or LIBRARY_LOWERINGS.get(target)
         if target._schema.is_mutable and target.namespace not in ("aten", "prims"):
             self._write_arguments(node, call, args, kwargs)
