@@ -60,7 +60,7 @@ class Launch:
 
 @dataclass(slots=True)
 class Watched:
-    """What a compile has loaded (launchers with what made them), and left to ATen."""
+    """What a compile has loaded (launchers with what made them), and its fallbacks to ATen."""
 
     launches: list[tuple[Any, str, dict[str, Any], tuple[str, ...]]] = field(default_factory=list)
     fallbacks: list[tuple[str, str]] = field(default_factory=list)

@@ -147,7 +147,7 @@ def _has_axes(operand: Any) -> bool:
 
 def is_odd(dtype: torch.dtype, device: torch.device | None = None) -> bool:
     """Complex numbers, wide unsigned integers, 8-bit floats where the device has no instructions
-    for them: left to ATen."""
+    for them: a fallback to ATen."""
     if is_small(dtype):
         return dtype not in QUARTERS or device is None or not converts_small_floats(device)
     return dtype.is_complex or dtype in (torch.uint16, torch.uint32, torch.uint64)
