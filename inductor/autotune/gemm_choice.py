@@ -12,10 +12,8 @@ from collections.abc import Mapping
 
 import torch
 
-from dynamo.base import logs
 from dynamo.store.content import Store
 from dynamo.store.processor import ONEDNN, OURS, processor
-from dynamo.store.toolchain import find_toolchain
 from inductor.autotune.answers import Answers
 from inductor.autotune.gemm_trials import margins, measure, names_of, usual_of
 from inductor.autotune.linear import Linear
@@ -24,7 +22,7 @@ from inductor.config import OWN, config
 from inductor.kernels.cpu.gemm import PRODUCT_NAME
 from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
-from inductor.runtime.build import BuildError
+from inductor.runtime.own_libraries import loaded
 
 # Below, our own GEMM is not worth building its library.
 FEWEST_OPERATIONS = 1 << 20
@@ -117,12 +115,4 @@ def own_gemm(store: Store, dtype: torch.dtype) -> Product | None:
     """Our own GEMM of a dtype, built or found; None where there is none for this processor."""
     if dtype not in (torch.float32, torch.bfloat16):
         return None
-    toolchain = find_toolchain(store)
-    if isinstance(toolchain, str):
-        return None
-    try:
-        return load_gemm(store, toolchain, dtype)
-    except BuildError as error:
-        why = str(error)
-        logs.log("inductor").emit(lambda: f"there is no GEMM of our own: {why}")
-        return None
+    return loaded(lambda store, toolchain: load_gemm(store, toolchain, dtype), store, "GEMM")

@@ -20,10 +20,8 @@ from typing import Any
 
 import torch
 
-from dynamo.base import logs
 from dynamo.store.content import Store
 from dynamo.store.processor import ONEDNN, OURS, processor
-from dynamo.store.toolchain import find_toolchain
 from inductor.autotune.answers import Answer, Answers
 from inductor.autotune.preparation import Preparer, contiguous
 from inductor.autotune.trials import compare, is_time_left, measuring, noise
@@ -32,7 +30,7 @@ from inductor.ir.convolutions import Geometry, geometry_of, last_strides
 from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
-from inductor.runtime.build import BuildError
+from inductor.runtime.own_libraries import loaded
 from inductor.scheduler.convolution_chains import FEWEST_BYTES, may_follow
 
 aten = torch.ops.aten
@@ -169,15 +167,7 @@ class Convolutions:
 
     @functools.cached_property
     def library(self) -> Convolver | None:
-        toolchain = find_toolchain(self.store)
-        if isinstance(toolchain, str):
-            return None
-        try:
-            return load_convolver(self.store, toolchain)
-        except BuildError as error:
-            why = str(error)
-            logs.log("inductor").emit(lambda: f"there is no convolution of our own: {why}")
-            return None
+        return loaded(load_convolver, self.store, "convolution")
 
     def _ours(
         self, node: ExternKernel, weight: ViewRef, winograd: bool, is_depthwise: bool
