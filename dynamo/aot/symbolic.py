@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dynamo.aot.fakes import (
     SymbolicFacts,
@@ -35,6 +35,7 @@ from dynamo.aot.records import Place, SymbolTable, Unsupported
 from dynamo.aot.reference import BERNOULLI, check_write, note_view
 from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.subclasses import is_foreign
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.symbolic import SymbolicWorld, quiet
@@ -79,7 +80,7 @@ def _outside_recording() -> Iterator[None]:
         yield
 
 
-class _Watcher(TorchDispatchMode):
+class _Watcher(OwnDispatchMode):
     """Sees the operations of the reference run before the fakes do."""
 
     def __init__(self, world: SymbolicReferenceWorld) -> None:

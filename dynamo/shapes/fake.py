@@ -28,8 +28,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Signal
 from dynamo.base.subclasses import is_elsewhere, is_foreign, is_wrapper_class
 from dynamo.graph_operators import traced_collectives
@@ -97,16 +97,12 @@ def has_outer_history(node: Any) -> bool:
     return isinstance(node, _NonLeaf._backward_cls)  # type: ignore[attr-defined]
 
 
-class _WorldMode(TorchDispatchMode):
+class _WorldMode(OwnDispatchMode):
     """Sends every ATen call, factories included, to its world."""
 
     def __init__(self, world: FakeWorld) -> None:
         super().__init__()
         self.world = world
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __enter__(self) -> Any:
         traced_collectives.enter()

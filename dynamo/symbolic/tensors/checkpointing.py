@@ -22,6 +22,7 @@ import torch.utils.checkpoint
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Break
 from dynamo.base.recomputing import running_again
 from dynamo.graph_operators.cuts import expect
@@ -120,17 +121,13 @@ def draws_once() -> tuple[TorchDispatchMode, TorchDispatchMode]:
     return _Draws(drawn, replay=False), _Draws(drawn, replay=True)
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(OwnDispatchMode):
     """Keeps what operations draw, or gives back what was kept, in order."""
 
     def __init__(self, drawn: list[Any], replay: bool) -> None:
         super().__init__()
         self.drawn, self.replay = drawn, replay
         self.left: Iterator[Any] = iter(())
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch would import its own compiler
 
     def __enter__(self) -> _Draws:
         self.left = iter(self.drawn)
