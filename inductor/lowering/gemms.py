@@ -36,18 +36,19 @@ FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
 EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
 BYTES = (torch.int8, torch.uint8)
-IN_WORD = 4
+IN_WORD, IN_LONG_WORD = 4, 8
 BY_LIBRARY = "a library's is faster"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a weight is read. steps: so many neighbouring terms of a sum are computed at a time.
-    words: the buffer of bytes that is loaded in words, with all of these terms in one; "" where
-    elements are loaded as they are."""
+    words: the buffer of bytes that is loaded in words of this dtype, with all of these terms in
+    one; "" where elements are loaded as they are."""
 
     steps: int
     words: str = ""
+    dtype: torch.dtype = torch.int32
 
 
 @lowering(aten.mm.default, of_library=True)
@@ -123,15 +124,16 @@ def _product(
         return NotImplemented
     (rows, terms), columns, steps = left.size, right.size[1], reading.steps
     turned = _turned(call, left, steps)
-    words = _words_of(call, reading.words) if reading.words else None
+    words = _words_of(call, reading) if reading.words else None
     layout = contiguous((rows, columns, terms // steps), torch.float32, call.builder.device)
+    quick = _reads_words(call) and call.result.dtype in HALVES
 
     def element(ops: Ops, i: Indices) -> Value:
         row, column, step = i
         bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
         weights = [right.load(bytewise, (step * steps + at, column)) for at in range(steps)]
         given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
-        return sum_of_products(ops, given, weights)
+        return sum_of_products(ops, given, weights, quick)
 
     terms_of_sum = call.builder.computed(layout, [turned, right], 2, element)
     sums = contiguous((rows, columns), torch.float32, call.builder.device)
@@ -218,10 +220,12 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
         return None
     if reads_words:
         bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
-        if len(read) == len(bytes_of) == 1 and terms % (steps * IN_WORD) == 0:
-            longer = _body_of(right, columns, terms, steps * IN_WORD)
-            if _has_words(call, longer, bytes_of[0]):
-                return Reading(steps * IN_WORD, bytes_of[0])
+        if len(read) == len(bytes_of) == 1:
+            for count in (IN_LONG_WORD, IN_WORD) if steps > 1 else (IN_WORD,):
+                longer = _body_of(right, columns, terms, steps * count)
+                if terms % (steps * count) == 0 and _has_words(call, longer, bytes_of[0], count):
+                    dtype = torch.int64 if count == IN_LONG_WORD else torch.int32
+                    return Reading(steps * count, bytes_of[0], dtype)
     return Reading(steps)
 
 
@@ -235,27 +239,28 @@ def _reads_words(call: Call) -> bool:
     return call.builder.device.type != "cpu"
 
 
-def _has_words(call: Call, body: LoopBody, buffer: str) -> bool:
-    """Whether a buffer, an input that nobody writes, lies in words, of which `body` reads each byte
+def _has_words(call: Call, body: LoopBody, buffer: str, count: int) -> bool:
+    """Whether a buffer, an input that nobody writes, lies in words of `count` bytes, of which `body` reads each byte
     at a place that is known."""
     layout = call.builder.layouts[buffer]
     dense = contiguous(layout.size, layout.dtype, layout.device)
     if not buffer.startswith(("arg", "const")) or layout.stride != dense.stride:
         return False
-    if layout.offset or not layout.size or layout.size[-1] % IN_WORD:
+    if layout.offset or not layout.size or layout.size[-1] % count:
         return False
     places = [op.index for op in body.loads() if op.buffer == buffer]
-    return all(index is not None and mod(index, IN_WORD).is_constant for index in places)
+    return all(index is not None and mod(index, count).is_constant for index in places)
 
 
-def _words_of(call: Call, buffer: str) -> Tensor:
-    """The memory of a buffer of bytes as integers of 32 bits."""
+def _words_of(call: Call, reading: Reading) -> Tensor:
+    """The memory of a buffer of bytes as longer integers."""
+    buffer, dtype = reading.words, reading.dtype
     layout = call.builder.layouts[buffer]
-    size = (*layout.size[:-1], layout.size[-1] // IN_WORD)
-    words = contiguous(size, torch.int32, layout.device)
+    size = (*layout.size[:-1], layout.size[-1] // dtype.itemsize)
+    words = contiguous(size, dtype, layout.device)
     fake = Shaped(words.size, words.stride, 0, words.dtype, words.device)
     stored = call.builder.stored(layout, buffer)
-    found: Tensor = call.builder.extern(aten.view.dtype, (stored, torch.int32), {}, fake)
+    found: Tensor = call.builder.extern(aten.view.dtype, (stored, dtype), {}, fake)
     return found
 
 
