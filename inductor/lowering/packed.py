@@ -10,7 +10,7 @@ import torch
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.index import IndexLike, as_index, floordiv, mod
-from inductor.lowering.tensor import Tensor
+from inductor.lowering.tensor import HALVES, Tensor
 
 BITS = 8
 NIBBLE, NIBBLES_AT = 15, (16, 12)  # in the mantissa, where enough of it is above and below
@@ -100,12 +100,14 @@ def _nibble_of(ops: Ops, value: Value) -> tuple[Value, int] | None:
     op = ops.recorded[value.position]
     if op.name != "to_dtype" or op.dtype is not torch.float32:
         return None
-    low = ops.recorded[op.args[0]]
+    position = op.args[0]
+    while (low := ops.recorded[position]).name == "to_dtype" and low.dtype in HALVES:
+        position = low.args[0]  # which have each such number
     if low.name == "bitwise_and":
         at = next((n for n in (0, 1) if _constant(ops, low.args[n]) == NIBBLE), None)
         return None if at is None else _place_of(ops, low.args[1 - at])
     if low.name == "shift_right" and low.dtype is torch.uint8 and _constant(ops, low.args[1]) == 4:
-        return _place_of(ops, op.args[0])
+        return _place_of(ops, position)
     return None
 
 

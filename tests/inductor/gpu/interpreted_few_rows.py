@@ -82,6 +82,11 @@ def packed_in_words(x, w, s, z):
     return grouped(x, ((w[..., None] >> shifts) & 15).reshape(N, K), s, z)
 
 
+def packed_with_offsets(x, w, s, z):
+    w = torch.stack([w & 15, w >> 4], -1).view(N, -1, GROUP).to(x.dtype)
+    return F.linear(x, ((w - 8) * s[..., None] + z[..., None]).view(N, K))
+
+
 GROUPS = (BF16, N, K // GROUP)
 CASES = [
     (scaled, (torch.int8, N, K), (BF16, N)), (scaled_before, (torch.int8, N, K), (BF16, N)),
@@ -89,7 +94,7 @@ CASES = [
     (residual, (torch.int8, N, K), (BF16, N)), (scaled, (BF16, N, K), (BF16, N)),
     (scaled, (torch.float8_e4m3fn, N, K), (BF16, N)), (scaled_before, (torch.float8_e5m2, N, K), (BF16, N)),
     (grouped, (torch.int8, N, K), GROUPS, GROUPS), (packed, (torch.uint8, N, K // 2), GROUPS, GROUPS),
-    (packed_in_words, (torch.int32, N, K // 8), GROUPS, GROUPS),
+    (packed_with_offsets, (torch.uint8, N, K // 2), GROUPS, GROUPS), (packed_in_words, (torch.int32, N, K // 8), GROUPS, GROUPS),
 ]
 
 
@@ -105,6 +110,8 @@ def test_weights_are_converted_as_they_are_read(program, given, dtype, rows) -> 
     eager, exact = program(x, w, *scales), program(x.double(), w, *(s.double() for s in scales))
     far = (eager.double() - exact).abs().max()
     assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
+    in_mantissa = dtype is BF16 and program.__name__.startswith("packed")
+    assert ("k_above_one(v" in texts[-1]) == in_mantissa
     narrow = w.dtype.itemsize < dtype.itemsize or w.dtype is torch.int32
     assert ("mm', ''" in texts[-1]) != (narrow or rows == 1)
 
