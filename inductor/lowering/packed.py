@@ -21,7 +21,7 @@ INTEGERS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, tor
 class InWords:
     """The `ops` of a body, which take the bytes of a buffer out of words of four or eight.
 
-    words: its memory as integers of 32 or 64 bits. A byte is read at a place in its word that is known.
+    words: its memory as integers of 32 or 64 bits. The place of a byte in its word is known.
     """
 
     def __init__(self, ops: Ops, buffer: str, words: Tensor) -> None:
@@ -46,6 +46,22 @@ class InWords:
         word, offset = ops.to_dtype(word, torch.int32), place.offset % single
         distance = ops.constant(BITS * offset, torch.int32)
         return ops.to_dtype(ops.shift_right(word, distance) if offset else word, dtype)
+
+
+def nibbles_of(ops: Ops, word: Value) -> list[Value]:
+    """The numbers of 4 bits of one word or two, from the lowest bits on."""
+    long = word.dtype is torch.int64
+    singles = [ops.to_dtype(word, torch.int32)]
+    if long:
+        high = ops.shift_right(word, ops.constant(32, word.dtype))
+        singles.append(ops.to_dtype(high, torch.int32))
+    mask = ops.constant(NIBBLE, torch.int32)
+    return [
+        ops.to_dtype(
+            ops.bitwise_and(ops.shift_right(single, ops.constant(at, torch.int32)), mask),
+            torch.float32)
+        for single in singles for at in range(0, 32, 4)
+    ]  # fmt: skip
 
 
 def sum_of_products(

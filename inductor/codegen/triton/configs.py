@@ -306,7 +306,8 @@ def _for_weights(launch: Launch) -> list[tuple[int, int, int]]:
         return []
     width = max(op.dtype.itemsize for op in along)
     even = first.columns & -first.columns
-    if even < (EVEN_WEIGHTS if width < torch.int64.itemsize else EVEN_WORDS) or width not in WEIGHTS or torch.float32 in {op.dtype for op in along}:
+    least = EVEN_WEIGHTS if width < torch.int64.itemsize else EVEN_WORDS
+    if even < least or width not in WEIGHTS or torch.float32 in {op.dtype for op in along}:
         return []
     found = WEIGHTS[width][first.columns > LONG_WEIGHTS]
     if width == 1 and hint_of(launch.rows) >= MANY_WEIGHTS:

@@ -141,6 +141,31 @@ def test_scales_of_rows_and_columns() -> None:
     torch.testing.assert_close(found.double(), exact_scaled_product(*given), rtol=4e-3, atol=1e-5)
 
 
+def int4_packed(w, tiles):
+    """[columns, terms] of 4 bits in the layout of `aten._convert_weight_to_int4pack`."""
+    n, k = w.shape
+    w = w.view(n // 8, 8, k // (16 * tiles), tiles // 2, 2, 2, 4, 2)  # .., tile, half, lane, odd
+    w = w.permute(0, 2, 1, 6, 3, 7, 4, 5).reshape(n // 8, k // (16 * tiles), 32, tiles // 2, 8)
+    word = (w.long() << torch.arange(0, 32, 4)).sum(-1)
+    return (word - (word >> 31 << 32)).int()
+
+
+@pytest.mark.parametrize("rows, tiles, group", [(1, 8, 128), (3, 4, 32), (1, 2, 64), (2, 8, 64)])
+def test_packed_for_tensor_cores(rows, tiles, group) -> None:
+    """ATen has no such product on a CPU."""
+    n, k = 32, 256
+    w, x = torch.randint(0, 16, (n, k)), numbers(BF16, rows, k)
+    scales = numbers(BF16, k // group, n, 2)
+
+    def program(x, w, s):
+        return F.relu(torch._weight_int4pack_mm(x, w, group, s))
+
+    given = x, int4_packed(w, tiles), scales
+    (found,) = interpret_graph(lower_graph(capture(program, given, mode="fake")).graph, given)
+    s, z = scales.double().repeat_interleave(group, 0).unbind(-1)
+    torch.testing.assert_close(found.double(), F.relu(x.double() @ ((w.t() - 8) * s + z)), rtol=8e-3, atol=1e-3)
+
+
 def test_packed_by_the_library() -> None:
     def program(x, w, s):
         return torch._weight_int8pack_mm(x, w, s)
