@@ -12,6 +12,7 @@ from interpreted_programs import interpreted, texts
 from interpreter_repairs import repair
 
 import dynamo
+from dynamo.shapes.by_device import results
 from inductor.codegen.triton import shared_rows, split
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering import gemms, pointwise
@@ -164,6 +165,13 @@ def test_packed_for_tensor_cores(rows, tiles, group) -> None:
     (found,) = interpret_graph(lower_graph(capture(program, given, mode="fake")).graph, given)
     s, z = scales.double().repeat_interleave(group, 0).unbind(-1)
     torch.testing.assert_close(found.double(), F.relu(x.double() @ ((w.t() - 8) * s + z)), rtol=8e-3, atol=1e-3)
+
+
+def test_sizes_of_what_is_packed_for_tensor_cores() -> None:
+    x, w, s = (torch.empty(size, device="meta", dtype=dtype) for size, dtype in
+               (((1, 256), BF16), ((4, 2, 32, 4), torch.int32), ((2, 32, 2), BF16)))
+    found = results(torch.ops.aten._weight_int4pack_mm.default, (x, w, 128, s), {}, torch.device("cuda"))
+    assert found.shape == (1, 32) and found.dtype is BF16
 
 
 def test_packed_by_the_library() -> None:
