@@ -52,7 +52,6 @@ from dynamo.base.signals import is_of_signal
 from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
 from dynamo.graph_operators.gradients import has_gradients
 from inductor.cache.graph_cache import cache_entry_of
-from inductor.collectives.settings import mark_whole
 from inductor.config import check_options, config, is_enabled
 from inductor.driver import from_aten
 from inductor.driver.cpu import NoCompiler
@@ -381,7 +380,6 @@ def _compile_backward(
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
-    mark_whole(module, site.strict)
     if settings.get("passes"):  # passes see it; the key of a cached graph knows nothing of it
         module.meta["is_backward"] = True
     try:

@@ -193,6 +193,10 @@ _SPECIAL = [
         "bitcast", 1, GIVEN, "if", "__builtin_bit_cast({T}, {0})", "{0}.to({T}, bitcast=True)",
         None, "the same bits as another dtype of the same width",
     ),
+    ScalarOp(
+        "above_one", 2, GIVEN, "i", "__builtin_bit_cast(f32, ({0} & {1}) | 0x3F800000)",
+        "k_above_one({0}, {1})", None, "1.0 whose mantissa has these bits of an int32",
+    ),
 ]
 
 STRUCTURAL = {"constant", "index_expr", "load", "store", "indirect", "reduction", "keep"}

@@ -91,7 +91,7 @@ class Builder:
         self.reduced: set[str] = set()  # buffers of reductions, and of what is made of them
         self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
         self.recipes: dict[str, tuple[Layout, Compute, frozenset[str]]] = {}
-        self.turned: dict[tuple[ViewRef, int], tuple[Tensor, int]] = {}  # of `lowering/products`
+        self.turned: dict[tuple[ViewRef, int, int], tuple[Tensor, int]] = {}  # of `gemms`
         self.origins = Origins()
         self.fallbacks: dict[str, int] = {}
         self._count = 0
