@@ -8,7 +8,6 @@ import torch
 
 from dynamo.base import logs
 from inductor.collectives.buckets import join_collectives
-from inductor.collectives.calls import collective_of
 from inductor.collectives.machine import machine_of
 from inductor.collectives.overlap import plan_collectives
 from inductor.config import config, is_enabled
