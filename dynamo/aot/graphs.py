@@ -63,3 +63,13 @@ def remove_dead_code(graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if not node.users and not must_run(node):
             graph.erase_node(node)
+
+
+def ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes, and all from which they are computed."""
+    found, work = set(nodes), list(nodes)
+    while work:
+        fresh = [given for given in work.pop().all_input_nodes if given not in found]
+        found.update(fresh)
+        work += fresh
+    return found

@@ -10,7 +10,7 @@ from torch import fx
 
 from dynamo.aot.fakes import bytes_of, elements_of, is_fake
 from dynamo.aot.flow import FlowNetwork
-from dynamo.aot.graphs import is_effect, is_once
+from dynamo.aot.graphs import ancestors, is_effect, is_once
 from dynamo.aot.joint import SAVED, viewed
 from dynamo.aot.partition import Halves
 from dynamo.aot.records import FAILS, Unsupported
@@ -94,7 +94,7 @@ class _Network:
         self.outputs = set(halves.outputs)
         self.inputs = set(halves.inputs)
         self.depths = _depths(halves.available)
-        self.needed = _ancestors(halves.values)
+        self.needed = ancestors(halves.values)
         for node in halves.available:
             self._add(node)
         for node in wanted:
@@ -188,16 +188,6 @@ class _Network:
                 elif user in self.halves.backward and not _fuses(user):
                     return True
         return False
-
-
-def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
-    """The nodes, and all from which they are computed."""
-    found, work = set(nodes), list(nodes)
-    while work:
-        fresh = [given for given in work.pop().all_input_nodes if given not in found]
-        found.update(fresh)
-        work += fresh
-    return found
 
 
 def _depths(nodes: list[fx.Node]) -> dict[fx.Node, int]:

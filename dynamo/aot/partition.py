@@ -29,12 +29,12 @@ from typing import Any
 from torch import fx
 
 from dynamo.aot.fakes import bytes_of, is_fake, is_symbolic_number, symbols_of, symbols_shown
-from dynamo.aot.graphs import is_effect, make_module, must_run, remove_dead_code
+from dynamo.aot.graphs import ancestors, is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.records import AGAIN, CHECKS, LATE, Place, SymbolTable, Unsupported
-from dynamo.aot.repeats import made_again
+from dynamo.aot.repeats import made_again, mark_decided
 from dynamo.graph_operators.operator_effects import acts
 
 
@@ -117,6 +117,7 @@ def partition_joint(
     extra = [node for node in saved if node not in known]
     for at, node in enumerate(extra, len(halves.values)):
         known[node] = ("output", at)
+    mark_decided(module.graph, ancestors([*halves.values, *extra]) & set(_needed(halves, saved)))
     forward = _extract(module, halves.inputs, [*halves.values, *extra], effects=True)
     backwards = [_backward_of(group, joint, halves, saved, known, table) for group in groups]
     return Partition(forward, tuple(backwards))

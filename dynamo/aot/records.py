@@ -112,6 +112,8 @@ AGAIN = "again"
 FAILS = "fails"
 # In the meta of nodes that are parts of an operation which was taken apart.
 PART = "part"
+# In the meta of values of both halves that one of them decides by: see `repeats`.
+DECIDED = "decided"
 # In the meta of what backward does for its effect.
 LATE = "late"
 # In the meta of what backward does: places of inputs ("input", n) and values ("output", n) that it

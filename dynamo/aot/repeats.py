@@ -33,6 +33,7 @@ from torch import fx
 
 from dynamo.aot.fakes import is_fake
 from dynamo.aot.joint import viewed
+from dynamo.aot.records import DECIDED
 
 # Scalar functions whose last bit depends on how they are computed.
 FUNCTIONS = frozenset(
@@ -212,11 +213,22 @@ def _needed(
     return found
 
 
+def mark_decided(graph: fx.Graph, twice: Collection[fx.Node]) -> None:
+    """Notes of values that both halves of a joint graph compute whether one of them decides by
+    them: the other then rounds them alike, also where it only takes an extremum that is compared
+    with them. (A maximum of values in float32 is none of the rounded ones.)"""
+    for node in decided_values(graph):
+        if node in twice:
+            node.meta[DECIDED] = True
+
+
 def decided_values(graph: fx.Graph) -> frozenset[fx.Node]:
-    """The real values that something is decided by, directly or through operations that make each
-    element of single elements."""
+    """The real values that something is decided by, here or in the other half of a joint graph,
+    directly or through operations that make each element of single elements."""
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
+        if node.meta.get(DECIDED):
+            found.add(node)
         reads = list(decided_by(node))
         if node in found and node.op == "call_function" and (_moves(node) or _computes(node)):
             reads += node.all_input_nodes

@@ -126,3 +126,36 @@ def test_a_value_beside_its_maximum_is_rounded() -> None:
 def test_the_tables_name_operators() -> None:
     strangers = (EXACT | SMOOTH) - FUNCTIONS - OPERATORS
     assert not {name for name in strangers if not hasattr(torch.ops.prims, name) and not hasattr(torch.ops.dynamo_jit, name)}
+
+
+BESIDE_EXTREMA: list[Callable[[Tensor], Tensor]] = [
+    lambda v: torch.exp(v - v.amax(-1, keepdim=True)),
+    lambda v: v - v.amin(-1, keepdim=True),
+    lambda v: (v - v.amax(-1, keepdim=True)).amax(-1),
+    lambda v: torch.round(v / v.abs().amax(-1, keepdim=True) * 127) + v,
+    lambda v: v.amax(-1) * 2,
+    lambda v: v.max() - v.min(),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("function", BESIDE_EXTREMA)
+def test_both_halves_round_what_one_decides_by(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    """Backward finds the elements that forward took as extrema: their number is divided by."""
+    dynamo.reset()
+
+    def f(x: Tensor) -> Tensor:
+        return function(x * x + x * 0.3 - x)
+
+    compiled = dynamo.compile(f)
+    for seed in range(4):
+        for size in ((21,), (5, 40)):
+            torch.manual_seed(seed)
+            x = torch.randn(size).to(dtype)
+            found = []
+            for run in (f, compiled):
+                given = x.clone().requires_grad_()
+                result = run(given)
+                result.backward(torch.linspace(1, 2, result.numel()).reshape(result.shape).to(dtype))
+                found.append((result.detach(), given.grad))
+            torch.testing.assert_close(found[0], found[1], rtol=3e-2, atol=6e-2)
