@@ -38,7 +38,7 @@ FIXED: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("_pre_fusion_custom_pass", "_post_fusion_custom_pass"),
                     (None, "passes of your own get graphs: `passes` in inductor.list_options()")),
     "inductor_choices_class": (None, "`max_autotune` and `kernels` say how kernels are chosen"),
-    "implicit_fallbacks": (True, "DYNAMO_LOGS=fallbacks shows what is left to ATen"),
+    "implicit_fallbacks": (True, "DYNAMO_LOGS=fallbacks shows what falls back to ATen"),
 }
 
 NAMES = frozenset({*STAGE_OF, *SAME, *FIXED, *NOTES, "force_disable_caches"})

@@ -18,7 +18,8 @@ OPERATORS = frozenset((
     aten.linalg_eig.default, aten._linalg_svd.default, aten.nonzero_static.default,
     aten.median.dim, aten.nanmedian.dim, aten.mode.default, aten.histc.default,
     aten.pixel_shuffle.default, aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default,
-    aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+    aten._weight_int4pack_mm.default, aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
     aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_no_training.default,
 ))  # fmt: skip
 

@@ -225,6 +225,11 @@ class Ops:
         """The same bits as another dtype."""
         return self._append("bitcast", (value,), dtype)
 
+    def above_one(self, word: Value, at: int) -> Value:
+        """1 in float32 whose mantissa has the four bits of an int32 from bit `at` on."""
+        mask = self.constant(15 << at, torch.int32)
+        return self._append("above_one", (word, mask), torch.float32)
+
     def load(self, buffer: str, index: IndexLike, dtype: torch.dtype) -> Value:
         """An element of a buffer; 0, unread, where the surrounding mask is false."""
         mask = () if self._mask is None else (self._mask,)

@@ -178,6 +178,11 @@ def _evaluate_bitcast(state: _BodyState, op: Op) -> torch.Tensor:
     return state.args(op)[0].view(op.dtype)
 
 
+def _evaluate_above_one(state: _BodyState, op: Op) -> torch.Tensor:
+    word, mask = state.args(op)
+    return 1 + (word & mask).to(op.dtype) / (1 << 23)
+
+
 def _evaluate_keep(state: _BodyState, op: Op) -> torch.Tensor:
     assert isinstance(op.imm, Draw)
     seed, offset, position = state.args(op)
@@ -223,6 +228,7 @@ _EVALUATORS: dict[str, Callable[[_BodyState, Op], Any]] = {
     "keep": _evaluate_keep,
     "to_dtype": _evaluate_to_dtype,
     "bitcast": _evaluate_bitcast,
+    "above_one": _evaluate_above_one,
 }
 
 

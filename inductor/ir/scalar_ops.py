@@ -193,6 +193,10 @@ _SPECIAL = [
         "bitcast", 1, GIVEN, "if", "__builtin_bit_cast({T}, {0})", "{0}.to({T}, bitcast=True)",
         None, "the same bits as another dtype of the same width",
     ),
+    ScalarOp(
+        "above_one", 2, GIVEN, "i", "__builtin_bit_cast(f32, ({0} & {1}) | 0x3F800000)",
+        "k_above_one({0}, {1})", None, "1.0 whose mantissa has these bits of an int32",
+    ),
 ]
 
 STRUCTURAL = {"constant", "index_expr", "load", "store", "indirect", "reduction", "keep"}
@@ -203,16 +207,6 @@ _STRUCTURAL = [
 
 SCALAR_OPS: dict[str, ScalarOp] = {
     op.name: op for op in _BINARY + _COMPARISONS + _UNARY + _SPECIAL + _STRUCTURAL
-}
-
-REDUCTION_KINDS: dict[str, str] = {
-    "sum": "sum; of floats in the dtype of the op (float32 or float64)",
-    "prod": "product",
-    "max": "greatest, NaN wins; bool: any",
-    "min": "least, NaN wins; bool: all",
-    "any": "true if one is true (bool)",
-    "argmax": "int64 position of the first greatest; the first NaN wins",
-    "argmin": "int64 position of the first least; the first NaN wins",
 }
 
 

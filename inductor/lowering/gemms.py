@@ -1,6 +1,6 @@
-"""Lowerings of matrix products of few rows: sums over what a weight is made of.
+"""Lowerings of GEMMs of few rows: sums over what a weight is made of.
 
-Such a product waits for its weight to come from memory. As a loop, it reads the weight as it is
+Such a GEMM waits for its weight to come from memory. As a loop, it reads the weight as it is
 stored (in int8, say, with scales) and converts it in registers, and takes along what follows it.
 Others are a library's.
 """
@@ -16,9 +16,9 @@ import torch
 
 from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
 from inductor.ir.graph import Layout
-from inductor.ir.index import FloorDiv, Index, Var, constant, mod
+from inductor.ir.index import FloorDiv, Index, Var, constant, floordiv, mod
 from inductor.lowering.builder import contiguous, converting
-from inductor.lowering.packed import InWords, sum_of_products
+from inductor.lowering.packed import InWords, nibbles_of, sum_of_products
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.sizes import Shaped
 from inductor.lowering.tensor import HALVES, Indices, Tensor
@@ -26,33 +26,36 @@ from inductor.runtime.gpus import properties_of
 
 aten = torch.ops.aten
 MOST_ROWS = 1  # more go through matrix units (`codegen/triton/template.py`)
+# Of weights that are read as words, and of narrow ones on a CPU; chosen, not measured.
 MOST_ROWS_OF_WORDS = 4
 MOST_ROWS_ON_CPU = 1
 MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
-FEWEST_TERMS = 256
+FEWEST_TERMS = 256  # of a sum that fills the threads of a program; chosen, not measured
 # Of a weight, on a GPU of that on which choices were measured: the launch is what a smaller one
 # takes; smaller ones of one input are one launch of a template.
 FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
 EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
+PACK_TERMS = 32  # of the terms that the four lanes of a column have in one word each
 BYTES = (torch.int8, torch.uint8)
-IN_WORD = 4
+IN_WORD, IN_LONG_WORD = 4, 8  # bytes
 BY_LIBRARY = "a library's is faster"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a weight is read. steps: so many neighbouring terms of a sum are computed at a time.
-    words: the buffer of bytes that is loaded in words, with all of these terms in one; "" where
-    elements are loaded as they are."""
+    words: the buffer of bytes that is loaded in words of this dtype, with all of these terms in
+    one; "" where elements are loaded as they are."""
 
     steps: int
     words: str = ""
+    dtype: torch.dtype = torch.int32
 
 
 @lowering(aten.mm.default, of_library=True)
 def mm(call: Call, left: Tensor, right: Tensor) -> Any:
-    """A product of few rows; others are the library's."""
+    """A GEMM of few rows; others are the library's."""
     return _product(call, left, right, lambda ops, total, i: total)
 
 
@@ -77,6 +80,68 @@ def weight_int8pack_mm(call: Call, left: Tensor, weight: Tensor, scales: Tensor)
     right = wide.as_view(layout, lambda i: (i[1], i[0]))
     return _product(
         call, left, right, lambda ops, v, i: ops.mul(v, _load(ops, scales, i)), scales)
+
+
+@lowering(aten._weight_int4pack_mm.default, of_library=True)
+def weight_int4pack_mm(
+    call: Call, left: Tensor, weight: Tensor, group: int, scales: Tensor
+) -> Any:
+    """The same of a weight in 4 bits as tensor cores of an NVIDIA GPU take it: [columns // 8,
+    terms // tile, 8 * 4, words]; scales and zero points [terms // group, columns, 2]."""
+    if not _takes_pack(call, left, weight, scales):
+        return call.refuse(BY_LIBRARY)
+    (rows, terms), columns, words = left.size, weight.size[0] * 8, weight.size[3]
+    dtype = torch.int32 if words % 2 or group < 2 * PACK_TERMS else torch.int64
+    stored = _as_words(call, weight.realize().buffer, dtype)
+    halves = dtype.itemsize // torch.int32.itemsize
+    words //= halves
+    tile, steps = words * halves * PACK_TERMS, halves * MOST_PACKED
+    count = terms // steps
+
+    def place(at: Index, step: Index) -> Index:
+        """The term of a word's nibble: each fourth word goes on two terms later."""
+        first = floordiv(step, 4 * words) * tile + mod(step, words) * (halves * PACK_TERMS)
+        lane, nibble = mod(floordiv(step, words), 4), mod(at, MOST_PACKED)
+        return (
+            first + floordiv(at, MOST_PACKED) * PACK_TERMS + lane * 2
+            + mod(nibble, 4) * MOST_PACKED + floordiv(nibble, 4)
+        )
+
+    turned = _turned(call, left, steps, tile, place)
+
+    def element(ops: Ops, i: Indices) -> Value:
+        row, column, step = i
+        lane = mod(column, 8) * 4 + mod(floordiv(step, words), 4)
+        where = (floordiv(column, 8), floordiv(step, 4 * words), lane, mod(step, words))
+        of_group = floordiv(place(constant(0), step), group)
+        scale, zero = (
+            ops.to_dtype(scales.load(ops, (of_group, column, constant(n))), torch.float32)
+            for n in (0, 1)
+        )
+        nibbles = nibbles_of(ops, stored.load(ops, where))
+        less = ops.constant(8.0, torch.float32)
+        weights = [ops.add(ops.mul(ops.sub(n, less), scale), zero) for n in nibbles]
+        given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
+        return sum_of_products(ops, given, weights, True)
+
+    layout = contiguous((rows, columns, count), torch.float32, call.builder.device)
+    total = _summed(call, call.builder.computed(layout, [turned, stored, scales], 2, element))
+    return call.builder.computed(call.layout, [total], 1, lambda ops, i: total.load(ops, i))
+
+
+def _takes_pack(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> bool:
+    """Whether the product is of few rows, and a weight of known sizes that nobody writes."""
+    numbers = (*left.size, *weight.size, *scales.size)
+    if any(type(number) is not int for number in numbers) or 0 in numbers:
+        return False
+    layout = weight.realize()
+    dense = contiguous(weight.size, weight.dtype, call.builder.device)
+    return (
+        _reads_words(call) and torch.version.hip is None
+        and left.size[0] <= MOST_ROWS_OF_WORDS and layout.buffer.startswith(("arg", "const"))
+        and not weight.layout.offset and weight.layout.stride == dense.stride
+        and math.prod(weight.size) * weight.dtype.itemsize >= _scaled(call, FEWEST_BYTES)
+    )
 
 
 @lowering(aten._scaled_mm.default, of_library=True)
@@ -123,26 +188,36 @@ def _product(
         return NotImplemented
     (rows, terms), columns, steps = left.size, right.size[1], reading.steps
     turned = _turned(call, left, steps)
-    words = _words_of(call, reading.words) if reading.words else None
+    words = _as_words(call, reading.words, reading.dtype) if reading.words else None
     layout = contiguous((rows, columns, terms // steps), torch.float32, call.builder.device)
+    quick = _reads_words(call) and call.result.dtype in HALVES
 
     def element(ops: Ops, i: Indices) -> Value:
         row, column, step = i
         bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
         weights = [right.load(bytewise, (step * steps + at, column)) for at in range(steps)]
         given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
-        return sum_of_products(ops, given, weights)
+        return sum_of_products(ops, given, weights, quick)
 
-    terms_of_sum = call.builder.computed(layout, [turned, right], 2, element)
-    sums = contiguous((rows, columns), torch.float32, call.builder.device)
-    total = call.builder.reduce(sums, terms_of_sum, [2], "sum")
+    total = _summed(call, call.builder.computed(layout, [turned, right], 2, element))
     return call.builder.computed(
         call.layout, [total, *more], 1, lambda ops, i: finish(ops, total.load(ops, i), i))
 
 
-def _turned(call: Call, left: Tensor, steps: int) -> Tensor:
+def _summed(call: Call, terms: Tensor) -> Tensor:
+    """Sums over the last dimension of three."""
+    sums = contiguous(terms.size[:2], torch.float32, call.builder.device)
+    found: Tensor = call.builder.reduce(sums, terms, [2], "sum")
+    return found
+
+
+def _turned(
+    call: Call, left: Tensor, steps: int, tile: int = 0,
+    place: Callable[[Index, Index], Index] | None = None,
+) -> Tensor:
     """The left operand as [rows, steps, terms // steps]: neighbours in memory are what is
-    multiplied with neighbouring elements of a packed weight."""
+    multiplied with neighbouring elements of a packed weight. place: the term of a step and an
+    element, by default the elements' values lie one after the other; tile: another for each."""
     rows, terms = left.size
     left.realize()  # else each program would compute it
     size = (rows, steps, terms // steps)
@@ -151,19 +226,21 @@ def _turned(call: Call, left: Tensor, steps: int) -> Tensor:
         down, along = left.layout.stride
         same = Layout(layout.device, left.dtype, size, (down, 0, along), left.layout.offset)
         return left.as_view(same, lambda i: (i[0], i[2]))
-    key = (left.realize(), steps)
+    key = (left.realize(), steps, tile)
     known, since = call.builder.turned.get(key, (None, 0))
     if known is not None and not call.builder.is_written(key[0].buffer, since):
         return known
+    if place is None:
+        place = lambda at, step: step * steps + at  # noqa: E731
     found = call.builder.computed(
-        layout, [left], 0, lambda ops, i: left.load(ops, (i[0], i[2] * steps + i[1])))
+        layout, [left], 0, lambda ops, i: left.load(ops, (i[0], place(i[1], i[2]))))
     found.realize()
     call.builder.turned[key] = found, len(call.builder.nodes)
     return found
 
 
 def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
-    """How the weight is read; None, and a reason, where the product is the library's."""
+    """How the weight is read; None, and a reason, where the GEMM is the library's."""
     numbers = (*left.size, *right.size)
     if not call.builder.convolves:
         call.reason = "libraries have kernels"
@@ -179,8 +256,8 @@ def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
 
 
 def _most_rows(call: Call, is_narrow: bool) -> int:
-    """Of products that are sums; is_narrow: the weight is stored in fewer bits than it has in the
-    product."""
+    """Of GEMMs that are sums; is_narrow: the weight is stored in fewer bits than it has in the
+    GEMM."""
     if call.builder.device.type == "cpu":
         return MOST_ROWS_ON_CPU if is_narrow else 0
     return MOST_ROWS if is_narrow else MOST_ROWS_OF_HALVES
@@ -218,10 +295,12 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
         return None
     if reads_words:
         bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
-        if len(read) == len(bytes_of) == 1 and terms % (steps * IN_WORD) == 0:
-            longer = _body_of(right, columns, terms, steps * IN_WORD)
-            if _has_words(call, longer, bytes_of[0]):
-                return Reading(steps * IN_WORD, bytes_of[0])
+        if len(read) == len(bytes_of) == 1:
+            for count in (IN_LONG_WORD, IN_WORD) if steps > 1 else (IN_WORD,):
+                longer = _body_of(right, columns, terms, steps * count)
+                if terms % (steps * count) == 0 and _has_words(call, longer, bytes_of[0], count):
+                    dtype = torch.int64 if count == IN_LONG_WORD else torch.int32
+                    return Reading(steps * count, bytes_of[0], dtype)
     return Reading(steps)
 
 
@@ -235,27 +314,27 @@ def _reads_words(call: Call) -> bool:
     return call.builder.device.type != "cpu"
 
 
-def _has_words(call: Call, body: LoopBody, buffer: str) -> bool:
-    """Whether a buffer, an input that nobody writes, lies in words, of which `body` reads each byte
-    at a place that is known."""
+def _has_words(call: Call, body: LoopBody, buffer: str, count: int) -> bool:
+    """Whether a buffer, an input that nobody writes, lies in words of `count` bytes, of which
+    `body` reads each byte at a place that is known."""
     layout = call.builder.layouts[buffer]
     dense = contiguous(layout.size, layout.dtype, layout.device)
     if not buffer.startswith(("arg", "const")) or layout.stride != dense.stride:
         return False
-    if layout.offset or not layout.size or layout.size[-1] % IN_WORD:
+    if layout.offset or not layout.size or layout.size[-1] % count:
         return False
     places = [op.index for op in body.loads() if op.buffer == buffer]
-    return all(index is not None and mod(index, IN_WORD).is_constant for index in places)
+    return all(index is not None and mod(index, count).is_constant for index in places)
 
 
-def _words_of(call: Call, buffer: str) -> Tensor:
-    """The memory of a buffer of bytes as integers of 32 bits."""
+def _as_words(call: Call, buffer: str, dtype: torch.dtype) -> Tensor:
+    """The memory of a buffer as longer integers."""
     layout = call.builder.layouts[buffer]
-    size = (*layout.size[:-1], layout.size[-1] // IN_WORD)
-    words = contiguous(size, torch.int32, layout.device)
+    size = (*layout.size[:-1], layout.size[-1] * layout.dtype.itemsize // dtype.itemsize)
+    words = contiguous(size, dtype, layout.device)
     fake = Shaped(words.size, words.stride, 0, words.dtype, words.device)
     stored = call.builder.stored(layout, buffer)
-    found: Tensor = call.builder.extern(aten.view.dtype, (stored, torch.int32), {}, fake)
+    found: Tensor = call.builder.extern(aten.view.dtype, (stored, dtype), {}, fake)
     return found
 
 

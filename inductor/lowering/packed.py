@@ -10,21 +10,25 @@ import torch
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.index import IndexLike, as_index, floordiv, mod
-from inductor.lowering.tensor import Tensor
+from inductor.lowering.tensor import HALVES, Tensor
 
 BITS = 8
+NIBBLE, NIBBLES_AT = 15, (16, 12)  # in the mantissa, where enough of it is above and below
+MANTISSA = 23
+INTEGERS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
 
 
 class InWords:
-    """The `ops` of a body, which take the bytes of a buffer out of words of four.
+    """The `ops` of a body, which take the bytes of a buffer out of words of four or eight.
 
-    words: its memory as integers of 32 bits. A byte is read at a place in its word that is known.
+    words: its memory as integers of 32 or 64 bits. The place of a byte in its word is known.
     """
 
     def __init__(self, ops: Ops, buffer: str, words: Tensor) -> None:
         self.ops = ops
         self.buffer = buffer
         self.words = words.realize().buffer
+        self.dtype = words.dtype
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.ops, name)
@@ -33,41 +37,144 @@ class InWords:
         if buffer != self.buffer:
             return self.ops.load(buffer, index, dtype)
         ops, index = self.ops, as_index(index)
-        place, count = mod(index, 4), torch.int32.itemsize // dtype.itemsize
-        assert place.is_constant and count == 4
-        word = ops.load(self.words, floordiv(index, count), torch.int32)
-        distance = ops.constant(BITS * place.offset, torch.int32)
-        return ops.to_dtype(ops.shift_right(word, distance) if place.offset else word, dtype)
+        count, single = self.dtype.itemsize // dtype.itemsize, torch.int32.itemsize
+        place = mod(index, count)
+        assert place.is_constant and dtype.itemsize == 1
+        word = ops.load(self.words, floordiv(index, count), self.dtype)
+        if place.offset >= single:
+            word = ops.shift_right(word, ops.constant(BITS * single, self.dtype))
+        word, offset = ops.to_dtype(word, torch.int32), place.offset % single
+        distance = ops.constant(BITS * offset, torch.int32)
+        return ops.to_dtype(ops.shift_right(word, distance) if offset else word, dtype)
 
 
-def sum_of_products(ops: Ops, left: Sequence[Value], right: Sequence[Value]) -> Value:
+def nibbles_of(ops: Ops, word: Value) -> list[Value]:
+    """The numbers of 4 bits of one word or two, from the lowest bits on."""
+    long = word.dtype is torch.int64
+    singles = [ops.to_dtype(word, torch.int32)]
+    if long:
+        high = ops.shift_right(word, ops.constant(32, word.dtype))
+        singles.append(ops.to_dtype(high, torch.int32))
+    mask = ops.constant(NIBBLE, torch.int32)
+    return [
+        ops.to_dtype(
+            ops.bitwise_and(ops.shift_right(single, ops.constant(at, torch.int32)), mask),
+            torch.float32)
+        for single in singles for at in range(0, 32, 4)
+    ]  # fmt: skip
+
+
+def sum_of_products(
+    ops: Ops, left: Sequence[Value], right: Sequence[Value], quick: bool = False
+) -> Value:
     """left[0] * right[0] + left[1] * right[1] + ..; what all values on the right are multiplied
-    with, or have subtracted, is so once."""
-    factors = _common(ops, right, "mul") if len(right) > 1 else None
-    if factors is None:
-        return _sum(ops, left, right)
-    factor, rest = factors
-    shifted = _common(ops, rest, "sub")
-    if shifted is None:
-        return ops.mul(_sum(ops, left, rest), factor)
-    zero, rest = shifted
-    away = ops.mul(functools.reduce(ops.add, left), zero)
-    return ops.mul(ops.sub(_sum(ops, left, rest), away), factor)
+    with, or have added or subtracted, is so once.
+
+    quick: numbers of 4 bits may be read out of the mantissa of a float, which rounds more than
+    float32 does and much less than half precision.
+    """
+    return _added(ops, _parts(ops, left, right, quick))
 
 
-def _sum(ops: Ops, left: Sequence[Value], right: Sequence[Value]) -> Value:
-    return functools.reduce(ops.add, map(ops.mul, left, right))
+def _parts(
+    ops: Ops, left: Sequence[Value], right: Sequence[Value], quick: bool
+) -> list[Value]:
+    """What the sum is made of; more than one where the first has nothing of the right in it."""
+    for name in ("mul", "add", "sub"):
+        found = _common(ops, right, name) if len(right) > 1 else None
+        if found is None:
+            continue
+        shared, rest = found
+        parts = _parts(ops, left, rest, quick)
+        if name == "mul":
+            return [ops.mul(_added(ops, parts), shared)]
+        moved = ops.mul(_added(ops, left), shared)
+        if ops.recorded[shared.position].name == "constant" and len(parts) > 1:
+            return [ops.call(name, parts[0], moved), *parts[1:]]
+        return [ops.call(name, _added(ops, parts), moved)]
+    places = [_nibble_of(ops, value) for value in right] if quick else []
+    known = [place for place in places if place is not None]
+    if len(known) == len(right) > 1:
+        return _products_of_nibbles(ops, left, known)
+    return [functools.reduce(ops.add, map(ops.mul, left, right))]
+
+
+def _products_of_nibbles(
+    ops: Ops, left: Sequence[Value], places: Sequence[tuple[Value, int]]
+) -> list[Value]:
+    """A nibble in the mantissa of 1 is 1 + n / 128, or 1 + n / 2048 where that is nearer: one
+    instruction, and one for each second shift."""
+    scales = [float(1 << MANTISSA - _goal_of(bit)) for _, bit in places]
+    given = [ops.mul(x, ops.constant(n, x.dtype)) for x, n in zip(left, scales, strict=True)]
+    above = [_above_one(ops, *place) for place in places]
+    return [ops.neg(_added(ops, given)), *map(ops.mul, given, above)]
+
+
+def _nibble_of(ops: Ops, value: Value) -> tuple[Value, int] | None:
+    """The word, and the place of the lowest of its four bits that are this number; None where it is
+    not so made."""
+    op = ops.recorded[value.position]
+    if op.name != "to_dtype" or op.dtype is not torch.float32:
+        return None
+    position = op.args[0]
+    while (low := ops.recorded[position]).name == "to_dtype" and low.dtype in HALVES:
+        position = low.args[0]  # which have each such number
+    if low.name == "bitwise_and":
+        at = next((n for n in (0, 1) if _constant(ops, low.args[n]) == NIBBLE), None)
+        return None if at is None else _place_of(ops, low.args[1 - at])
+    if low.name == "shift_right" and low.dtype is torch.uint8 and _constant(ops, low.args[1]) == 4:
+        return _place_of(ops, position)
+    return None
+
+
+def _place_of(ops: Ops, position: int) -> tuple[Value, int] | None:
+    """The word of which these are the lowest four bits."""
+    op, at = ops.recorded[position], 0
+    while op.name in ("shift_right", "to_dtype") and op.dtype in INTEGERS:
+        if op.name == "to_dtype" and ops.recorded[op.args[0]].dtype is torch.int64:
+            break  # one word of two
+        distance = _constant(ops, op.args[1]) if op.name == "shift_right" else 0
+        if distance is None or not 0 <= at + distance <= INTEGERS[op.dtype] - 4:
+            return None
+        at, position = at + distance, op.args[0]
+        op = ops.recorded[position]
+    if op.dtype is not torch.int32 or at > INTEGERS[torch.int32] - 4:
+        return None
+    return Value(position, torch.int32), at
+
+
+def _constant(ops: Ops, position: int) -> int | None:
+    op = ops.recorded[position]
+    return op.imm if op.name == "constant" and type(op.imm) is int else None
+
+
+def _goal_of(bit: int) -> int:
+    """Where in the mantissa a nibble at this bit of a word is read."""
+    return NIBBLES_AT[(bit + BITS - NIBBLES_AT[0]) % BITS >= BITS // 2]
+
+
+def _above_one(ops: Ops, word: Value, bit: int) -> Value:
+    """1 and the number over what the bits count there: no conversion."""
+    goal = _goal_of(bit)
+    if bit != goal:
+        distance = ops.constant(abs(bit - goal), torch.int32)
+        word = ops.call("shift_right" if bit > goal else "shift_left", word, distance)
+    return ops.above_one(word, goal)
+
+
+def _added(ops: Ops, values: Sequence[Value]) -> Value:
+    return functools.reduce(ops.add, values)
 
 
 def _common(
     ops: Ops, values: Sequence[Value], name: str
 ) -> tuple[Value, list[Value]] | None:
-    """The second operand that values, all results of this operation, have in common, or of a
-    product the first one; and what else they are made of."""
+    """The second operand that values, all results of this operation, have in common, or but
+    for a difference the first one; and what else they are made of."""
     made = [ops.recorded[value.position] for value in values]
     if any(op.name != name or op.dtype is not torch.float32 for op in made):
         return None
-    for side in (1, 0) if name == "mul" else (1,):
+    for side in (1,) if name == "sub" else (1, 0):
         shared = {op.args[side] for op in made}
         if len(shared) == 1:
             rest = [Value(op.args[1 - side], torch.float32) for op in made]

@@ -61,7 +61,7 @@ def test_the_page_has_a_state_in_each_row() -> None:
 
 
 def test_there_are_few_knobs() -> None:
-    assert len(config.list_options() | inductor.list_options()) <= 41
+    assert len(config.list_options() | inductor.list_options()) <= 40
 
 
 def test_patch_takes_a_dict() -> None:
@@ -81,6 +81,7 @@ def test_patch_takes_a_dict() -> None:
 def test_knobs_have_a_variable_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYNAMO_MAX_THINGS", "7")
     assert Config("test", [Knob("max_things", 1, "So many.")]).max_things == 7
+    assert Config("test", [Knob("max_things", True, "Some.", numbers=True)]).max_things == 7
 
 
 def test_settings_of_inductor_are_attributes_of_the_module() -> None:

@@ -49,14 +49,17 @@ MANY_ROWS, LONGEST = 1024, 192 << 10  # bytes of a row of half precision
 EXPONENTIALS_STORED, EXPONENTIALS_IN_HALF = (1, 4096, 32), (1, 4096, 16)
 EXPONENTIALS_UNALIGNED = (1, 2048, 16)  # in half precision
 FEW_WARPS = 2
-# Of sums over weights by the bytes of an element (of words, eight values); of rows of at most so
+# Of sums over weights by the bytes of an element (of words, eight values or sixteen, of which a
+# thread loads two long ones at a time, as it does of what all rows share); of rows of at most so
 # many elements, and of longer ones. Where there are many rows, a warp alone takes one of bytes.
 EVEN_WEIGHTS, LONG_WEIGHTS, MANY_WEIGHTS, LONE = 256, 8192, 1 << 15, (1, 256, 1)
 WEIGHTS = {
     1: (((1, 1024, 2), (1, 2048, 2), (1, 512, 1), LONE), ((1, 1024, 4), LONE, (1, 2048, 4))),
     2: (((1, 4096, 8), (1, 2048, 8), (1, 2048, 4)), ((4, 1024, 4), (1, 1024, 4), LONE)),
     4: (((4, 512, 4), (2, 512, 4), (8, 512, 4)), ((8, 256, 2), (4, 256, 2))),
+    8: (((8, 256, 4), (4, 256, 4), (2, 256, 4)), ((8, 256, 4), (4, 256, 4))),
 }
+EVEN_WORDS = 128
 EVEN_ROWS = 8  # fewer alike rows are not looked for
 FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
@@ -303,7 +306,8 @@ def _for_weights(launch: Launch) -> list[tuple[int, int, int]]:
         return []
     width = max(op.dtype.itemsize for op in along)
     even = first.columns & -first.columns
-    if even < EVEN_WEIGHTS or width not in WEIGHTS or torch.float32 in {op.dtype for op in along}:
+    least = EVEN_WEIGHTS if width < torch.int64.itemsize else EVEN_WORDS
+    if even < least or width not in WEIGHTS or torch.float32 in {op.dtype for op in along}:
         return []
     found = WEIGHTS[width][first.columns > LONG_WEIGHTS]
     if width == 1 and hint_of(launch.rows) >= MANY_WEIGHTS:

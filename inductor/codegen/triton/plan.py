@@ -28,6 +28,7 @@ from inductor.scheduler.fuse import SHORT_COLUMN
 from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 
 PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
+PERSISTENT_WORDS = 256  # the same of words of sixteen numbers, for which there are registers
 PERSISTENT_WITH_LOCALS = 8192  # the same where something is kept in registers that way
 PERSISTENT_ALONG_ROWS = SHORT_COLUMN  # the same where neighbours in memory are neighbouring rows
 # Of a device with as many multiprocessors as that on which choices were measured.
@@ -294,6 +295,8 @@ def _longest_tile(kernel: Kernel) -> int:
     """So many columns are one tile at most."""
     if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
         return PERSISTENT_ALONG_ROWS
+    if any(op.name == "above_one" for stage in kernel.stages for op in stage.ops):
+        return PERSISTENT_WORDS
     tiles = any(not is_one(local.elements) for local in kernel.locals) or _reads_again(kernel)
     return PERSISTENT_WITH_LOCALS if tiles else PERSISTENT_COLUMNS
 

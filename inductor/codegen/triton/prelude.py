@@ -304,6 +304,23 @@ def _k_from_bytes(a):
 k_from_bytes = k_from_byte if knobs.runtime.interpret else _k_from_bytes
 
 
+@triton.jit
+def _k_above_one(a, mask):
+    """1.0 whose mantissa has these bits of an integer; the compiler makes two instructions of what
+    is one."""
+    return tl.inline_asm_elementwise(
+        "lop3.b32 $0, $1, $2, 0x3F800000, 0xEA;", "=f,r,r", [a, mask], dtype=tl.float32,
+        is_pure=True, pack=1)
+
+
+@triton.jit
+def _k_above_one_plainly(a, mask):
+    return ((a & mask) | 0x3F800000).to(tl.float32, bitcast=True)
+
+
+k_above_one = _k_above_one_plainly if knobs.runtime.interpret else _k_above_one
+
+
 def _saturates() -> bool:
     """Whether ATen makes the greatest number of what is too large, as from torch 2.13 on, and not
     NaN."""

@@ -34,7 +34,8 @@ import triton
 import triton.language as tl
 
 from inductor.codegen.triton.prelude import (
-    k_add, k_argmax, k_argmin, k_floordiv, k_floordiv_index, k_fmod, k_from_byte, k_from_bytes,
+    k_above_one, k_add, k_argmax, k_argmin, k_floordiv, k_floordiv_index, k_fmod, k_from_byte,
+    k_from_bytes,
     k_isinf, k_keep, k_keep_four, k_maximum, k_minimum, k_mod_index, k_mul, k_neg, k_normal_cdf,
     k_or, k_pow, k_quick_silu, k_remainder, k_shift_left, k_shift_right, k_sigmoid, k_sign,
     k_signbit, k_sqrt,

@@ -12,6 +12,7 @@ from interpreted_programs import interpreted, texts
 from interpreter_repairs import repair
 
 import dynamo
+from dynamo.shapes.by_device import results
 from inductor.codegen.triton import shared_rows, split
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering import gemms, pointwise
@@ -82,6 +83,11 @@ def packed_in_words(x, w, s, z):
     return grouped(x, ((w[..., None] >> shifts) & 15).reshape(N, K), s, z)
 
 
+def packed_with_offsets(x, w, s, z):
+    w = torch.stack([w & 15, w >> 4], -1).view(N, -1, GROUP).to(x.dtype)
+    return F.linear(x, ((w - 8) * s[..., None] + z[..., None]).view(N, K))
+
+
 GROUPS = (BF16, N, K // GROUP)
 CASES = [
     (scaled, (torch.int8, N, K), (BF16, N)), (scaled_before, (torch.int8, N, K), (BF16, N)),
@@ -89,7 +95,7 @@ CASES = [
     (residual, (torch.int8, N, K), (BF16, N)), (scaled, (BF16, N, K), (BF16, N)),
     (scaled, (torch.float8_e4m3fn, N, K), (BF16, N)), (scaled_before, (torch.float8_e5m2, N, K), (BF16, N)),
     (grouped, (torch.int8, N, K), GROUPS, GROUPS), (packed, (torch.uint8, N, K // 2), GROUPS, GROUPS),
-    (packed_in_words, (torch.int32, N, K // 8), GROUPS, GROUPS),
+    (packed_with_offsets, (torch.uint8, N, K // 2), GROUPS, GROUPS), (packed_in_words, (torch.int32, N, K // 8), GROUPS, GROUPS),
 ]
 
 
@@ -105,6 +111,8 @@ def test_weights_are_converted_as_they_are_read(program, given, dtype, rows) -> 
     eager, exact = program(x, w, *scales), program(x.double(), w, *(s.double() for s in scales))
     far = (eager.double() - exact).abs().max()
     assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
+    in_mantissa = dtype is BF16 and program.__name__.startswith("packed")
+    assert ("k_above_one(v" in texts[-1]) == in_mantissa
     narrow = w.dtype.itemsize < dtype.itemsize or w.dtype is torch.int32
     assert ("mm', ''" in texts[-1]) != (narrow or rows == 1)
 
@@ -132,6 +140,38 @@ def test_scales_of_rows_and_columns() -> None:
     graph = lower_graph(capture(scaled_product, given, mode="fake")).graph
     (found,) = interpret_graph(graph, given)
     torch.testing.assert_close(found.double(), exact_scaled_product(*given), rtol=4e-3, atol=1e-5)
+
+
+def int4_packed(w, tiles):
+    """[columns, terms] of 4 bits in the layout of `aten._convert_weight_to_int4pack`."""
+    n, k = w.shape
+    w = w.view(n // 8, 8, k // (16 * tiles), tiles // 2, 2, 2, 4, 2)  # .., tile, half, lane, odd
+    w = w.permute(0, 2, 1, 6, 3, 7, 4, 5).reshape(n // 8, k // (16 * tiles), 32, tiles // 2, 8)
+    word = (w.long() << torch.arange(0, 32, 4)).sum(-1)
+    return (word - (word >> 31 << 32)).int()
+
+
+@pytest.mark.parametrize("rows, tiles, group", [(1, 8, 128), (3, 4, 32), (1, 2, 64), (2, 8, 64)])
+def test_packed_for_tensor_cores(rows, tiles, group) -> None:
+    """ATen has no such product on a CPU."""
+    n, k = 32, 256
+    w, x = torch.randint(0, 16, (n, k)), numbers(BF16, rows, k)
+    scales = numbers(BF16, k // group, n, 2)
+
+    def program(x, w, s):
+        return F.relu(torch._weight_int4pack_mm(x, w, group, s))
+
+    given = x, int4_packed(w, tiles), scales
+    (found,) = interpret_graph(lower_graph(capture(program, given, mode="fake")).graph, given)
+    s, z = scales.double().repeat_interleave(group, 0).unbind(-1)
+    torch.testing.assert_close(found.double(), F.relu(x.double() @ ((w.t() - 8) * s + z)), rtol=8e-3, atol=1e-3)
+
+
+def test_sizes_of_what_is_packed_for_tensor_cores() -> None:
+    x, w, s = (torch.empty(size, device="meta", dtype=dtype) for size, dtype in
+               (((1, 256), BF16), ((4, 2, 32, 4), torch.int32), ((2, 32, 2), BF16)))
+    found = results(torch.ops.aten._weight_int4pack_mm.default, (x, w, 128, s), {}, torch.device("cuda"))
+    assert found.shape == (1, 32) and found.dtype is BF16
 
 
 def test_packed_by_the_library() -> None:

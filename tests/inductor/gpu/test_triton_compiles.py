@@ -16,6 +16,7 @@ from inductor.codegen.triton import configs, plan, split
 from inductor.codegen.triton import print_kernel as printer
 from inductor.codegen.triton.print_kernel import MODULE_HEAD, print_kernel
 from inductor.codegen.triton.print_list import print_list
+from inductor.lowering import gemms
 from inductor.lowering.run import lower_graph
 from inductor.runtime.lists import FILL
 from inductor.scheduler.lists import join_lists
@@ -170,6 +171,26 @@ def test_unaligned_rows_move_many_bytes_at_a_time(program, stores, dtype, tmp_pa
     for text in compile_all(print_kernel(kernel, layouts), layouts, tmp_path):
         moved = {what: re.findall(rf"{what}\.global\S*\.v[24]\.b32", text) for what in ("ld", "st")}
         assert moved["ld"] and bool(moved["st"]) == stores
+
+
+@pytest.mark.parametrize("columns", [256, 896])
+def test_four_bits_of_a_weight_are_one_instruction(columns, tmp_path, monkeypatch) -> None:
+    """And they are loaded sixteen bytes at a time."""
+    monkeypatch.setattr(gemms, "_reads_words", lambda call: True)
+    monkeypatch.setattr(gemms, "_most_rows", lambda call, is_narrow: 1)
+    rows, groups = 2048, columns // 8
+    given = torch.empty(1, columns * 16), torch.empty(rows, columns * 8, dtype=torch.uint8), torch.empty(rows, groups, 1)
+
+    def program(x, w, s):
+        w = torch.stack([w & 15, w >> 4], -1).view(rows, groups, 128).bfloat16()
+        return x.bfloat16() @ ((w - 8) * s.bfloat16() + s.bfloat16()).view(rows, -1).t()
+
+    lowered = lower_graph(capture(program, given, mode="fake"))
+    layouts = lowered.graph.layouts()
+    *_, kernel = schedule_graph(lowered.graph, 8).kernels()
+    (text,) = compile_all(print_kernel(kernel, layouts), layouts, tmp_path)
+    assert re.search(r"ld\.global\S*\.v2\.b64", text) and "cvt.rn.f32" not in text
+    assert text.count("lop3.b32") % 16 == 0 < text.count("lop3.b32") and ".local" not in text
 
 
 @pytest.mark.parametrize("program", [
