@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
 from dynamo.aot.lists import one_by_one, unscale, writes_a_list
+from dynamo.aot.masked_writes import put
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
 from dynamo.base.fallbacks import AT, line_of
@@ -180,7 +181,7 @@ OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten.native_channel_shuffle: shuffle_natively,
     torch.ops.aten.native_channel_shuffle.default: shuffle_natively,
 }  # fmt: skip
-OWN_METHODS: Mapping[str, Callable[..., Any]] = {"new_tensor": new_tensor}
+OWN_METHODS: Mapping[str, Callable[..., Any]] = {"new_tensor": new_tensor, "__setitem__": put}
 
 
 def _attribute(gm: fx.GraphModule, target: str) -> Any:
