@@ -33,6 +33,7 @@ from dynamo.base import counters, logs, recordings
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import left_to_aten
+from dynamo.base.ranks import are_many, tie
 from dynamo.base.signals import is_of_signal
 from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
 from dynamo.store.folder import keep_small
@@ -186,6 +187,9 @@ class Keeper:
         tell_cache(f"{key.kind} {key.digest}", True, str)
         metrics.count("graphs_reused")
         report_fallbacks(fallbacks)
+        site = self.given["site"]
+        if site.strict and are_many():  # its collectives may be joined
+            tie(site.compile.region)
         return made  # type: ignore[no-any-return]
 
     def _keep(self, key: Key, made: Compiled, seen: Watched) -> None:

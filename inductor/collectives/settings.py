@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
-from dynamo.base import logs
-from dynamo.base.fallbacks import site_now
+from dynamo.base import logs, ranks
+from dynamo.base.fallbacks import Site, site_now
 from inductor.collectives.buckets import join_collectives
 from inductor.collectives.calls import collective_of
 from inductor.collectives.machine import machine_of
@@ -20,11 +20,13 @@ from inductor.scheduler.schedule import Schedule
 IS_WHOLE = "is_whole"
 
 
-def mark_whole(module: torch.fx.GraphModule, is_whole: bool) -> None:
+def mark_whole(module: torch.fx.GraphModule, site: Site) -> None:
     """Says of a backward whether its program must be one graph; of one without collectives nothing,
     which is kept as it is."""
     if any(collective_of(node.target, node.args) is not None for node in module.graph.nodes):
-        module.meta[IS_WHOLE] = is_whole
+        module.meta[IS_WHOLE] = site.strict
+        if site.strict:
+            ranks.tie(site.compile.region)
 
 
 def with_buckets(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -38,6 +40,7 @@ def with_buckets(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     kinds = {fake.device.type for fake in fakes if isinstance(fake, torch.Tensor)}
     machine = machine_of("cpu" if kinds <= {"cpu"} else "cuda", config.collectives)
     for names in join_collectives(module, machine):
+        ranks.tie(site_now().compile.region)
         logs.log("collectives").emit(f"sent together: {', '.join(names)}")
     return module
 

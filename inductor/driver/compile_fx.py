@@ -381,7 +381,7 @@ def _compile_backward(
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
-    mark_whole(module, site.strict)
+    mark_whole(module, site)
     if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
         module.meta["is_backward"] = True
     try:

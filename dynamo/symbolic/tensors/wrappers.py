@@ -27,8 +27,8 @@ from dynamo.guards.sources import (
     AttrSource,
     EqualSource,
     Flattened,
-    SameLayout,
     ItemSource,
+    SameLayout,
     Source,
     flattened,
 )
