@@ -27,7 +27,7 @@ from torch.utils._device import DeviceContext
 
 from dynamo import hook
 from dynamo.backends.registry import lookup_backend
-from dynamo.base import counters, events, logs
+from dynamo.base import counters, events, logs, ranks
 from dynamo.base.config import config
 from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
@@ -268,7 +268,10 @@ class FramePolicy:
 
     def limit_reached(self, code: CodeType, count: int) -> Limit | None:
         """The limit that forbids one more entry. Entries that died unused count, too: a function
-        that is made anew in each iteration would be compiled for without end."""
+        that is made anew in each iteration would be compiled for without end. There is none where
+        other ranks would wait for what eager does not send."""
+        if ranks.is_tied(self.number):
+            return None
         own = self.own_limit()
         if count >= own or self.region.wasted(code) >= own * WASTED:
             return Limit("recompile_limit", own)

@@ -33,6 +33,7 @@ from dynamo.base import logs, recordings
 from dynamo.base.counters import timed
 from dynamo.base.defects import cache_defect
 from dynamo.base.fallbacks import left_to_aten
+from dynamo.base.ranks import are_many
 from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
 from dynamo.store.folder import keep_small
 from dynamo.store.toolchain import find_toolchain
@@ -52,6 +53,7 @@ from inductor.cache.launched import (
 )
 from inductor.cache.over_ranks import ranks_now
 from inductor.cache.recorded import tell_cache
+from inductor.collectives.settings import tie
 from inductor.config import config
 from inductor.driver import cpu
 from inductor.driver.freezing import FrozenCall
@@ -185,6 +187,9 @@ class CacheEntry:
         tell_cache(f"{key.kind} {key.digest}", True, str)
         metrics.count("graphs_reused")
         report_fallbacks(fallbacks)
+        site = self.given["site"]
+        if are_many():  # its collectives may be joined
+            tie(site)
         return made  # type: ignore[no-any-return]
 
     def _keep(self, key: Key, made: Compiled, seen: Watched) -> None:

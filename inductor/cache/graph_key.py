@@ -27,6 +27,7 @@ from torch.fx.node import _get_qualified_name
 
 from dynamo.aot.decompositions import FROM_TORCH, overload
 from dynamo.aot.fakes import is_symbolic_number
+from dynamo.base import ranks
 from dynamo.base.config import config as dynamo_config
 from dynamo.store.content import Store, make_key
 from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
@@ -73,6 +74,7 @@ def parts_of_graph(
         "inputs": _text_of_inputs(examples),
         **changing_parts(),
         **_parts_of_gpus(text, examples),
+        **_parts_of_ranks(text),
         "processor": processor().text,
         "compiler": compiler,
         "torch": f"{torch.__version__} {torch.version.git_version}",
@@ -91,6 +93,15 @@ def _parts_of_gpus(graph: str, examples: Sequence[Any]) -> dict[str, str]:
         found["order"] = _order(examples)
         found["gpu properties"] = text_of_gpus()
     return found
+
+
+def _parts_of_ranks(graph: str) -> dict[str, str]:
+    """What decides which collectives are sent together: how large groups are."""
+    if not ranks.are_many():
+        return {}
+    groups = torch.distributed.distributed_c10d._world.pg_names
+    sizes = {name: group.size() for group, name in groups.items() if repr(str(name)) in graph}
+    return {"ranks": str(sorted(sizes.items()))}
 
 
 def _order(examples: Sequence[Any]) -> str:

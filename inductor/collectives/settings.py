@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
-from dynamo.base import logs
+from dynamo.base import logs, ranks
+from dynamo.base.fallbacks import Site, site_now
 from inductor.collectives.buckets import join_collectives
 from inductor.collectives.machine import machine_of
 from inductor.collectives.overlap import plan_collectives
@@ -15,17 +16,31 @@ from inductor.ir.graph import LoopGraph
 from inductor.scheduler.schedule import Schedule
 
 
+def are_same() -> bool:
+    """Whether the program says that all ranks have the same graphs."""
+    return bool((config.collectives or {}).get("same_graphs"))
+
+
+def tie(site: Site) -> None:
+    """No limit of recompiles holds for a function whose collectives are joined: eager would send
+    each alone, and other ranks would wait."""
+    if are_same():
+        ranks.tie(site.compile.region)
+
+
 def with_buckets(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph with small neighbouring collectives as one, where the program says that all ranks
     have the same graphs (`collectives={"same_graphs": 1}`). One rank can't see that: a graph's
     breaks, and what needs what in it, may go by the rank, as in `if rank == 0: x = x + total`, and
     ranks that join other collectives wait for each other, or take each other's data."""
-    if not (config.collectives or {}).get("same_graphs"):
+    if not are_same():
         return module
+    tie(site_now())
     fakes = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
     kinds = {fake.device.type for fake in fakes if isinstance(fake, torch.Tensor)}
     machine = machine_of("cpu" if kinds <= {"cpu"} else "cuda", config.collectives)
     for names in join_collectives(module, machine):
+        ranks.tie(site_now().compile.region)
         logs.log("collectives").emit(f"sent together: {', '.join(names)}")
     return module
 

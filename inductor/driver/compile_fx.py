@@ -52,6 +52,7 @@ from dynamo.base.signals import is_of_signal
 from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
 from dynamo.graph_operators.gradients import has_gradients
 from inductor.cache.graph_cache import cache_entry_of
+from inductor.collectives.settings import tie
 from inductor.config import check_options, config, is_enabled
 from inductor.driver import from_aten
 from inductor.driver.cpu import NoCompiler
@@ -384,6 +385,7 @@ def _compile_backward(
         module.meta["is_backward"] = True
     try:
         with config.patch(**settings), logs.compiling(what):
+            tie(site)
             compiled = from_aten.compile_aten(module, fakes)
             return surviving(compiled, module, site) if config.kernels else compiled
     except NoCompiler:

@@ -85,3 +85,23 @@ def test_options_are_checked() -> None:
     for wrong in ("rank", "all"):
         with pytest.raises(ValueError, match="compile_on"):
             dynamo.compile(lambda x: x, options={"compile_on": wrong})
+
+
+def beyond_the_limit(rank: int) -> None:
+    """One rank is compiled again at each call; the small collectives of a graph are sent as one."""
+    def f(x: torch.Tensor, how: str) -> torch.Tensor:
+        y, z = x * len(how), x + 1
+        dist.all_reduce(y)
+        dist.all_reduce(z)
+        return y.sin() @ z
+
+    options = {"collectives": {"same_graphs": 1}}
+    compiled, x = dynamo.compile(f, recompile_limit=2, options=options), torch.randn(8, 8)
+    for count in (1, 2, 3, 4, 5):
+        how = "a" * (count if rank == 1 else 1)
+        torch.testing.assert_close(compiled(x, how), f(x, how))
+
+
+def test_rank_at_its_recompile_limit(tmp_path: Path) -> None:
+    """It never sends what the other one does not expect."""
+    run_ranks(beyond_the_limit, tmp_path, seconds=60)
