@@ -52,10 +52,11 @@ def compiler() -> str:
 
 
 def take_compiler() -> None:
-    """clang where Python's own compilers are not there."""
-    for variable, clang in (("CC", "clang"), ("CXX", "clang++")):
+    """clang where Python's own compilers are not there; clang++ alone is enough."""
+    for variable, names in (("CC", ("clang", "clang++")), ("CXX", ("clang++",))):
         usual = (os.environ.get(variable) or sysconfig.get_config_var(variable) or "").split()
-        if not (usual and shutil.which(usual[0])) and shutil.which(clang):
+        clang = next(filter(shutil.which, names), None)
+        if clang is not None and not (usual and shutil.which(usual[0])):
             os.environ[variable] = clang
     if not shutil.which(compiler()):
         fail("no C++ compiler found; install one (Debian: apt-get install g++, or clang) and try "
@@ -112,7 +113,9 @@ class SideBySide(build_ext):
 
         def compile_one(source: str, extra_postargs: list[str], **how: Any) -> list[str]:
             flags = [flag for flag in extra_postargs if source.endswith(".cpp") or flag != CXX_ONLY]
-            return compile_in_turn([source], extra_postargs=flags, **how)
+            # clang++ may be all there is, and it would read a file of C as C++.
+            language = ["-x", "c"] if source.endswith(".c") else []
+            return compile_in_turn([source], extra_preargs=language, extra_postargs=flags, **how)
 
         def compile_all(sources: list[str], **how: Any) -> list[str]:
             units = self._join(sources)

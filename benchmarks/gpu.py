@@ -85,7 +85,7 @@ def per_call(step: Callable[..., Any], args: tuple[Any, ...], calls: int) -> flo
     return begin.elapsed_time(end) / calls * 1000
 
 
-def in_turns(
+def one_by_one(
     steps: dict[str, Callable[..., Any]], args: tuple[Any, ...], calls: int, rounds: int
 ) -> dict[str, float]:
     """Microseconds of a call of each: the median over rounds in which they take turns."""

@@ -33,7 +33,7 @@ from benchmarks.gpu import (  # noqa: E402
     DEVICE,
     data,
     greatest_distance,
-    in_turns,
+    one_by_one,
     options_of,
     per_call,
     print_table,
@@ -177,7 +177,7 @@ def check(name: str, options: argparse.Namespace) -> str:
             seconds[key] = time.perf_counter() - start
             errors[key] = greatest_distance([call(*args)], [exact])
         calls = max(3, min(200, int(20000 / per_call(function, args, 3))))
-        middle = in_turns(kinds, args, calls, options.rounds)
+        middle = one_by_one(kinds, args, calls, options.rounds)
     rounding = torch.finfo(args[0].dtype).eps if args[0].is_floating_point() else 0
     good = errors["ours"] <= 3 * errors["eager"] + rounding
     assert_compiled()
@@ -213,7 +213,7 @@ def copied_a_microsecond() -> float:
 def copy_of(size: int, calls: int, rounds: int) -> float:
     """Microseconds in which a plain copy reads half of so many bytes and writes the other half."""
     one, other = (torch.empty(max(size // 2, 1), dtype=torch.int8, device=DEVICE) for _ in range(2))
-    return in_turns({"copy": other.copy_}, (one,), calls, rounds)["copy"]
+    return one_by_one({"copy": other.copy_}, (one,), calls, rounds)["copy"]
 
 
 HEAD = (

@@ -32,7 +32,7 @@ from benchmarks.gpu import (  # noqa: E402
     DEVICE,
     data,
     greatest_distance,
-    in_turns,
+    one_by_one,
     options_of,
     print_table,
     training,
@@ -153,7 +153,7 @@ def check(name: str, options: argparse.Namespace) -> str:
         steps["peer"] = step(torch.compile, dynamic=True)
     for other in steps.values():
         other(*args)
-    us = in_turns(steps, args, 20, options.rounds)
+    us = one_by_one(steps, args, 20, options.rounds)
     assert_compiled()
     good = errors["ours"] <= 3 * errors["eager"] + 1e-6
     timed = " ".join(f"{us.get(k, float('nan')):9.1f}" for k in ("eager", "static", "ours", "peer"))

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import dynamo  # noqa: E402
 from benchmarks.gpu import (  # noqa: E402
     DEVICE,
-    in_turns,
     norm_distance,
+    one_by_one,
     options_of,
     print_table,
     training,
@@ -114,7 +114,7 @@ def check(name: str, options: argparse.Namespace) -> list[str]:
         for kind, step in steps.items():
             errors[kind] = max(errors[kind], norm_distance(step(x), goal))
     x = torch.randn(size, device=DEVICE)
-    middle = in_turns(steps, (x,), 20, options.rounds)
+    middle = one_by_one(steps, (x,), 20, options.rounds)
     assert_compiled()
     graphs = metrics.snapshot()["cuda_graphs_recorded"]
     rows = []

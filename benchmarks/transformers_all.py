@@ -7,7 +7,7 @@
 Each model runs in a process of its own, as eager, as `dynamo.compile` and as `torch.compile`; the
 caches of files are empty at first. Errors are distances to eager in float64: of the results, and
 with --training of the gradients. Ours may be four times eager's (or 2e-5; more in half
-precision). Where eager in float64 fails or is far away (a choice by top-k, say, hangs on the last
+precision). Where eager in float64 fails or is far away (a choice by top-k, say, depends on the last
 bits; a mask is filled with the least float32), they are distances to eager itself. Where ours is
 more, the compiled float64 model decides: `rounding` says that it agrees with eager's, `WRONG` that
 it does not, `differs` that eager has no float64 result. Where ours fails, eager runs once more with

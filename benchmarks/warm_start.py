@@ -2,7 +2,7 @@
 
     python -m benchmarks.warm_start          # two operations, BERT, GPT2, Llama, T5, ResNet-50
     python -m benchmarks.warm_start --models bert --kinds train --implementations dynamo torch
-    python -m benchmarks.warm_start --pairs 8      # empty cache, without and with kept traces
+    python -m benchmarks.warm_start --pairs 8      # empty cache, without and with cached traces
     python -m benchmarks.warm_start --device cuda --dtype float16 --size real --shared-imports
 
 Each run is a new process; with --shared-imports they are forked from one that has imported torch,
@@ -310,7 +310,7 @@ def main() -> None:
         "--cache", help="a folder that may be filled already; by default an empty one"
     )
     parser.add_argument(
-        "--pairs", type=int, default=0, help="cold processes without and with kept traces"
+        "--pairs", type=int, default=0, help="cold processes without and with cached traces"
     )
     parser.add_argument(
         "--shared-imports", action="store_true", help="processes are forked behind their imports"

@@ -31,6 +31,15 @@ def _original(name: str, fn: Any) -> Any:
     return fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn
 
 
+def _decide(name: str, fn: Any, kind: str, opposite: str) -> Any:
+    """One decision in the place of its opposite, for a function or each of a list or tuple."""
+    for each in fn if isinstance(fn, list | tuple) else (fn,):
+        function = _original(name, each)
+        decisions.drop(opposite, function)
+        decisions.keep(kind, function)
+    return fn
+
+
 def allow_in_graph(fn: Any) -> Any:
     """The function becomes one node of the graph; its body is not looked at.
 
@@ -38,12 +47,7 @@ def allow_in_graph(fn: Any) -> Any:
     its `apply`. Returns what it was given. The function must take and return tensors and constants,
     and use no other tensors than its arguments.
     """
-    if isinstance(fn, list | tuple):
-        return type(fn)(map(allow_in_graph, fn))
-    function = _original("allow_in_graph", fn)
-    decisions.drop("not_in_graph", function)
-    decisions.keep("in_graph", function)
-    return fn
+    return _decide("allow_in_graph", fn, "in_graph", "not_in_graph")
 
 
 def nonstrict_trace(traceable_fn: Any) -> Any:
@@ -56,12 +60,7 @@ def nonstrict_trace(traceable_fn: Any) -> Any:
 
 def disallow_in_graph(fn: Any) -> Any:
     """A call of the function ends the graph; fn: a callable, or a list or tuple of callables."""
-    if isinstance(fn, list | tuple):
-        return type(fn)(map(disallow_in_graph, fn))
-    function = _original("disallow_in_graph", fn)
-    decisions.drop("in_graph", function)
-    decisions.keep("not_in_graph", function)
-    return fn
+    return _decide("disallow_in_graph", fn, "not_in_graph", "in_graph")
 
 
 def assume_constant_result(fn: Any) -> Any:

@@ -31,14 +31,14 @@ config = Config(
         Knob(
             "library_kernels",
             "measure",
-            "How the library of a product is chosen: measure (once, kept on disk), known (what has "
+            "How the library of a GEMM is chosen: measure (once, kept on disk), known (what has "
             "been measured), default, or own (our kernels alone, where they can; so in packages).",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
         Knob(
             "measure_seconds",
             3.0,
-            "How long products, convolutions and attention of one graph may be measured all in "
+            "How long GEMMs, convolutions and attention of one graph may be measured all in "
             "all (half a second at most in the background); for what is left, the nearest known "
             "answer or the usual library is taken.",
             ("DYNAMO_MEASURE_SECONDS",),
@@ -47,15 +47,10 @@ config = Config(
             "freezing",
             True,
             "Inference on a CPU keeps copies of weights in the order in which they are read, and "
-            "makes them again when the weights have changed.",
+            "makes them again when the weights have changed. A number: megabytes that the copies "
+            "of one graph may take, instead of a quarter of the machine's memory.",
             ("DYNAMO_FREEZING", "TORCHINDUCTOR_FREEZING"),
-        ),
-        Knob(
-            "frozen_megabytes",
-            -1,
-            "How much memory the copies of weights of one graph may take; -1 stands for a quarter "
-            "of the machine's.",
-            ("DYNAMO_FROZEN_MEGABYTES",),
+            numbers=True,
         ),
         Knob(
             "graph_cache",
@@ -103,7 +98,7 @@ config = Config(
         Knob(
             "max_autotune",
             False,
-            "Measure templates for products and convolutions, and blocks of kernels, while "
+            "Measure templates for GEMMs and convolutions, and blocks of kernels, while "
             "compiling (on a GPU).",
             ("DYNAMO_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE"),
         ),
@@ -128,14 +123,14 @@ OWN = "own"  # as a value of `library_kernels`
 
 STAGES: dict[str, str] = {
     "decompositions": "operators that ATen has kernels for stay whole, unless they are lowered",
-    "fusion": "each tensor that is stored has a kernel of its own; products have no epilogues",
+    "fusion": "each tensor that is stored has a kernel of its own; GEMMs have no epilogues",
     "inlining": "the result of each operator is stored, not computed again where it is read",
     "layout": "convolutions keep their format, loops run over the dimensions as they are written",
-    "patterns": "attention that is written out stays so; biases stay with products; parts of "
+    "patterns": "attention that is written out stays so; biases stay with GEMMs; parts of "
     "tensors are read as they are written",
     "lists": "on a GPU, kernels that do the same with other buffers are started one by one",
     "dropout": "masks of dropout on a GPU are ATen's, and kept for backward",
-    "templates": "no products or convolutions of our own: the library's alone",
+    "templates": "no GEMMs or convolutions of our own: the library's alone",
     "attention": "no attention by kernels of our own: the library's alone",
     "losses": "the logits of a loss over a large vocabulary are there as a whole",
     "overlap": "collectives start, and are waited for, where the program has them",
@@ -221,11 +216,11 @@ def compiling_rank() -> tuple[int, float] | None:
     return int(rank), float(seconds or PATIENCE)
 
 
-def does(stage: str) -> bool:
+def is_enabled(stage: str) -> bool:
     """Whether an optimization of `STAGES` is done.
 
     >>> with config.patch(leave_out="fusion, layout"):
-    ...     does("fusion"), does("inlining")
+    ...     is_enabled("fusion"), is_enabled("inlining")
     (False, True)
     """
     assert stage in STAGES, stage

@@ -43,7 +43,7 @@ def count(name: str, by: int = 1) -> None:
 
 
 def count_fallback(operator: str) -> None:
-    """Note that an operator was left to ATen."""
+    """Note that an operator fell back to ATen."""
     with _lock:
         _counts["fallbacks"] += 1
         _fallbacks[operator] += 1
@@ -56,7 +56,7 @@ def snapshot() -> dict[str, int]:
 
 
 def fallbacks() -> dict[str, int]:
-    """Operators that were left to ATen, and how often."""
+    """Operators that fell back to ATen, and how often."""
     with _lock:
         return dict(_fallbacks)
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dynamo.base import counters, logs
+from inductor.torch_option_notes import NOTES, note_of
 
 # What is on here always; False leaves a stage out.
 STAGE_OF = {
@@ -25,59 +26,22 @@ SAME = {
     "max_autotune_pointwise": "max_autotune", "triton.cudagraphs": "cudagraphs",
 }
 
-FOLDER = "set DYNAMO_DEBUG_DIR or dynamo.config.debug_dir: graphs and kernels go into a folder"
 VERIFY = 'write options={"verify": True}, which compares each call with eager'
 # What must be as it is here, with the value that it has, and what to do for another one.
 FIXED: dict[str, tuple[Any, str]] = {
-    "debug_check_inf_and_nan": (False, VERIFY), "nan_asserts": (False, VERIFY),
-    "trace.save_real_tensors": (False, FOLDER),
-    "profiler_mark_wrapper_call": (False, "dynamo.profile(f, *args) tells the time of each kernel"),
-    "force_disable_caches": (
-        False, 'write options={"graph_cache": False}, and DYNAMO_CACHE_DIR names an empty folder'),
+    **dict.fromkeys(("debug_check_inf_and_nan", "nan_asserts", "runtime_triton_nan_asserts"),
+                    (False, VERIFY)),
     "guard_filter_fn": (
         None, "guards are all needed; dynamo.mark_static and `dynamic=` say what may change"),
     "custom_partitioner_fn": (
         None, "a backend of your own gives partition= to dynamo.aot.compile_training"),
-    "implicit_fallbacks": (True, "DYNAMO_LOGS=fallbacks shows what is left to ATen"),
+    **dict.fromkeys(("_pre_fusion_custom_pass", "_post_fusion_custom_pass"),
+                    (None, "passes of your own get graphs: `passes` in inductor.list_options()")),
+    "inductor_choices_class": (None, "`max_autotune` and `kernels` say how kernels are chosen"),
+    "implicit_fallbacks": (True, "DYNAMO_LOGS=fallbacks shows what falls back to ATen"),
 }
 
-RANDOM = "random numbers are eager's, always"
-CASTS = "each cast that the program writes is done, always"
-CHOSEN = "this is decided by measurements or an estimate"
-MEMORY = "memory is planned for the whole graph, always"
-FIXED_HERE = "this is not to be switched"
-BUILD = "kernels are built in processes beside this one, on all cores"
-# What is accepted with any value, and what holds here.
-NOTES = {
-    "fallback_random": RANDOM, "align_random_eager": RANDOM, "emulate_precision_casts": CASTS,
-    **dict.fromkeys(
-        ("shape_padding", "comprehensive_padding", "force_shape_pad", "coordinate_descent_tuning",
-         "coordinate_descent_check_all_directions", "benchmark_kernel", "benchmark_fusion",
-         "aggressive_fusion", "epilogue_fusion_first", "prologue_fusion", "split_reductions",
-         "loop_ordering_after_fusion", "max_fusion_size", "unroll_reductions_threshold",
-         "conv_1x1_as_mm", "reorder_for_locality", "max_autotune_gemm_backends",
-         "max_autotune_conv_backends", "max_autotune_gemm_search_space", "combo_kernels",
-         "force_same_precision", "triton.multi_kernel", "triton.persistent_reductions",
-         "triton.cooperative_reductions", "triton.max_tiles", "triton.prefer_nd_tiling",
-         "triton.autotune_pointwise", "triton.tiling_prevents_pointwise_fusion", "cpp.simdlen",
-         "cpp.threads", "cpp.min_chunk_size", "cpp.dynamic_threads", "cpp_wrapper"), CHOSEN),
-    **dict.fromkeys(
-        ("inplace_buffers", "allow_buffer_reuse", "memory_planning", "memory_pool",
-         "donated_buffer"), MEMORY),
-    **dict.fromkeys(
-        ("size_asserts", "scalar_asserts", "alignment_asserts", "assert_indirect_indexing",
-         "keep_output_stride", "dce", "cse", "functionalize_rng_ops", "pick_loop_orders",
-         "constant_and_index_propagation", "joint_graph_constant_folding", "static_weight_shapes",
-         "triton.cudagraph_trees", "triton.cudagraph_skip_dynamic_graphs",
-         "triton.slow_path_cudagraph_asserts", "triton.unique_kernel_names",
-         "triton.descriptive_names", "comment_origin", "debug", "verbose_progress",
-         "disable_progress", "autotune_local_cache", "autotune_remote_cache",
-         "fx_graph_remote_cache", "reorder_for_compute_comm_overlap"), FIXED_HERE),
-    **dict.fromkeys(("compile_threads", "worker_start_method"), BUILD),
-    **dict.fromkeys(("trace.enabled", "trace.graph_diagram", "trace.draw_orig_fx_graph"), FOLDER),
-}
-
-NAMES = frozenset({*STAGE_OF, *SAME, *FIXED, *NOTES})
+NAMES = frozenset({*STAGE_OF, *SAME, *FIXED, *NOTES, "force_disable_caches"})
 
 
 def translate(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -87,8 +51,6 @@ def translate(options: Mapping[str, Any]) -> Mapping[str, Any]:
     >>> dict(translate({"fx_graph_cache": False, "epilogue_fusion": False, "freezing": True}))
     {'graph_cache': False, 'freezing': True, 'leave_out': 'fusion'}
     """
-    if not NAMES & options.keys():
-        return options
     found: dict[str, Any] = {}
     left_out = [options["leave_out"]] if options.get("leave_out") else []
     for name, value in options.items():
@@ -101,11 +63,14 @@ def translate(options: Mapping[str, Any]) -> Mapping[str, Any]:
             here, instead = FIXED[name]
             if value is not here:
                 raise ValueError(f"the inductor backend has {name}={here!r} always: {instead}")
-        elif name in NOTES:
-            _tell(name, value)
         elif name in SAME:
             ours = SAME[name]
             found[ours] = value or found[ours] if ours in found else value
+        elif name == "force_disable_caches":
+            if value:
+                found["graph_cache"] = False
+        elif (sentence := note_of(name)) is not None:
+            _tell(name, value, sentence)
         else:
             found[name] = value
     if left_out:
@@ -113,7 +78,7 @@ def translate(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(found)
 
 
-def _tell(name: str, value: Any) -> None:
+def _tell(name: str, value: Any, sentence: str) -> None:
     """Says what an option of torch's means here, once for each."""
     if counters.once(("option of torch", name)):
-        logs.tell(f"options={{{name!r}: {value!r}}} is accepted and changes nothing: {NOTES[name]}")
+        logs.tell(f"options={{{name!r}: {value!r}}} is accepted and changes nothing: {sentence}")

@@ -31,7 +31,7 @@ def start_draws(name: str) -> None:
 
 
 def drawn(seeds: Iterable[int]) -> list[int]:
-    """Seeds of a search: these, or as many others that hang on TEST_SEED."""
+    """Seeds of a search: these, or as many others that depend on TEST_SEED."""
     return [seed + TEST_SEED for seed in seeds]
 
 

@@ -36,7 +36,7 @@ LAYERS = [
     ("dynamo.api", "dynamo.cache", "dynamo.exc", "dynamo.testing", "dynamo.utils", "dynamo.reporting.explanation", "dynamo.exporting.whole_graph", "dynamo.exporting.isolation", "dynamo.exporting.shipped", "dynamo.exporting.shipping", "dynamo.exporting.packaged", "dynamo.exporting.packaging", "dynamo.exporting.package_files",
      "dynamo.user_decisions", "dynamo.errors", "dynamo.diagnose.checked_calls",
      "dynamo.reporting.summary_text", "dynamo.reporting", "dynamo.reporting.profiling", "dynamo.doctor", "dynamo.bench"),
-    ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
+    ("dynamo", "dynamo.backends.check", "dynamo.backends.programs", "dynamo.integrations"),
 ]
 AOT = ("dynamo.base", "dynamo.store", "dynamo.graph_operators", "dynamo._C", "dynamo.background", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")

@@ -34,7 +34,7 @@ def with_list(call: Callee, of_list: Callable[[list[Any]], Any] | None) -> Calle
     return call
 
 
-def of_places(compiled: Callee, places: Sequence[int]) -> Callee:
+def picking_arguments(compiled: Callee, places: Sequence[int]) -> Callee:
     """The callable of more arguments, of which it takes those at these places."""
     of_list = getattr(compiled, "of_list", None)
 
@@ -46,7 +46,7 @@ def of_places(compiled: Callee, places: Sequence[int]) -> Callee:
     def call(*args: Any) -> Any:
         return compiled(*[args[at] for at in places])
 
-    noted(call, of_places, compiled, places)
+    noted(call, picking_arguments, compiled, places)
     return with_list(call, None if of_list is None else chosen)
 
 

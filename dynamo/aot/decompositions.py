@@ -73,7 +73,7 @@ BATCH_NORMS = (
 
 
 def _of_dtypes_that_eager_takes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A batch norm that is left to ATen, which raises, where no kernel takes its dtypes."""
+    """A batch norm that falls back to ATen, which raises, where no kernel takes its dtypes."""
 
     @functools.wraps(function)
     def guarded(x: Tensor, *rest: Any, **options: Any) -> Any:
@@ -86,7 +86,7 @@ def _of_dtypes_that_eager_takes(function: Callable[..., Any]) -> Callable[..., A
 
 
 def _of_one_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss that is left to ATen, which writes into a copy of the target, for mixed dtypes."""
+    """A loss that falls back to ATen, which writes into a copy of the target, for mixed dtypes."""
 
     @functools.wraps(function)
     def guarded(x: Tensor, target: Tensor, *rest: Any, **options: Any) -> Any:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from dynamo.aot.records import Unsupported
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.subclasses import is_elsewhere, is_foreign
 
 _functional: Any = torch  # torch's stubs lack its private functions
@@ -54,12 +55,8 @@ class FunctionalTensor(torch.Tensor):
         raise Unsupported(f"{func} outside of the recording")
 
 
-class FunctionalMode(TorchDispatchMode):
+class FunctionalMode(OwnDispatchMode):
     """Sends what runs on such tensors through C++ functionalization."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

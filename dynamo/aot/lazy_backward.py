@@ -19,7 +19,7 @@ from dynamo.aot.anomalies import check_gradients, copies_of, is_looking
 from dynamo.aot.boxed import call_with, run_as_it_is
 from dynamo.aot.joint import Tangent, tangent_name
 from dynamo.aot.missing import without_tangents
-from dynamo.aot.plain_graphs import KeptGraph
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.records import Compiler, Keeping
 from dynamo.background.jobs import is_background, later, note_part
 from dynamo.base.failing_lines import show_line
@@ -39,7 +39,7 @@ class LazyBackward:
     """
 
     def __init__(
-        self, half: int, graph: KeptGraph, compiler: Compiler, keeping: Keeping,
+        self, half: int, graph: CachedGraph, compiler: Compiler, keeping: Keeping,
         likely: Missing = (),
     ) -> None:
         self._half, self._graph = half, graph

@@ -22,7 +22,7 @@ def writes_a_list(target: Any) -> bool:
     return "_foreach_" in name and name.endswith("_")
 
 
-def in_turns(
+def one_by_one(
     function: Callable[..., Any], written: Sequence[Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Calls a function that writes into a list: once for each item where items share memory.

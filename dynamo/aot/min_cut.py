@@ -24,7 +24,7 @@ _BYTE_OF_VIEW = 101  # rather save what it views
 _BYTE_OF_NEW = 200  # forward would not write it to memory otherwise
 
 FEW = 8  # one of so many elements
-SEVERAL = 2
+SEVERAL = 2  # times as much as is there, as by two experts a token; not measured
 MANY = 4096  # elements, for one
 
 # Elementwise operations without torch's tag, and views that make no fake of their storage.
@@ -93,7 +93,7 @@ class _Network:
         self.halves = halves
         self.outputs = set(halves.outputs)
         self.inputs = set(halves.inputs)
-        self.turns = _turns(halves.available)
+        self.depths = _depths(halves.available)
         self.needed = _ancestors(halves.values)
         for node in halves.available:
             self._add(node)
@@ -142,7 +142,7 @@ class _Network:
                     work.append(user)
                 elif not _fuses(user) and not _reads_few(user):
                     return True
-                elif self.turns.get(user, 0) > self.turns[node]:
+                elif self.depths.get(user, 0) > self.depths[node]:
                     return True  # it waits for a product, say, as a residual does
         return False
 
@@ -200,13 +200,13 @@ def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _turns(nodes: list[fx.Node]) -> dict[fx.Node, int]:
+def _depths(nodes: list[fx.Node]) -> dict[fx.Node, int]:
     """How many operations that do not fuse lie before each node, at most, one behind the other."""
-    turns: dict[fx.Node, int] = {}
+    depths: dict[fx.Node, int] = {}
     for node in nodes:
-        given = (other for other in node.all_input_nodes if other in turns)
-        turns[node] = max((turns[other] + (not _is_free(other)) for other in given), default=0)
-    return turns
+        given = (other for other in node.all_input_nodes if other in depths)
+        depths[node] = max((depths[other] + (not _is_free(other)) for other in given), default=0)
+    return depths
 
 
 def _is_free(node: fx.Node) -> bool:

@@ -390,8 +390,8 @@ def _extract_backward(
         env[node] = graph.node_copy(node, copied)
     outputs = [None if node is None else env[node] for node in halves.gradients]
     module = finish_half(halves.module, graph, outputs)
-    told = tuple(a for a in table.assumptions if a.free_symbols <= places.keys())
-    module.meta["symbols"] = SymbolTable(MappingProxyType(places), told)
+    assumed = tuple(a for a in table.assumptions if a.free_symbols <= places.keys())
+    module.meta["symbols"] = SymbolTable(MappingProxyType(places), assumed)
     return module, tuple(sizes)
 
 

@@ -49,7 +49,7 @@ class Rows:
 AS_IT_IS = frozenset(map(id, (int, float, bool, str, type(None), torch.dtype, torch.device)))
 
 
-class KeptGraph:
+class CachedGraph:
     """A graph module that may still have to be made of its rows."""
 
     def __init__(self, module: fx.GraphModule | None, rows: Callable[[], Rows] | None = None):

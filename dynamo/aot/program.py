@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
-from dynamo.aot.lists import in_turns, unscale, writes_a_list
+from dynamo.aot.lists import one_by_one, unscale, writes_a_list
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
 from dynamo.base.fallbacks import AT, line_of
@@ -74,7 +74,7 @@ def run_program(
     env: dict[fx.Node, Any] = {}
     values = iter(inputs)
     here: list[fx.Node] = []
-    with keep_modes(), _told_apart(here):
+    with keep_modes(), _errors_marked(here):
         for node in gm.graph.nodes:
             here[:] = (node,)
             if node.op == "placeholder":
@@ -102,7 +102,7 @@ def run_program(
 
 
 @contextlib.contextmanager
-def _told_apart(here: list[fx.Node]) -> Iterator[None]:
+def _errors_marked(here: list[fx.Node]) -> Iterator[None]:
     """Marks the errors inside for `is_of_program`, and with the line of the node that is `here`."""
     try:
         yield
@@ -123,7 +123,7 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: L
     if node.op == "call_function":
         function: Any = OWN_STEPS.get(node.target, node.target)
         if writes_a_list(function):
-            return in_turns(function, *args, **kwargs)
+            return one_by_one(function, *args, **kwargs)
         return function(*args, **kwargs)
     if node.op == "call_method":
         method = getattr(args[0], str(node.target))
@@ -153,7 +153,7 @@ def dropout(
 
 
 def resize(input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-    """`F.interpolate`, in operators that take open sizes, backward too."""
+    """`F.interpolate`, in operators that take symbolic sizes, backward too."""
     operators = WITH_BACKWARD if input.requires_grad else OPERATORS
     result = interpolate(input, *args, operators=operators, **options)
     if result is NotImplemented:

@@ -29,9 +29,9 @@ def noted(call: Any, make: Callable[..., Any], *given: Any) -> Any:
     return call
 
 
-def not_kept(call: Any, reason: str) -> Any:
+def not_cacheable(call: Any, reason: str) -> Any:
     """The function, with why no other process can make it, as a sentence."""
-    call.not_kept = reason
+    call.not_cacheable = reason
     return call
 
 

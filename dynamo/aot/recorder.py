@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
 from dynamo.aot.records import AGAIN, FAILS, Unsupported, WrapperMet
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.recomputing import is_again
 from dynamo.base.subclasses import is_elsewhere, is_foreign
 from dynamo.graph_operators import traced_collectives
@@ -30,7 +30,7 @@ NODE = "aot_node"
 _SHARED_CONSTANT = 64
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(OwnDispatchMode):
     """Records every ATen call that runs while it is active.
 
     graph: grows. stack_trace: what new nodes get as the user's stack. histories: the same by
@@ -58,10 +58,6 @@ class Recorder(TorchDispatchMode):
         self._constant_nodes: dict[Any, fx.Node] = {}
         self._makers: dict[int, fx.Node] = {}
         self._last_leaf: fx.Node = self.graph._root
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __enter__(self) -> Any:
         traced_collectives.enter()

@@ -253,7 +253,7 @@ def _at_mask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return recorder.call(func, (source, [*indices[:at], *columns]), kwargs)
 
 
-def _share(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _share(recorder: Any, args: tuple[Any, ...]) -> Any:
     """The gradient of the largest element of all, as eager gives it on a CPU: each place that holds
     it gets its share, the others get 0, where a product would make nan of an infinite share."""
     mask, share = args
@@ -268,7 +268,7 @@ def _share(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _product(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found = _times_zero(recorder, func, args, kwargs)
-    return _share(recorder, func, args, kwargs) if found is NotImplemented else found
+    return _share(recorder, args) if found is NotImplemented else found
 
 
 SHARING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")

@@ -2,7 +2,7 @@
 
 **The alias model.** A captured graph (torch-level calls, in-place operations, views) becomes a
 functional ATen graph: no node writes into a value, and every value that leaves the graph is a
-tensor of its own. What the program's outputs and inputs share is told beside the graph, by records,
+tensor of its own. What the program's outputs and inputs share stands beside the graph, by records,
 and done again at run time on the real tensors, in this order:
 
 1. *Numbers.* A number among the example inputs was taken as a constant; other values at run time

@@ -34,7 +34,7 @@ from torch import fx
 from dynamo.aot.fakes import is_fake
 from dynamo.aot.joint import viewed
 
-# Scalar functions whose last bit hangs on how they are computed.
+# Scalar functions whose last bit depends on how they are computed.
 FUNCTIONS = frozenset(
     """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh
     atanh erf erfc sigmoid lgamma pow atan2 hypot""".split()

@@ -72,7 +72,7 @@ def _neighbours(
 ) -> Neighbours:
     """Where the values of an axis come from."""
     at = torch.arange(size, device=x.device)
-    if extent == size:  # for open sizes an assumption: eager treats this case differently
+    if extent == size:  # for symbolic sizes an assumption: eager treats this case differently
         one = torch.ones_like(at, dtype=held)
         return (at, one), (at, one - 1.0)  # eager adds 0 * x too
     one = torch.ones((), dtype=held, device=x.device)

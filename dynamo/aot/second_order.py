@@ -50,7 +50,7 @@ class Refusal(torch.autograd.Function):
 class SecondOrder:
     """gm: the captured program. saved: the inputs that `save_for_backward` keeps, in order. others:
     the rest, and those without history there: these get no gradient, but gradients may depend on
-    them. results: see `_kept_results`. places: where values of the program lie among its outputs.
+    them. results: see `_saved_results`. places: where values of the program lie among its outputs.
     wanted: the inputs that get a gradient."""
 
     gm: fx.GraphModule
@@ -196,7 +196,7 @@ def second_order(
     bases = any(is_base for _, is_base in joint.plan.values)
     if bases or joint.mutations or not may_run_again(joint.module.graph.nodes):
         return None
-    results = tuple([at for at in _kept_results(joint) if at in outputs])
+    results = tuple([at for at in _saved_results(joint) if at in outputs])
     count = len(joint.reference.inputs)
     others = tuple(at for at in range(count) if at not in saved or at in cut)
     places = tuple(position for position, _ in joint.plan.values)
@@ -210,7 +210,7 @@ def may_run_again(nodes: Iterable[fx.Node]) -> bool:
     return not any(map(is_once, nodes))
 
 
-def _kept_results(joint: JointGraph) -> tuple[int, ...]:
+def _saved_results(joint: JointGraph) -> tuple[int, ...]:
     """The values of the program that need a gradient and that autograd saves."""
     values = next(iter(reversed(joint.module.graph.nodes))).args[0]
     return tuple(

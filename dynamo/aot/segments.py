@@ -169,9 +169,9 @@ class _Cutting:
         outputs += [self.apart(graph, env[node], node) for node in added]
         part = finish_half(self.module, graph, outputs)
         if symbols:
-            told = self.module.meta["symbols"].assumptions
-            told = tuple([one for one in told if one.free_symbols <= places.keys()])
-            part.meta["symbols"] = SymbolTable(MappingProxyType(places), told)
+            assumed = self.module.meta["symbols"].assumptions
+            assumed = tuple([one for one in assumed if one.free_symbols <= places.keys()])
+            part.meta["symbols"] = SymbolTable(MappingProxyType(places), assumed)
         return part, [at for at, symbol in enumerate(self.places) if symbol in places]
 
     def symbols(self, graph: fx.Graph, nodes: list[fx.Node]) -> list[Any]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dynamo.aot.fakes import (
     SymbolicFacts,
@@ -35,6 +35,7 @@ from dynamo.aot.records import Place, SymbolTable, Unsupported
 from dynamo.aot.reference import BERNOULLI, check_write, note_view
 from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.subclasses import is_foreign
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.symbolic import SymbolicWorld, quiet
@@ -79,7 +80,7 @@ def _outside_recording() -> Iterator[None]:
         yield
 
 
-class _Watcher(TorchDispatchMode):
+class _Watcher(OwnDispatchMode):
     """Sees the operations of the reference run before the fakes do."""
 
     def __init__(self, world: SymbolicReferenceWorld) -> None:
@@ -145,7 +146,7 @@ class SymbolicReferenceWorld:
         return found
 
     def _symbol(self, place: Place, value: int) -> Any:
-        """A new symbol; sizes of 0 and 1 are constants, since broadcasting and emptiness hang on
+        """A new symbol; sizes of 0 and 1 are constants, since broadcasting and emptiness depend on
         them: the graph is then for these alone (see `check_of`)."""
         index, dim = place
         if dim is not None and value < 2:
@@ -187,13 +188,13 @@ class SymbolicReferenceWorld:
 
         Errors: Unsupported where it may have gaps.
         """
-        strides, inner, told = [0] * real.dim(), 1, 1
+        strides, inner, dense = [0] * real.dim(), 1, 1
         for axis in sorted(range(real.dim()), key=lambda axis: real.stride(axis)):
             stride = shown.stride(axis)
-            if expression_of(stride - told) != 0:
+            if expression_of(stride - dense) != 0:
                 raise Unsupported(f"a stride {expression_of(stride)}")
             strides[axis] = inner
-            inner, told = inner * sizes[axis], told * shown.shape[axis]
+            inner, dense = inner * sizes[axis], dense * shown.shape[axis]
         return strides
 
     def _number(self, shown: Any, place: Place | None, value: int) -> Any:

@@ -27,7 +27,7 @@ from dynamo.aot.chained_backward import Carrier, Chain, bucket_limits, choose_ch
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.lazy_backward import LazyBackward, likely_missing
 from dynamo.aot.partition import Backward, Partition
-from dynamo.aot.plain_graphs import KeptGraph
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import Compiler, Keeping, Place, Unsupported
 from dynamo.aot.second_order import Refusal, SecondOrder, second_order
@@ -53,7 +53,7 @@ class NodePlan:
     placeholders lie among the saved. marks: it saves something for an error that eager raises.
     """
 
-    graph: KeptGraph
+    graph: CachedGraph
     shown: tuple[int, ...]
     half_outputs: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -61,7 +61,7 @@ class NodePlan:
     loose: tuple[int, ...]
     strict: tuple[str, ...]
     helpers: tuple[int, ...]
-    restore: KeptGraph | None
+    restore: CachedGraph | None
     foreign: frozenset[int]
     sizes: tuple[Place, ...]
     without_gradient: tuple[int, ...]
@@ -152,7 +152,7 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
     # Some kept tensor leads to every input: what can't be differentiated again is refused there.
     known = second is not None or set(joint.gradients) - cut <= set(inputs)
     return NodePlan(
-        graph=KeptGraph(half.module),
+        graph=CachedGraph(half.module),
         shown=shown,
         half_outputs=half.outputs,
         inputs=inputs,
@@ -160,7 +160,7 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
         loose=tuple(at for kind, at in half.saved if kind == "loose"),
         strict=tuple(kind for kind, _ in half.saved if kind != "loose"),
         helpers=half.helpers,
-        restore=None if half.restore is None else KeptGraph(half.restore),
+        restore=None if half.restore is None else CachedGraph(half.restore),
         foreign=foreign,
         sizes=half.sizes,
         without_gradient=tuple(

@@ -2,7 +2,7 @@
 
 The captured graph runs on the same inputs. What raises there, too, is the program's error, and
 comes out as it was. What does not is a defect of the compiler: the call gets eager's results, and
-the defect is counted and told (`base/fallbacks.py`); after the second one the graph runs as
+the defect is counted and reported (`base/fallbacks.py`); after the second one the graph runs as
 captured for good. A graph that has written its inputs, or printed, can't run twice: its error comes
 out; one of a class that no operation on tensors raises is a defect all the same, and the next call
 runs as captured.

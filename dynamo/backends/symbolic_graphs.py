@@ -78,7 +78,7 @@ class Opened:
                 raise
             reason = f"{type(error).__name__}: {error}"
         logs.log("dynamic").emit(
-            f"the backend takes no open sizes, so that they are fixed: {reason}")
+            f"the backend takes no symbolic sizes, so that they are fixed: {reason}")
         self.module.graph = graph
         self._fix_all()
         return backend(self.module, self.inputs)

@@ -3,7 +3,7 @@
 In: the graph and its inputs, the backend, what compiles. Out: a function that runs the graph as it
 was captured until it is compiled. The job has a copy of the graph and stand-ins of the inputs.
 
-A backend may have two attributes: `is_kept(gm, inputs, **extra)` tells that compiling takes no
+A backend may have two attributes: `is_cached(gm, inputs, **extra)` tells that compiling takes no
 time, as the result is on the disk: then it is done at once. `prepare(gm, inputs, examples,
 **extra)` has another process do the work first, as far as that is possible, and waits for it.
 """
@@ -46,9 +46,9 @@ def compile_later(
         text = str(why)
         logs.log("dynamo").emit(lambda: f"compiled at once: no stand-in for an input ({text})")
         return wrap(compile_graph(module, inputs))
-    is_kept = getattr(backend, "is_kept", None)
+    is_cached = getattr(backend, "is_cached", None)
     # Another rank may not have it on its disk.
-    if not calls_of_ranks() and is_kept is not None and is_kept(module, inputs, **extra):
+    if not calls_of_ranks() and is_cached is not None and is_cached(module, inputs, **extra):
         with collecting():
             return wrap(compile_graph(module, inputs))
     copy = copied(module)

@@ -144,8 +144,8 @@ class Job:
         except Exception as error:
             try:
                 self.on_error(error)
-            except Exception as told:
-                return _raising(told)
+            except Exception as error:
+                return _raising(error)
             return self.meanwhile
 
 

@@ -25,18 +25,22 @@ from torch.compiler import config as torch_settings
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One setting. env: names of environment variables, the first that is set wins; without them
-    it is DYNAMO_ and the name in capitals. choices: texts that it may be, too."""
+    it is DYNAMO_ and the name in capitals. choices: texts that it may be, too. numbers: what is on
+    or off may be a whole number, too, of which 0 is off."""
 
     name: str
     default: Any
     sentence: str
     env: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    numbers: bool = False
 
     def parse(self, text: str) -> Any:
         kind = type(self.default)
         if text in self.choices:
             return text
+        if self.numbers and text.isdecimal() and int(text) > 1:
+            return int(text)
         if kind is bool:
             return text.strip().lower() not in ("", "0", "false", "no", "off")
         return text if self.default is None else kind(text)
@@ -58,7 +62,7 @@ class Knob:
         if self.choices and isinstance(value, str) and value not in self.choices:
             raise ValueError(
                 f"config.{self.name} may be {' or '.join(self.choices)}, not {value!r}")
-        if value in self.choices:
+        if value in self.choices or self.numbers and type(value) is int and value >= 0:
             return
         if self.default is None or type(value) is type(self.default):
             return
@@ -248,7 +252,7 @@ config = Config(
         Knob(
             "capture_scalar_outputs",
             False,
-            "`item()` gives an unknown number instead of a break.",
+            "`item()` gives an unbacked number instead of a break.",
             ("DYNAMO_CAPTURE_SCALAR_OUTPUTS", "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS"),
         ),
         Knob(

@@ -67,7 +67,7 @@ def spans() -> list[Span]:
 
 
 def once(key: Hashable) -> bool:
-    """True the first time for this key since the last `reset`: for what is told once."""
+    """True the first time for this key since the last `reset`: for what is reported once."""
     with _lock:
         if key in _told:
             return False
@@ -81,7 +81,7 @@ def since() -> float:
 
 
 def reset() -> None:
-    """Forget all counts and times, and what was told."""
+    """Forget all counts and times, and what was reported."""
     counters.clear()
     _since[0] = time.time()
     with _lock:

@@ -1,6 +1,6 @@
 """Environment variables of torch.compile: which are honoured here, and what ours is for others.
 
-Those with the same meaning are names of knobs (`config.py`). The others are told once, when the
+Those with the same meaning are names of knobs (`config.py`). The others are reported once, when the
 first function is compiled: who sets one should not believe that it has an effect.
 
     >>> of_torch({"TORCHINDUCTOR_PROFILE": "1", "HOME": "/"})

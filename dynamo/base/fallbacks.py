@@ -1,4 +1,4 @@
-"""What is not compiled though it was asked for: counted, told once with its line, or raised.
+"""What is not compiled though it was asked for: counted, reported once with its line, or raised.
 
 Two kinds. A *refusal*: a graph, or a part of it, that no stage brings to kernels runs as captured
 or as ATen operators. A *defect*: something of ours has failed, and eager does not. Both are counted

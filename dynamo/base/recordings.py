@@ -40,7 +40,7 @@ def keep(kind: str, data: Any) -> None:
         _kept.append(Recording(kind, logs.compile_now(), data))
 
 
-def kept(kind: str) -> list[Recording]:
+def recorded(kind: str) -> list[Recording]:
     """All of a kind, oldest first."""
     with _lock:
         return [recording for recording in _kept if recording.kind == kind]

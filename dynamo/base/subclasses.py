@@ -142,7 +142,7 @@ def acts_as_plain(cls: type) -> bool:
 
 
 @contextlib.contextmanager
-def nobody_asked() -> Iterator[None]:
+def without_torch_function() -> Iterator[None]:
     """Inside, the compiler looks at tensors, which asks no `__torch_function__` of theirs or of the
     program's modes."""
     before = getattr(_thread, "outside", None)

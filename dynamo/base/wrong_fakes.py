@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch._library import custom_ops, simple_registry
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynamo.base.dispatch_modes import OwnDispatchMode
 
 ADVICE = ("What to do: mend what register_fake is given; torch.library.opcheck(operator, "
           "arguments) tells whether it is right.")
@@ -38,7 +39,7 @@ def registrations() -> Iterator[Any]:
             yield entry.fake_impl.kernel
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(OwnDispatchMode):
     """Compares what each operator with such a kernel gives with what the kernel says."""
 
     def __init__(self) -> None:

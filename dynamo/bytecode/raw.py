@@ -267,7 +267,7 @@ def assemble(raw: RawCode) -> CodeType:
         raw.qualname,
         raw.firstlineno,
         _write_positions(raw, starts, length),
-        _write_exception_table(raw, starts, length),
+        _write_exception_table(raw, starts),
         raw.freevars,
         raw.cellvars,
     )
@@ -379,7 +379,7 @@ def _big_varint(value: int, first: int = 0) -> bytes:
     return bytes(reversed(groups))
 
 
-def _write_exception_table(raw: RawCode, starts: dict[int, int], length: int) -> bytes:
+def _write_exception_table(raw: RawCode, starts: dict[int, int]) -> bytes:
     """Entries must not overlap: where regions are nested, the innermost (listed last) counts."""
     caches = VERSION.cache_by_name
     rows = []

@@ -52,7 +52,7 @@ from dynamo.guards.weak import strongly
 
 Row = tuple[tuple[Any, ...], str]
 _class_dict, _mro = (type.__dict__[name].__get__ for name in ("__dict__", "__mro__"))
-# Objects that are rows wherever they stand; all others are plain values, or can't be kept.
+# Objects that are rows wherever they stand; all others are plain values, or can't be cached.
 BY_ROW = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType,
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
@@ -77,12 +77,12 @@ FUNCTIONS = Kinds(types.FunctionType, functools._lru_cache_wrapper)
 UNCHECKED = Kinds(dict, list, tuple, types.CellType, types.MappingProxyType, Signature)
 
 
-class Unkept(Exception):
-    """What can't be kept for another process, as a sentence."""
+class Uncacheable(Exception):
+    """What can't be cached for another process, as a sentence."""
 
 
 class Changed(Exception):
-    """What is not as it was when a trace was kept, as a sentence."""
+    """What is not as it was when a trace was cached, as a sentence."""
 
 
 def step_of(source: Source) -> tuple[str, Any] | None:
@@ -175,19 +175,19 @@ class Anchors:
         return None if found is None else found[0]
 
     def row(self, value: Any) -> int:
-        """The row of an object. Errors: Unkept."""
+        """The row of an object. Errors: Uncacheable."""
         found = self._numbers.get(id(value))
         if found is not None:
             return found[0]
         if id(value) in self._wanted:  # by a part of itself
-            raise Unkept(f"it refers to {shown(value)}, which has no name and no place")
+            raise Uncacheable(f"it refers to {shown(value)}, which has no name and no place")
         self._wanted.add(id(value))
         try:
             how = self._way_to(value)
         finally:
             self._wanted.discard(id(value))
         if how is None:
-            raise Unkept(f"it refers to {shown(value)}, which has no name and no place")
+            raise Uncacheable(f"it refers to {shown(value)}, which has no name and no place")
         number = self._add(value, how, self._text_of(value))
         if type(value) is types.FunctionType:
             self._functions.setdefault(id(value.__code__), value)
@@ -306,14 +306,14 @@ class Anchors:
         return self._add(value, how, self._text_of(value))
 
     def _text_of(self, value: Any) -> str:
-        """The fingerprint; empty for what is only a step to others. Errors: Unkept."""
+        """The fingerprint; empty for what is only a step to others. Errors: Uncacheable."""
         try:
             return "" if type(value) in UNCHECKED else self.prints.of(value)
         except NoFingerprint as why:
-            raise Unkept(f"it refers to {shown(value)}: {why}") from None
+            raise Uncacheable(f"it refers to {shown(value)}: {why}") from None
 
     def check(self, values: Iterable[Any]) -> None:
-        """Rows for objects that are only to be looked at. Errors: Unkept."""
+        """Rows for objects that are only to be looked at. Errors: Uncacheable."""
         for value in values:
             self.row(value)
 

@@ -1,9 +1,9 @@
-"""The key of a frame: what is cheap to read and decides which kept traces may fit it.
+"""The key of a frame: what is cheap to read and decides which cached traces may fit it.
 
 In: a frame that is about to be traced, and what the user asked for. Out: the parts of a key, as
-texts; or `NoKey`, whose reason says why traces of this frame are not kept. A key that is too short
-costs the time to look at a trace that does not fit: rows and guards decide, not the key. But for
-what no guard sees (settings, versions, this package's own source), which stands here in full.
+texts; or `NoKey`, whose reason says why traces of this frame are not cached. A key that is too
+short costs the time to look at a trace that does not fit: rows and guards decide, not the key. But
+for what no guard sees (settings, versions, this package's own source), which stands here in full.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EMPTY = CellType()
 
 
 class NoKey(Exception):
-    """Why traces of a frame are not kept, as a sentence."""
+    """Why traces of a frame are not cached, as a sentence."""
 
 
 def parts_of_frame(
@@ -87,7 +87,7 @@ def parts_of_frame(
 
 
 def _check_state(options: CompileOptions) -> None:
-    """Errors: NoKey where something is on that a kept trace knows nothing of."""
+    """Errors: NoKey where something is on that a cached trace knows nothing of."""
     if options.backend_name != "inductor" or options.backend is not lookup_backend("inductor"):
         raise NoKey(f"the backend is {options.backend_name}")
     for name, value in options.options.items():
@@ -110,7 +110,7 @@ def _check_state(options: CompileOptions) -> None:
 
 def hint_of(frame: hook.FrameState) -> str:
     """Plain values that tell apart frames of one key, as those of the layers of a model. They say
-    which kept trace is looked at first, and nothing else: what a trace never reads may differ."""
+    which cached trace is looked at first, and nothing else: what a trace never reads may differ."""
     values = [(name, cell.cell_contents) for name, cell in frame.cells.items() if cell != EMPTY]
     rows: list[Any] = _plain(values)
     for value in frame.locals.values():

@@ -1,7 +1,7 @@
-"""Which source line of a function is not what it was when its trace was kept.
+"""Which source line of a function is not what it was when its trace was cached.
 
-In: a code object. Out: a text of it that lies beside a kept trace, and the sentence that tells its
-difference to the code of today. It decides nothing: the digest of the code is part of the key.
+In: a code object. Out: a text of it that lies beside a cached trace, and the sentence that tells
+its difference to the code of today. It decides nothing: the digest of the code is part of the key.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def text_of_lines(code: CodeType) -> str:
     for number, instruction in _with_lines(code):
         rows.setdefault(number, []).append(instruction)
     first = code.co_firstlineno
-    told = [f"{number - first} {hashlib.blake2b(repr(row).encode(), digest_size=6).hexdigest()}"
+    digests = [f"{number - first} {hashlib.blake2b(repr(row).encode(), digest_size=6).hexdigest()}"
             for number, row in sorted(rows.items())]  # fmt: skip
-    return "\n".join([str(first), *told])
+    return "\n".join([str(first), *digests])
 
 
 def _with_lines(code: CodeType) -> Iterator[tuple[int, str]]:
@@ -46,7 +46,7 @@ def _with_lines(code: CodeType) -> Iterator[tuple[int, str]]:
 
 
 def difference(there: str, code: CodeType) -> str:
-    """What is said behind the word `code`. there: the text of the code that was kept.
+    """What is said behind the word `code`. there: the text of the code that was cached.
 
     >>> code = compile("x = 1", "file", "exec")
     >>> difference(text_of_lines(compile("x = 2", "file", "exec")), code)

@@ -1,8 +1,8 @@
-"""The parts of a kept trace as bytes, and back: guards, sources, code.
+"""The parts of a cached trace as bytes, and back: guards, sources, code.
 
 In: values that hold real objects of the program. Out: bytes with a row number (`anchors.py`) for
 each of those. Only plain values and the records named here are written as they are; all else is
-`Unkept`. A continuation's code is written as the place where it goes on, and made again.
+`Uncacheable`. A continuation's code is written as the place where it goes on, and made again.
 
 The reader finds no class and no function by a name that stands in the bytes: what they may name are
 rows, `RECORDS` and `MAKERS`.
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dynamo import hook
-from dynamo.captures.anchors import BY_ROW, Anchors, Changed, Unkept, shown
+from dynamo.captures.anchors import BY_ROW, Anchors, Changed, Uncacheable, shown
 from dynamo.captures.fingerprints import Kinds
 from dynamo.codegen.continuation import Continuations, Layout
 from dynamo.codegen.rebuild import RECIPE, Computes, number_function
@@ -110,7 +110,7 @@ class Writer(pickle.Pickler):
 
     def row(self, value: Any) -> int:
         if self.anchors is None:
-            raise Unkept(f"a place holds {shown(value)}")
+            raise Uncacheable(f"a place holds {shown(value)}")
         number = self.anchors.row(value)
         self.named.add(number)
         return number
@@ -145,7 +145,7 @@ class Writer(pickle.Pickler):
             return known if known is None else self.row(value)
         if type(value) is dict:
             return self.row(value)
-        raise Unkept(f"its code holds {shown(value)}")
+        raise Uncacheable(f"its code holds {shown(value)}")
 
     def _is_made_again(self, value: Any) -> bool:
         if type(value) is CodeType:
@@ -164,7 +164,7 @@ class Writer(pickle.Pickler):
         if kind is sources.ObjectSource:
             held = strongly(value.held)
             if held is None and value.held is not None:
-                raise Unkept(f"it refers to {value.name}, which is gone")
+                raise Uncacheable(f"it refers to {value.name}, which is gone")
             if type(held) in MUTABLE:
                 self.row(held)  # an object of the program: guards look into it
             return MAKERS["object"], (held, value.name)
@@ -186,7 +186,7 @@ class Writer(pickle.Pickler):
             return kind, tuple([getattr(value, name) for name in value.__dataclass_fields__])
         if kind in PLAIN:
             return NotImplemented
-        raise Unkept(f"it holds {shown(value)}")
+        raise Uncacheable(f"it holds {shown(value)}")
 
     def _reduce_code(self, value: CodeType) -> Any:
         if value is self.new_code:

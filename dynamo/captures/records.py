@@ -1,6 +1,6 @@
-"""One kept trace: an entry as bytes, and what is needed to make it again in another process.
+"""One cached trace: an entry as bytes, and what is needed to make it again in another process.
 
-In: a trace, then the entry that was made of it. Out: a `Kept`, of bytes and plain values.
+In: a trace, then the entry that was made of it. Out: a `CachedTrace`, of bytes and plain values.
 `read_head` finds the objects of another process that it is about, and checks them; `read_parts`
 gives guards and code that speak of those objects.
 """
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dynamo import hook
 from dynamo.base.decisions import decisions
-from dynamo.captures.anchors import Anchors, Changed, Finder, Unkept
+from dynamo.captures.anchors import Anchors, Changed, Finder, Uncacheable
 from dynamo.captures.fingerprints import Fingerprints, Kinds
 from dynamo.captures.pickles import Reader, Writer
 from dynamo.captures.tables import TableReader, TableWriter
@@ -30,7 +30,7 @@ END = 1 << 40  # no place in a prefix
 PLAIN_ANSWERS = Kinds(bool, int, float, str, bytes, type(None))
 
 
-class Kept(NamedTuple):
+class CachedTrace(NamedTuple):
     """head: rows and reads; parts: see `Parts`; code: the new code; graph: the captured one (None
     for none). about: plain facts."""
 
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
     about: dict[str, Any]
 
 
-ABOUT = Kept._fields.index("about")
+ABOUT = CachedTrace._fields.index("about")
 
 
 class Parts(NamedTuple):
@@ -66,7 +66,7 @@ class Traced(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """What of a `Kept` can be written then. reads: places, and the rows that stand there."""
+    """What of a `CachedTrace` can be written then. reads: places, and the rows that stand there."""
 
     anchors: Anchors
     reads: list[tuple[tuple[Any, ...], int]]
@@ -75,11 +75,11 @@ class Draft(NamedTuple):
 
 
 def draft(traced: Traced, continuations: Continuations) -> Draft:
-    """Errors: Unkept."""
+    """Errors: Uncacheable."""
     frame, guards, program, inputs, met = traced
     anchors = Anchors(frame, continuations.origin(frame.code, END)[0])
     if met.reason:
-        raise Unkept(met.reason)
+        raise Uncacheable(met.reason)
     for guard in guards:
         anchors.note_guard(guard)
     for place, value in met.reads.items():
@@ -104,13 +104,13 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
 def finish(
     begun: Draft, code: CodeType, called: Any, graph: bytes | None, about: dict[str, Any],
     continuations: Continuations,
-) -> Kept:
+) -> CachedTrace:
     """code: the new code; called: what stands in it for the graph; graph: the captured one.
-    Errors: Unkept."""
+    Errors: Uncacheable."""
     anchors = begun.anchors
     written, _ = _written(code, anchors, continuations, in_code=True, new_code=code, graph=called)
     head, _ = _written((anchors.rows, begun.reads), None, continuations)
-    return Kept(head, begun.parts, begun.guards, written, graph, about)
+    return CachedTrace(head, begun.parts, begun.guards, written, graph, about)
 
 
 def _written(
@@ -126,23 +126,24 @@ def _written(
 def _way_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:
     how = anchors.way_by(place)
     if how is None:
-        raise Unkept(f"it reads {place.text()}, which another process does not find")
+        raise Uncacheable(f"it reads {place.text()}, which another process does not find")
     return how
 
 
 def _check_codes(met: Met, anchors: Anchors, continuations: Continuations) -> None:
-    """All code that was traced has a digest somewhere. Errors: Unkept."""
+    """All code that was traced has a digest somewhere. Errors: Uncacheable."""
     for code in met.codes:
         if continuations.is_continuation(code):
             code = continuations.record(code).original
         if not anchors.knows_code(code):
-            raise Unkept(f"it has traced {code.co_qualname}, which no function that it knows has")
+            raise Uncacheable(
+                f"it has traced {code.co_qualname}, which no function that it knows has")
 
 
 def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
     function, args, kwargs, result = row
     if type(result) not in PLAIN_ANSWERS:
-        raise Unkept("it keeps what a function gave, which is no plain value")
+        raise Uncacheable("it keeps what a function gave, which is no plain value")
     return function, tuple(args), kwargs, result
 
 
@@ -150,11 +151,11 @@ def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
 
 
 def read_head(
-    kept: Kept, frame: hook.FrameState, scope: Scope, continuations: Continuations,
+    cached: CachedTrace, frame: hook.FrameState, scope: Scope, continuations: Continuations,
     prints: Fingerprints,
 ) -> Sequence[Any]:
     """The objects of the rows, each of which is as it was. Errors: Changed."""
-    rows, reads = Reader(kept.head, (), continuations).load()
+    rows, reads = Reader(cached.head, (), continuations).load()
     finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0], prints)
     objects = finder.find_all(rows)
     for how, row in reads:
@@ -172,18 +173,18 @@ def read_head(
     return objects
 
 
-def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations) -> Parts:
-    reader = TableReader(kept.parts, objects, continuations)
+def read_parts(cached: CachedTrace, objects: Sequence[Any], continuations: Continuations) -> Parts:
+    reader = TableReader(cached.parts, objects, continuations)
     program, others, held = reader.value
     inputs, answers = reader.full(others)
     return Parts(reader.program(*program), inputs, answers, held)
 
 
 def guards_later(
-    kept: Kept, held: Iterable[int], objects: Sequence[Any], continuations: Continuations
+    cached: CachedTrace, held: Iterable[int], objects: Sequence[Any], continuations: Continuations
 ) -> Callable[[], tuple[Guard, ...]]:
     """Reads the guards when somebody asks for them; keeps none of the objects alive till then."""
-    content, known = kept.guards, {number: weakly(objects[number]) for number in held}
+    content, known = cached.guards, {number: weakly(objects[number]) for number in held}
 
     def read() -> tuple[Guard, ...]:
         alive = {number: strongly(value) for number, value in known.items()}
@@ -204,8 +205,8 @@ def ask_again(parts: Parts) -> None:
 
 
 def read_code(
-    kept: Kept, objects: Sequence[Any], continuations: Continuations,
+    cached: CachedTrace, objects: Sequence[Any], continuations: Continuations,
     called: Callable[..., Any] | None,
 ) -> CodeType:
     """The new code. called: the compiled graph in it, if there is one."""
-    return Reader(kept.code, objects, continuations, called).load()  # type: ignore[no-any-return]
+    return Reader(cached.code, objects, continuations, called).load()  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """Guards and guard programs as tables of plain values, which are written and read in C.
 
-In: values of a kept trace, thousands of small objects that share their parts. Out: one row for each
-object that is no plain value, its parts before it, and the value in which a list of one number
+In: values of a cached trace, thousands of small objects that share their parts. Out: one row for
+each object that is no plain value, its parts before it, and the value in which a list of one number
 stands for such a row. Each object is looked at once, in Python; `pickle` writes what is left
 without asking about each text and number.
 
@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dynamo.captures.anchors import Anchors, Unkept
+from dynamo.captures.anchors import Anchors, Uncacheable
 from dynamo.captures.fingerprints import Kinds
 from dynamo.captures.pickles import KINDS, MAKERS, NAMES_OF_MAKERS, RECORDS, Reader, Writer
 from dynamo.codegen.continuation import Continuations
@@ -45,7 +45,7 @@ class TableWriter:
         self._wanted: set[int] = set()
 
     def plain(self, value: Any) -> Any:
-        """What stands for a value. Errors: Unkept."""
+        """What stands for a value. Errors: Uncacheable."""
         if id(type(value)) in AS_IT_IS:
             return value
         if type(value) is tuple:
@@ -54,7 +54,7 @@ class TableWriter:
         known = self._known.get(id(value))
         if known is None:
             if id(value) in self._wanted:
-                raise Unkept("it holds a container that is in itself")
+                raise Uncacheable("it holds a container that is in itself")
             self._wanted.add(id(value))
             row = self._row_of(value)
             self._wanted.discard(id(value))
@@ -121,9 +121,9 @@ def _payload_of(guard: Guard) -> Any:
         return tuple(map(strongly, guard.payload))
     payload = strongly(guard.payload)
     if payload is None and guard.payload is not None:
-        raise Unkept("something that it is about is gone")
+        raise Uncacheable("something that it is about is gone")
     if guard.kind == "ID" and type(payload) in NO_IDENTITY:
-        raise Unkept(f"it compares the identity of {guard.source}")
+        raise Uncacheable(f"it compares the identity of {guard.source}")
     return payload
 
 

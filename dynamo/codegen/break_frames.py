@@ -141,7 +141,7 @@ class Level:
         null: NULL lies above these values ("last") or below the last one ("middle").
         """
         generator, state, emitter = self.generator, self.state, self.generator.emitter
-        locals_ = self._ordered_locals(form, instruction)
+        locals_ = self._ordered_locals()
         own_cells = tuple(name for name in state.cells if name in state.code.co_cellvars)
         cells = tuple(name for name in state.cells if name not in own_cells)
         kinds = [_kind(var) for var in stack]
@@ -158,7 +158,7 @@ class Level:
             for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
         })  # fmt: skip
         emitter.start_call_const(call_last if self.ends_frame else call_moving)
-        self._load_function(code, cells)
+        self._load_function(code)
         for var in (*map(state.locals.get, locals_), *map(state.cells.get, own_cells)):
             assert var is not None
             generator.rebuilder.load(var)
@@ -174,13 +174,13 @@ class Level:
         generator.leaves.append(call)
         generator.passing.append(Passing(call, generator.depth, self.callers()))
 
-    def _ordered_locals(self, form: str, instruction: int) -> list[str]:
+    def _ordered_locals(self) -> list[str]:
         names = list(self.state.locals)
         order = {name: index for index, name in enumerate(self.state.code.co_varnames)}
         order[RECEIVER] = -1
         return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
-    def _load_function(self, code: CodeType, cells: tuple[str, ...]) -> None:
+    def _load_function(self, code: CodeType) -> None:
         emitter = self.generator.emitter
         if not code.co_freevars:
             emitter.load_const(FunctionType(code, self.state.globals, code.co_name))

@@ -188,7 +188,7 @@ class Generator:
             self._break(self.plan.exit)
         self._emit_passing(self.passing)
         self._emit_handlers(begin)
-        release(self.raw, self._kept_locals(), self.leaves)
+        release(self.raw, self._held_locals(), self.leaves)
         if isinstance(self.plan.exit, BreakExit):
             name_locals(self.raw, self.plan.exit.frames[-1].locals, self.rebuilder.places)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
@@ -210,7 +210,7 @@ class Generator:
             ranges = [(part[0], part[-1]) for part in parts if part]
             retry.emit_thrower(emitter, ranges, plan.code, raising, restore)
 
-    def _kept_locals(self) -> tuple[str, ...]:
+    def _held_locals(self) -> tuple[str, ...]:
         """Parameters of the program's own functions, which eager holds till the function's end, and
         the one that `super()` without arguments reads."""
         code = self.plan.code

@@ -13,7 +13,7 @@ from typing import Any
 from dynamo.symbolic.core.context import CodeCache
 from dynamo.symbolic.core.trace_result import BreakExit, FrameState
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.machine.finalizers import holds_local_class, is_noticed
+from dynamo.symbolic.machine.finalizers import holds_local_class, is_observed
 
 RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
 # Functions that read all locals of the frame that calls them, dead ones too.
@@ -65,7 +65,7 @@ def live_frames(
                     name: var
                     for name, var in state.locals.items()
                     if keep_all or name in live or name in first
-                    or is_noticed(var, real_values) or holds_local_class(var, real_values)
+                    or is_observed(var, real_values) or holds_local_class(var, real_values)
                 },
                 cells={
                     name: var

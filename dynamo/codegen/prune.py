@@ -22,7 +22,7 @@ IN_PLACE_OPERATORS = frozenset(
 SILENT = ("batch_norm", "instance_norm")
 
 
-def is_noticed(node: fx.Node) -> bool:
+def is_observable(node: fx.Node) -> bool:
     """True where leaving the node out could be noticed."""
     target: Any = node.target
     if node.op in ("placeholder", "output", "call_module"):
@@ -60,7 +60,7 @@ def prune(graph: fx.Graph) -> int:
     """Erases unused nodes, last first; the number of erased ones."""
     count = 0
     for node in reversed(list(graph.nodes)):
-        if not node.users and not is_noticed(node):
+        if not node.users and not is_observable(node):
             graph.erase_node(node)
             count += 1
     return count

@@ -3,7 +3,7 @@
 // A full walk in which all guards held leaves *anchors* (values of the frame that are the same objects
 // from call to call), *stamps* (words of memory and what they held: versions of dicts, classes of
 // instances, lengths of lists, metadata of tensors) and the instructions that have to run every time.
-// While anchors and stamps are as they were, all that hangs on them is as it was.
+// While anchors and stamps are as they were, all that depends on them is as it was.
 //
 // Why each address may be read: an anchor is alive, because the frame holds it, and each later stamp
 // lies in an object that the stamps before it prove to be alive and of its class, held by its parent.
@@ -77,7 +77,7 @@ struct Maker {
         : program(p), plan(*p->plan), scope(s), pinned(p->values->size()),
           versioned(p->values->size()), stable(p->values->size()), loose(p->values->size()), sure(p->values->size()),
           typed(p->values->size()) {
-        // From the end, as what hangs on a value comes after it.
+        // From the end, as what depends on a value comes after it.
         auto &all = *program->instructions;
         for (auto in = all.rbegin(); in != all.rend(); ++in) {
             if (in->src >= 0 && (in->opcode == OP_DICT || in->opcode == OP_IS_WEAK ||

@@ -1,4 +1,4 @@
-"""Where two runs of the same program differ, told in words.
+"""Where two runs of the same program differ, in words.
 
 Numbers are compared with what rounding allows: the error against a run in double precision may be
 a few times eager's own. Everything else (dtypes, sizes, strides, aliases, effects) is exact.

@@ -128,7 +128,7 @@ def run_on_copies(
     storages: dict[int, torch.UntypedStorage] = {}
     copies = {id(value): copied(value, storages)
               for value in inputs if isinstance(value, torch.Tensor)}
-    with generators_kept(module):
+    with generators_restored(module):
         results = module.forward(*[copies.get(id(value), value) for value in inputs])
     return results, copies
 
@@ -153,7 +153,7 @@ def copied(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> t
 
 
 @contextlib.contextmanager
-def generators_kept(module: fx.GraphModule) -> Iterator[None]:
+def generators_restored(module: fx.GraphModule) -> Iterator[None]:
     """Torch's generators, and those that the graph is given, are as before behind the block."""
     given = {
         value for node in module.graph.nodes

@@ -129,8 +129,8 @@ def assert_expected(module: fx.GraphModule) -> fx.GraphModule:
                 for outcome, test, text in zip(outcomes, tests, texts, strict=True):
                     holds = test if outcome else graph.call_function(torch.logical_not, (test,))
                     holds.meta.update(test.meta)
-                    told = (holds, text or RAISES_HERE)
-                    graph.call_function(torch.ops.aten._assert_async.msg, told)
+                    given = (holds, text or RAISES_HERE)
+                    graph.call_function(torch.ops.aten._assert_async.msg, given)
             graph.erase_node(node)
     return fx.GraphModule(module, graph, class_name="CapturedGraph")
 

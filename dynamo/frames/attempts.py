@@ -53,15 +53,15 @@ from dynamo.symbolic.shapes.symbolic_text import UnreadText
 from dynamo.symbolic.shapes.unbacked import UnknownNumber
 from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.function_modes import enter_outer_modes
-from dynamo.symbolic.tensors.gradients import watch_asked
+from dynamo.symbolic.tensors.gradients import watch_wanted
 from dynamo.symbolic.tensors.inference import outside_inference_mode
 from dynamo.symbolic.tensors.memory import (
+    guard_views_apart,
     keep_apart,
     keep_changed_apart,
     keep_keys_apart,
-    keep_told_apart,
 )
-from dynamo.symbolic.tensors.min_max import Winner
+from dynamo.symbolic.tensors.min_max import Extreme
 from dynamo.symbolic.tensors.modes import keep_modes
 from dynamo.symbolic.tensors.picking import settle_picks
 from dynamo.symbolic.tensors.repeating import (
@@ -76,7 +76,7 @@ RESTARTS = 100
 # RestartTrace where it does not hold now.
 AT_THE_END: tuple[Callable[[Trace], None], ...] = (
     keep_apart,  # inputs of a graph that writes into an array's memory share none
-    keep_told_apart,  # no input is a view of one that was told to require grad
+    guard_views_apart,  # no input is a view of one that was made to require grad
     keep_keys_apart,  # objects that were keys of a dict or set are different ones
     keep_changed_apart,  # an object that is changed is none of the others that were looked at
     keep_tables_apart,  # the graph writes into no table of known values
@@ -183,7 +183,7 @@ class Attempts:
         outputs = choose_outputs(exit, effects)
         for var in outputs:
             var.as_proxy()  # made now: unused inputs are about to go
-        watch_asked(trace, outputs, differentiated(exit))
+        watch_wanted(trace, outputs, differentiated(exit))
         if not trace.context.settings.fullgraph:
             cut_where_caught(trace.graph.graph)
         axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
@@ -224,7 +224,7 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
                 f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
         if isinstance(var, UnreadText):
             raise RestartTrace(var.made_at, Break("text_of_tensor", var.tensor))
-        if isinstance(var, Winner):
+        if isinstance(var, Extreme):
             var.look()
         if isinstance(var, GraphContextVar) and var.step is not None:
             raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
@@ -235,7 +235,7 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
 
 
 def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) -> tuple[Var, ...]:
-    """Tensors (and unknown numbers) made in the trace that the exit or an effect needs."""
+    """Tensors (and unbacked numbers) made in the trace that the exit or an effect needs."""
     counts: Counter[Var] = needed(exit_roots(exit), effects)
     drawn = {effect.result for effect in effects if isinstance(effect, DrawEffect)}
     return tuple(

@@ -19,7 +19,7 @@ from dynamo.base.errors import Break, DynamoError, SkipFrame
 from dynamo.base.loading import collection_paused
 from dynamo.base.recursion import recursion_room
 from dynamo.base.waiting import while_waiting
-from dynamo.captures.keeper import Keeper
+from dynamo.captures.trace_cache import TraceCache
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import generate
 from dynamo.codegen.retry import throw
@@ -49,7 +49,7 @@ class Converter:
         self.functions = GraphFunctions()
         self.warned: set[int] = set()
         self.breaks = BreakReports(self.continuations)
-        self.kept = Keeper(self.continuations)
+        self.traces = TraceCache(self.continuations)
         self.asked = asked
 
     def __call__(
@@ -116,7 +116,7 @@ class Converter:
 
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
         options, compile_id = context.settings, context.compile_id
-        keeping = self.kept.place_of(frame, context, frame.code is self.asked)
+        keeping = self.traces.place_of(frame, context, frame.code is self.asked)
         context.kept = keeping is not None
         if keeping is not None:
             with counters.timed("kept"), collection_paused():
@@ -138,7 +138,7 @@ class Converter:
             keeping = None  # the next process may have another backend of that name
 
         def prepare() -> None:
-            """What does not hang on the compiled graph."""
+            """What does not depend on the compiled graph."""
             made.append(entries.make_checks(result, graph.collected()))
             if keeping is not None:
                 with counters.timed("keep"), collection_paused():

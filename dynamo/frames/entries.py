@@ -28,12 +28,12 @@ from dynamo.symbolic.core.unguarded import without_copies
 class EntryRecord:
     """What an entry keeps for people: its guards and its compile id.
 
-    told: the guards, or what makes them when somebody asks.
+    listed: the guards, or what makes them when somebody asks.
     changes: what it does to objects that existed before, in words.
     modes: the modes that it was compiled in, which are guarded by identity.
     """
 
-    told: tuple[Guard, ...] | Callable[[], tuple[Guard, ...]]
+    listed: tuple[Guard, ...] | Callable[[], tuple[Guard, ...]]
     compile_id: str
     keepalive: Any = None
     changes: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ class EntryRecord:
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        if callable(self.told):
-            self.told = self.told()
-        return self.told
+        if callable(self.listed):
+            self.listed = self.listed()
+        return self.listed
 
 
 class Checks(NamedTuple):

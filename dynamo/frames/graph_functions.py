@@ -202,7 +202,7 @@ class GraphCompiler:
         """The same for a backend of the program's own and a graph with open inputs, now: its guards
         are wanted."""
         wrap = self._wrapper()
-        return wrap(self._told(lambda: opened.compile(self._compile)))
+        return wrap(self._with_line(lambda: opened.compile(self._compile)))
 
     def _in_background(self, inputs: list[Any], wrap: Callable[[Call], Call]) -> Call:
         background = importlib.import_module("dynamo.background.graphs")
@@ -220,7 +220,7 @@ class GraphCompiler:
 
     def _by_backend(self, module: fx.GraphModule, inputs: list[Any]) -> Call:
         """The backend's function. Errors: DynamoError."""
-        return self._told(lambda: self._compile(module, inputs))
+        return self._with_line(lambda: self._compile(module, inputs))
 
     def _compile(self, module: fx.GraphModule, inputs: list[Any]) -> Call:
         with compiling_at(self.site), asking_off():
@@ -229,7 +229,7 @@ class GraphCompiler:
             raise TypeError(f"a backend returns a callable, not {compiled!r}")
         return compiled
 
-    def _told(self, compile_it: Callable[[], Call]) -> Call:
+    def _with_line(self, compile_it: Callable[[], Call]) -> Call:
         """What it gives. Errors: DynamoError, with the user's line."""
         try:
             return compile_it()
@@ -294,7 +294,7 @@ def is_explained(error: Exception) -> bool:
 def backend_failure(
     error: Exception, place: str, backend: str, module: torch.fx.GraphModule
 ) -> BackendError:
-    """What a user is told of a backend's error."""
+    """What a user reads of a backend's error."""
     if is_explained(error):
         text = f"{place}\n  The backend {backend!r} failed: {error}"
     else:

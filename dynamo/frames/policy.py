@@ -33,7 +33,7 @@ from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import DynamoError, RecompileError, RecompileLimitExceeded
 from dynamo.base.progress import progress
-from dynamo.base.subclasses import nobody_asked, outer_modes
+from dynamo.base.subclasses import outer_modes, without_torch_function
 from dynamo.frames.choice import forward_code
 from dynamo.frames.entries import function_modes
 from dynamo.frames.worth import mentions_tensors
@@ -143,7 +143,7 @@ class FramePolicy:
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
         try:
-            with nobody_asked():
+            with without_torch_function():
                 return self.answer(frame)
         except (DynamoError, Warning):  # a warning that the program made an error
             raise

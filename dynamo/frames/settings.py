@@ -1,4 +1,4 @@
-"""What a trace of a frame is told: the user's options, and what earlier calls have shown."""
+"""The settings of a trace: the user's options, and what earlier calls have shown."""
 
 from __future__ import annotations
 

@@ -35,13 +35,14 @@ from dynamo.frames.convert import Converter
 from dynamo.frames.policy import FramePolicy
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.lookup import find_in_mro
+from dynamo.symbolic.tensors.constant_objects import is_of_distributed
 
 KEPT = 64  # policies that outlive what `compile` gave
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 LISTS = frozenset({list, tuple})
 # Others may record what a graph does with the addresses of one module's parameters.
 SHARED_MODES = (None, "default")
-# Attributes that are told apart as the objects that they are.
+# Attributes that are distinguished as the objects that they are.
 CALLED = (FunctionType, types.MethodType, functools.partial)
 NOT_TOLD = frozenset(("_parameters", "_buffers", "_modules", "_compiled_call_impl"))
 DISTINCT = (types.ModuleType, types.BuiltinFunctionType, str, bool)
@@ -74,7 +75,7 @@ class Regions:
         codes = [function.__code__ for function in functions]
         dropped = None
         with self.lock:
-            held = [self._told_apart(value) for value in closed_over(functions)]
+            held = [self._part_of_key(value) for value in closed_over(functions)]
             subject = (tuple(map(id, codes)), *held) if codes else self._token_of(model)
             key = (subject, decisions.version, frozen(options), frozen(settings))
             policy = self._shared.get(key)
@@ -111,7 +112,7 @@ class Regions:
             self.policies.add(policy)
         return policy
 
-    def _told_apart(self, value: Any) -> Any:
+    def _part_of_key(self, value: Any) -> Any:
         """What a value that a function closes over is in a key: other programs are other keys. It
         keeps no class alive."""
         if isinstance(value, torch.nn.Module | type):
@@ -187,8 +188,8 @@ def functions_of(function: Any) -> tuple[FunctionType, ...]:
     return tuple(found)
 
 
-def closed_over(functions: Sequence[FunctionType]) -> Iterator[Any]:
-    """What is in the closures of functions, and of the functions there."""
+def closed_over(functions: Sequence[FunctionType], deep: bool = True) -> Iterator[Any]:
+    """What is in the closures of functions, and, if deep, of the functions there."""
     waiting, seen = list(functions), set(map(id, functions))
     while waiting:
         for cell in waiting.pop(0).__closure__ or ():
@@ -197,7 +198,7 @@ def closed_over(functions: Sequence[FunctionType]) -> Iterator[Any]:
             except ValueError:  # it is empty
                 continue
             yield value
-            if isinstance(value, FunctionType) and id(value) not in seen:
+            if deep and isinstance(value, FunctionType) and id(value) not in seen:
                 seen.add(id(value))
                 waiting.append(value)
 
@@ -211,16 +212,42 @@ def structure_of(module: torch.nn.Module) -> tuple[Any, ...]:
     (True, False)
     """
     found: list[Any] = []
-    for name, part in module.named_modules(remove_duplicate=False):
+    parts = dict(module.named_modules(remove_duplicate=False))
+    places = {id(part): name for name, part in parts.items()}
+    for name, part in parts.items():
         found += name, type(part)
         for registry in ("_parameters", "_buffers"):
             for key, tensor in getattr(part, registry).items():
                 found += key, None if tensor is None else looks_of(tensor)
         for key, value in vars(part).items():
             if key not in NOT_TOLD:
-                told = type(value) in PLAIN or type(value) in LISTS or isinstance(value, CALLED)
-                found += key, frozen(value) if told else type(value)
+                if isinstance(value, CALLED):
+                    found += key, look_of_call(value, places, ())
+                else:
+                    is_plain = type(value) in PLAIN or type(value) in LISTS
+                    found += key, frozen(value) if is_plain else type(value)
     return tuple(found)
+
+
+def look_of_call(value: Any, places: Mapping[int, str], inside: tuple[int, ...]) -> Any:
+    """A key of what a module may hold as its `forward`: its code, and what it closes over. A part
+    of the module is its name in there. inside: the functions around it."""
+    if id(value) in places:
+        return "part", places[id(value)]
+    if is_of_distributed(value):  # a placement of tensor parallelism, one object for each module
+        return type(value), value
+    if type(value) in LISTS:
+        return type(value), *(look_of_call(item, places, inside) for item in value)
+    if not isinstance(value, CALLED) or id(value) in inside:
+        return frozen(value)
+    inside = (*inside, id(value))
+    if isinstance(value, types.MethodType):
+        return look_of_call(value.__self__, places, inside), id(value.__func__)
+    if isinstance(value, functools.partial):
+        given = (value.func, *value.args, *value.keywords.values())
+        return (*value.keywords, *(look_of_call(item, places, inside) for item in given))
+    held = closed_over((value,), deep=False)
+    return id(value.__code__), *(look_of_call(item, places, inside) for item in held)
 
 
 def looks_of(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -2,10 +2,10 @@
 
 In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
-A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too; so is one whose
-backward is a kernel of the library, an embedding whose gradient is sparse, `torch.linspace` and its
-like of open numbers, and `one_hot` on a CPU; so is an operator of the program whose backward could
-not be recorded.
+A recurrent layer over symbolic sizes, over a packed sequence, or on a GPU, is one, too; so is one
+whose backward is a kernel of the library, an embedding whose gradient is sparse, `torch.linspace`
+and its like of open numbers, and `one_hot` on a CPU; so is an operator of the program whose
+backward could not be recorded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ FUNCTIONS = frozenset({
 RAISE_BY_VALUES = frozenset({
     torch.nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default,
 })
-# Over open sizes they are one operation: taken apart, they are a step for each place of a sequence.
-# So they are on other devices than these: cuDNN reads the weights as one buffer, which no fake has.
+# Over symbolic sizes they are one operation: taken apart, they are a step for each place of a
+# sequence. So they are on other devices than these: cuDNN reads the weights as one buffer, which no
+# fake has.
 TAKEN_APART = {"cpu", "meta"}
 RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
 # oneDNN computes LSTMs of these, whose backward has no functional form: its results lie in one

@@ -53,7 +53,7 @@ def gradients_of_leaves(
         shared = Counter(map(_storage, [*found, *given, *outputs, *leaves]))
         with torch.no_grad():
             return tuple(
-                [_kept(grad, leaf, copies or shared[_storage(grad)] > 1)
+                [_laid_out_as(grad, leaf, copies or shared[_storage(grad)] > 1)
                  for grad, leaf in zip(found, leaves, strict=True)]
             )  # fmt: skip
     before = [leaf.grad for leaf in leaves]
@@ -84,7 +84,9 @@ def _storage(tensor: Any) -> Any:
     return tensor.untyped_storage()._cdata if key is None else key
 
 
-def _kept(grad: torch.Tensor | None, leaf: torch.Tensor, copies: bool) -> torch.Tensor | None:
+def _laid_out_as(
+    grad: torch.Tensor | None, leaf: torch.Tensor, copies: bool
+) -> torch.Tensor | None:
     """A gradient that is laid out as its leaf, where this has no gaps."""
     if grad is None:
         return None

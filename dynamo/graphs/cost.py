@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.graphs.lines import Line, user_line
 
 aten = torch.ops.aten
@@ -179,7 +179,7 @@ class _Counting(fx.Interpreter):
         return result
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(OwnDispatchMode):
     """Adds up the FLOPs of the ATen operators that run in it."""
 
     def __init__(self) -> None:

@@ -51,11 +51,11 @@ def kernels_of(module: fx.GraphModule, *args: Any) -> dict[fx.Node, str]:
         call = lookup_backend("inductor")(marked, given, options=options)
         call(*given)  # some backends compile when they are called
         known = set(map(id, before))
-        told = [event for event in events.events("kernels") if id(event) not in known]
-    if not told:
+        reported = [event for event in events.events("kernels") if id(event) not in known]
+    if not reported:
         raise RuntimeError("the backend left the graph as it is; DYNAMO_LOGS=inductor says why")
     found: dict[fx.Node, str] = {}
-    for event in told:
+    for event in reported:
         for name, _, lines in event.data["kernels"]:
             for line in lines:
                 file, _, number = line.rpartition(":")

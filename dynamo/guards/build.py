@@ -5,7 +5,7 @@ registers. Each source is fetched once, parents first. What is read from a plain
 dict, a module's globals) stands between TAG_TEST and TAG_SEAL and is skipped while the dict is
 unchanged; there also stand the checks that the identity of the value decides. Checks of the
 global state and of
-the arguments come before those of what hangs on them.
+the arguments come before those of what depends on them.
 """
 
 from __future__ import annotations

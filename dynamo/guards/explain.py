@@ -70,7 +70,7 @@ def differences(
     return found
 
 
-# By kind of guard, how far a value is: an assumption of an open size or number is nearer than a
+# By kind of guard, how far a value is: an assumption of a symbolic size or number is nearer than a
 # number or size that is a constant of its entry, that one nearer than any other value.
 DISTANCES: dict[str, Callable[[Any, Any], int]] = {
     "SHAPE": lambda payload, value: 1, "TENSOR": tensor_distance, "CONST": const_distance,

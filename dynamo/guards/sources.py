@@ -473,6 +473,9 @@ class TableSource(Source):
         return table_values(self.base.fetch(scope))
 
 
+REMEMBERED = 512  # layouts, for each guard
+
+
 class SameAs:
     """Whether a value equals one that was seen, class and all; asked of others."""
 
@@ -481,6 +484,23 @@ class SameAs:
 
     def __call__(self, value: Any) -> bool:
         return equal_values(value, self.seen)
+
+
+class SameLayout(SameAs):
+    """The same of what is never changed, as the layout of a distributed tensor. What was equal is
+    remembered: equal blocks of a model share a graph, and each has layouts of its own."""
+
+    def __init__(self, seen: Any) -> None:
+        super().__init__(seen)
+        self.equal: dict[int, Any] = {id(seen): seen}
+
+    def __call__(self, value: Any) -> bool:
+        if self.equal.get(id(value)) is value:
+            return True
+        equal = equal_values(value, self.seen)
+        if equal and len(self.equal) < REMEMBERED:
+            self.equal[id(value)] = value
+        return equal
 
 
 class Flattened(SameAs):

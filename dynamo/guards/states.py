@@ -27,7 +27,7 @@ def parts_of(iterator: Any) -> tuple[Any, ...]:
 
 
 def getter_parts(getter: Any) -> tuple[Any, ...]:
-    """What `itemgetter`, `attrgetter` or `methodcaller` was made of; keywords are not told."""
+    """What `itemgetter`, `attrgetter` or `methodcaller` was made of; keywords are not known."""
     make, parts = getter.__reduce__()
     if make is not type(getter):
         raise TypeError("it has keywords")

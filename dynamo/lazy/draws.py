@@ -47,16 +47,16 @@ def draw(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if not args or type(args[0]) is not LazyTensor:
         if any(isinstance(arg, (torch.Tensor, list)) for arg in args if not _is_sizes(arg)):
             return _in_eager(recorder, func, args, kwargs)
-        replay.does(replay.OUTSIDE)
+        replay.call_was(replay.OUTSIDE)
         return func(*args, **kwargs)
     if func in FILLS:
         drawn = func(_empty(args[0]._lazy.facts), *args[1:], **kwargs)
         filled = recorder.dispatch(aten.copy_.default, (args[0], known(drawn)), {})
         if replay.SAID.deed == replay.RECORD:
-            replay.does(replay.FILL, drawn)
+            replay.call_was(replay.FILL, drawn)
         return filled
     if func in LIKES:
-        replay.does(replay.LIKE)
+        replay.call_was(replay.LIKE)
         return known(func(_empty(args[0]._lazy.facts), *args[1:], **kwargs))
     if func is aten.native_dropout.default and args[0].is_cuda and args[2] and 0 < args[1] < 1:
         return _dropout(recorder, *args)

@@ -27,7 +27,7 @@ def run_eagerly(
     name = str(func)
     recorder.before_eager(name, reason, look)
     replay.SAID.forget()
-    replay.does(replay.SKIP)
+    replay.call_was(replay.SKIP)
     known: list[tuple[torch.Tensor, torch.Tensor]] = []
     borrowed: set[int] = set()
 

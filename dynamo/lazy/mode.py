@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.backends.registry import Backend
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.lazy import _C, scripted
 from dynamo.lazy.record import BUSY, LOCK
 from dynamo.lazy.recorder import ACTIVE, HOME, LONGEST, MODES, Recorder, arm, enter, set_modes
@@ -22,16 +22,12 @@ DEVICES = ("cpu", "cuda")
 RECORDERS: dict[Hashable, Recorder] = {}
 
 
-class _Dispatch(TorchDispatchMode):
+class _Dispatch(OwnDispatchMode):
     """Sends every operation to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -195,7 +191,7 @@ def _settle(name: str, tensor: torch.Tensor) -> None:
             expose(tensor)
 
 
-def _given_away(x: Any) -> Any:
+def _made_shared(x: Any) -> Any:
     """The tensor that an ordinary one shares from now on."""
     if not isinstance(x, LazyTensor):
         return x
@@ -204,4 +200,4 @@ def _given_away(x: Any) -> Any:
     return real
 
 
-WATCH = Watch(_settle, _given_away)
+WATCH = Watch(_settle, _made_shared)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dynamo.aot.boxed import call_with, of_places
+from dynamo.aot.boxed import call_with, picking_arguments
 from dynamo.backends.registry import is_own
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import CALL, GRAPH, Site, compiling_at, failed
@@ -29,6 +29,8 @@ from dynamo.lazy.trace import Trace
 from dynamo.lazy.weights import weights_of, with_weights
 
 Compiled = Callable[..., Any]
+# Chosen, not measured: compiles of the same operations with other sizes, programs that are cached,
+# and variants of one.
 MOST_SIZES = 8
 MOST_PROGRAMS = 512
 MOST_VARIANTS = 4
@@ -158,7 +160,7 @@ class Programs:
                 _mark(module, [at in weights for at in taken])
                 compiled = self.backend(module, [inputs[at] for at in taken], **self.options)
                 if len(taken) < len(inputs):
-                    compiled = of_places(compiled, taken)
+                    compiled = picking_arguments(compiled, taken)
         except Exception as error:
             program.failed = True
             self._tell(GRAPH, error, "does not compile, and runs operator by operator", place)

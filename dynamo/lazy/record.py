@@ -19,7 +19,7 @@ from dynamo.lazy.eager import GRADED, run_eagerly
 from dynamo.lazy.rules import FLOATS, Operator, Rule, describe, is_free, make_rule, put
 from dynamo.lazy.tensor import LazyTensor, wrap
 from dynamo.lazy.trace import Trace
-from dynamo.lazy.values import Value, facts_of, is_plain, is_private
+from dynamo.lazy.values import facts_of, is_plain, is_private
 from dynamo.shapes.facts import Facts
 
 aten = torch.ops.aten
@@ -122,7 +122,7 @@ def dispatch(
         operator = OPERATORS[func] = describe(func)
         operator.alias = func in ALIASES
     if func.namespace == "profiler":
-        replay.does(replay.SKIP)
+        replay.call_was(replay.SKIP)
         return func(*args, **kwargs)
     with LOCK:
         if operator.alias and type(args[0]) is LazyTensor:
@@ -159,10 +159,10 @@ def _special(recorder: Any, call: Call, args: Any, kwargs: Any, inside: bool) ->
     if call.operator.out:
         raise Unrecordable("it writes into out=")
     if func is aten.lift_fresh.default:
-        replay.does(replay.SKIP)
+        replay.call_was(replay.SKIP)
         return args[0]
     if inside and _stays_outside(recorder, call, kwargs):
-        replay.does(replay.OUTSIDE)
+        replay.call_was(replay.OUTSIDE)
         return func(*args, **kwargs)
     if call.operator.seeded:
         return draws.draw(recorder, call.operator.func, args, kwargs)
@@ -250,7 +250,7 @@ def _record(recorder: Any, call: Call, args: Any, kwargs: Any, inside: bool) -> 
     replay.recorded(rule, trace, inputs, operands, values)
     if len(trace.rules) >= recorder.longest:
         recorder.cut("the trace is long")
-        replay.does(replay.SKIP)
+        replay.call_was(replay.SKIP)
     if rule.single:
         return wrap(values[0])
     return draws.fill(rule.result, values, call.operands)
@@ -300,8 +300,3 @@ def _move(recorder: Any, call: Call, args: Any, kwargs: Any) -> Any:
     tensor._lazy = moved._lazy
     replay.moved()
     return tensor
-
-
-def value_of(tensor: LazyTensor) -> Value:
-    """What the tensor stands for."""
-    return tensor._lazy

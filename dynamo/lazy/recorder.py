@@ -203,9 +203,9 @@ class Recorder:
             for value in values.values():
                 if value.real is None:
                     value.error = error
-            self._hand_out(end, live, values, End(place, reason, how, end.operations))
+            self._hand_out(live, values, End(place, reason, how, end.operations))
             raise
-        self._hand_out(end, live, values, End(place, reason, how, end.operations))
+        self._hand_out(live, values, End(place, reason, how, end.operations))
         return True
 
     def _rerun(
@@ -224,8 +224,7 @@ class Recorder:
             return rerun(variant, _C.inputs(variant.weights), numbers, keep, end.writes)
 
     def _hand_out(
-        self, end: replay.Ended, live: dict[int, list[LazyTensor]], values: dict[int, Value],
-        how: End,
+        self, live: dict[int, list[LazyTensor]], values: dict[int, Value], how: End,
     ) -> None:
         """Gives the tensors of a followed trace their values."""
         for number, tensors in live.items():

@@ -82,7 +82,7 @@ def moved() -> None:
     SAID.deed = MOVE if is_view else None
 
 
-def does(deed: int, drawn: Any = None) -> None:
+def call_was(deed: int, drawn: Any = None) -> None:
     """What the call does after all."""
     SAID.deed, SAID.drawn = deed, drawn
 

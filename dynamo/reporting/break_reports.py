@@ -1,4 +1,4 @@
-"""What is told of a graph break, once for each: counter, log, event; and where it is an error."""
+"""What is reported of a graph break, once each: counter, log, event; and where it is an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BreakReports:
 
     def is_repeated(self, exit: BreakExit, code: CodeType) -> bool:
         """True where a continuation only runs the call that has cut the frames around it, which
-        were told of that break."""
+        had that break reported."""
         state = exit.frames[0]
         original, instruction = self._continuations.origin(state.code, state.instruction)
         place = id(original), instruction  # a continuation keeps the code alive

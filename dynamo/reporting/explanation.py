@@ -121,7 +121,7 @@ class Explanation:
         lines += [f"{number}. {cost}" for number, cost in enumerate(self.costs, 1)]
         lines += [f"  not compiled: {text}" for text in self.not_compiled]
         for compile_id, operators in self.left_to_aten.items():
-            lines += [f"  left to ATen in graph {compile_id}:",
+            lines += [f"  fallbacks to ATen in graph {compile_id}:",
                       *(f"    {text}" for text in operators)]
         lines += [f"  stage {stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items()]
         for name, guards in self.python_guards.items():

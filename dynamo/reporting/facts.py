@@ -122,8 +122,7 @@ class Look:
 class Report:
     """spans: timed blocks of compiles: (stage, begin, end, thread, compile). peaks: operations and
     bytes in a second, by kind of device. eager: what PyTorch takes for graphs, `eager.Eager`.
-    is_busy: other work takes the cores, so that it is not measured. is_recorded: graphs and loops
-    were kept."""
+    is_busy: other work takes the cores, so that it is not measured."""
 
     graphs: tuple[Graph, ...]
     breaks: tuple[Break, ...]
@@ -138,7 +137,6 @@ class Report:
     peaks: dict[str, Any] = field(default_factory=dict)
     eager: dict[Key, Any] = field(default_factory=dict)
     is_busy: bool = False
-    is_recorded: bool = False
     made: float = field(default_factory=time.time)
 
     def parts(self) -> Iterator[Part]:
@@ -148,7 +146,7 @@ class Report:
 
 
 def gather() -> Report:
-    """What there is to be told now."""
+    """What there is to report now."""
     frames = _since("frame")
     found = parts()
     graphs = tuple(_graphs(frames, found))
@@ -157,8 +155,7 @@ def gather() -> Report:
         graphs, tuple(_breaks(frames)), tuple(_recompiles()), tuple(_skipped()),
         tuple(_not_compiled()),
         tuple(Look(**event.data) for event in _since("cache")), counters.compile_times(),
-        tuple(counters.spans()), tuple(part for part in found if part.key not in known), _machine(),
-        is_recorded=recordings.wanted())
+        tuple(counters.spans()), tuple(part for part in found if part.key not in known), _machine())
 
 
 def _since(kind: str) -> list[Event]:
@@ -167,7 +164,7 @@ def _since(kind: str) -> list[Event]:
 
 def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
     assumed = _entries()
-    captured = {(r.compile.region, r.compile.id): r.data for r in recordings.kept("graph")}
+    captured = {(r.compile.region, r.compile.id): r.data for r in recordings.recorded("graph")}
     left: dict[str, list[tuple[str, str]]] = {}
     for event in _since("left_to_aten"):
         left.setdefault(event.compile_id, []).extend(map(tuple, event.data["operators"]))

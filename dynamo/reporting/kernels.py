@@ -83,7 +83,7 @@ def parts(with_code: bool = True) -> list[Part]:
     launch, launched = sys.modules.get(LAUNCH), sys.modules.get(LAUNCHED)
     if launch is None or launched is None:  # that backend has not worked
         return []
-    made = {id(kept.data.steps): kept.data for kept in recordings.kept("lowered")}
+    made = {id(kept.data.steps): kept.data for kept in recordings.recorded("lowered")}
     found = [_part(launcher, launched, made, with_code) for launcher in launch.launchers()]
     recorded = sys.modules.get(RECORDED)
     on_gpu = () if recorded is None else list(recorded.gpu_records)

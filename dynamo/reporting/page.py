@@ -217,7 +217,7 @@ class _Page:
         reasons: dict[str, list[Guard]] = {}
         for guard in graph.guards[:shown_guards]:
             reasons.setdefault(guard.why, []).append(guard)
-        # What is told of one guard says more than what is told of a hundred.
+        # One guard with its reason says more than a hundred without.
         shown = {**values, "reasons": sorted(reasons.items(), key=lambda row: len(row[1])),
                  "guards": graph.guards[:shown_guards], "parts": parts,
                  "no_eager": eager.why_not if eager is not None else "",

@@ -1,4 +1,4 @@
-"""`torch.gru_cell` over open sizes, in the operators that torch's own function calls.
+"""`torch.gru_cell` over symbolic sizes, in the operators that torch's own function calls.
 
 From 2.14 on, `unsafe_chunk` asks for all sizes as plain numbers there, and makes constants of them.
 """
@@ -19,7 +19,7 @@ def gru_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None = None, b_hh: Tensor | None = None,
 ) -> Tensor:
-    """As torch's, which gets what it refuses, and what has no open size."""
+    """As torch's, which gets what it refuses, and what has no symbolic size."""
     if not _is_open_and_fits(input, hx, w_ih, w_hh):
         return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
     if input.device.type != "cpu":

@@ -28,8 +28,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Signal
 from dynamo.base.subclasses import is_elsewhere, is_foreign, is_wrapper_class
 from dynamo.graph_operators import traced_collectives
@@ -46,7 +46,7 @@ from dynamo.shapes.fake_tensor import (
     Undecided,
     Unprintable,
 )
-from dynamo.shapes.observable import noticed
+from dynamo.shapes.observable import observable_effects
 from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
 from dynamo.shapes.recurrent import STEPS
 from dynamo.shapes.refusals import REFUSALS, refused
@@ -97,16 +97,12 @@ def has_outer_history(node: Any) -> bool:
     return isinstance(node, _NonLeaf._backward_cls)  # type: ignore[attr-defined]
 
 
-class _WorldMode(TorchDispatchMode):
+class _WorldMode(OwnDispatchMode):
     """Sends every ATen call, factories included, to its world."""
 
     def __init__(self, world: FakeWorld) -> None:
         super().__init__()
         self.world = world
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __enter__(self) -> Any:
         traced_collectives.enter()
@@ -159,7 +155,7 @@ class FakeWorld:
     """The fake tensors of one compile, and the rules by which operations run on them.
 
     cache: share one between the worlds of a compile; a world has its own otherwise.
-    noticed: what may be noticed of the operations that have run, see `dynamo.shapes.observable`.
+    noticed: what may be observed of the operations that have run, see `dynamo.shapes.observable`.
     """
 
     is_symbolic = False
@@ -271,7 +267,7 @@ class FakeWorld:
         if op is None:
             op = self._ops[func] = OpFacts(func)
         if op.noticed:
-            self.noticed |= noticed(func, args, kwargs)
+            self.noticed |= observable_effects(func, args, kwargs)
         result = self._run(op, args, kwargs)
         self.constants.follow(func, op.role, args, kwargs, result)
         return result
@@ -362,7 +358,7 @@ class FakeWorld:
             if key is not None:
                 self.cache.outcomes[key] = outcome
             return self._replay(outcome, fakes)
-        device = self._output_device(op, plain_args, plain_kwargs, fakes)
+        device = self._output_device(op, plain_kwargs, fakes)
         metas: list[torch.Tensor] = []
         meta_args = _map_tensors(plain_args, lambda fake: fake.meta_tensor, metas)
         meta_kwargs = _map_tensors(plain_kwargs, lambda fake: fake.meta_tensor, metas)
@@ -377,7 +373,7 @@ class FakeWorld:
             run = lambda *args, **kwargs: by_device.results(op.func, args, kwargs, device)  # noqa: E731
         result = self._run_meta(run, op, meta_args, meta_kwargs, plain_args, plain_kwargs)
         if op.changes_facts:
-            return self._change_facts(op, result, metas, fakes)
+            return self._change_facts(metas, fakes)
         self._refuse_resized(op, metas, fakes)
         outcome = self._outcome_of(op.func, result, metas, device)
         if key is not None and outcome is not None:
@@ -460,9 +456,7 @@ class FakeWorld:
             return Several(kind, tuple(items))  # type: ignore[arg-type]
         return Plain(result)
 
-    def _change_facts(
-        self, op: OpFacts, result: Any, metas: list[torch.Tensor], fakes: list[Fake]
-    ) -> Any:
+    def _change_facts(self, metas: list[torch.Tensor], fakes: list[Fake]) -> Any:
         """`t_`, `squeeze_`, ...: the fake itself gets other sizes, on the same storage."""
         fake, meta = fakes[0], metas[0]
         facts = self.cache.facts_of(meta, fake.device)
@@ -485,7 +479,7 @@ class FakeWorld:
             raise NoFakeKernel(op.func, RESIZED)
 
     def _output_device(
-        self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake]
+        self, op: OpFacts, kwargs: dict[str, Any], fakes: list[Fake]
     ) -> torch.device:
         if op.takes_device:
             wanted = kwargs.get("device")

@@ -1,4 +1,4 @@
-"""`F.interpolate` over open sizes, in the steps that ATen takes.
+"""`F.interpolate` over symbolic sizes, in the steps that ATen takes.
 
 In: the arguments of `F.interpolate`. Out: its result. torch's C++ function makes constants of the
 sizes, and its Python versions are other formulas; the operators that eager ends in take symbols.

@@ -1,4 +1,4 @@
-"""What is noticed of an operator though nobody wants its result: an error, random numbers, effects.
+"""What is observed of an operator though its result is not used: an error, random numbers, effects.
 
 What an operator says of sizes and dtypes is known before it runs; whether an index is in range, a
 matrix singular or an integer divisor zero is not.
@@ -80,7 +80,7 @@ def divides_integers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return not any(map(is_inexact, numbers_in(args)))
 
 
-def noticed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
+def observable_effects(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
     """Which of "fails", "draws" and "acts" hold of a call."""
     found = {"fails"} if may_fail(func, args, kwargs) else set()
     if acts(func):

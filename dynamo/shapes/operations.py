@@ -26,12 +26,12 @@ class OpFacts:
     """What the dispatcher must know of one operation, read once from its schema and tags."""
 
     __slots__ = (
-        "changes_facts", "data_dependent", "draws", "func", "noticed", "role", "rule", "special",
-        "takes_device",
+        "changes_facts", "data_dependent", "draws", "func", "names", "noticed", "role", "rule",
+        "special", "takes_device",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
-        names = {argument.name for argument in func._schema.arguments}
+        self.names = names = [argument.name for argument in func._schema.arguments]
         tags = func.tags
         self.func = func
         self.takes_device = "device" in names
@@ -48,7 +48,9 @@ class OpFacts:
             self.rule = pointwise_outcome(func)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return args, dict(kwargs)
+        """With the device by name, where another one is put in its place."""
+        place = self.names.index("device") if self.takes_device else len(args)
+        return args[:place], dict(zip(self.names[place:], args[place:], strict=False)) | kwargs
 
     def refuse(self, args: tuple[Any, ...]) -> None:
         """Raises where the outcome does not follow from the facts."""

@@ -1,4 +1,4 @@
-"""Recurrent layers over open sizes, packed sequences, or on a GPU, as one operation.
+"""Recurrent layers over symbolic sizes, packed sequences, or on a GPU, as one operation.
 
 In: the arguments of `torch.lstm`, `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu` as fakes. Out:
 fakes of the results. torch's Python versions take a step for each place of the sequence, and so

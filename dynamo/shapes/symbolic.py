@@ -168,7 +168,7 @@ class SymbolicWorld:
             return []
         return sorted(free_unbacked_symbols(value), key=str)
 
-    def lone_unknown(self, value: Any) -> Any:
+    def single_unbacked(self, value: Any) -> Any:
         """The symbol that a SymInt consists of, if it is such a one without a name so far."""
         symbol = value.node.expr if isinstance(value, torch.SymInt) else None
         is_new = isinstance(symbol, sympy.Symbol) and symbol not in self._names
@@ -192,7 +192,7 @@ class SymbolicWorld:
         return False if statically_known_true(torch.sym_not(condition)) else None
 
     def new_checks(self) -> list[Any]:
-        """What operations since the last call need of unknown numbers, as SymPy expressions.
+        """What operations since the last call need of unbacked numbers, as SymPy expressions.
 
         Ranges of numbers that the operation itself has made are left out: they hold.
         """

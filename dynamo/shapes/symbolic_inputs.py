@@ -3,7 +3,7 @@ are open: torch's fakes with symbols of their own, and what the backend has assu
 
 In: what the trace shows of each input (`meta["example_value"]`), and the real inputs. Out: fakes,
 SymInts and SymFloats; texts for guards over names that stand for (input, what, dimension).
-Importing this module costs seconds, so that only graphs with open sizes or numbers do.
+Importing this module costs seconds, so that only graphs with symbolic sizes or numbers do.
 
 Errors: NotSymbolic, where the inputs can't be given so: then all is fixed.
 """

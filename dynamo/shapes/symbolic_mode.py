@@ -27,7 +27,7 @@ from dynamo.shapes.constants import READS, Constants, role_of
 from dynamo.shapes.direct import direct
 from dynamo.shapes.fake_tensor import NoFakeKernel
 from dynamo.shapes.iteration import probe
-from dynamo.shapes.observable import noticed
+from dynamo.shapes.observable import observable_effects
 from dynamo.shapes.operations import RESIZED
 from dynamo.shapes.refusals import REFUSALS, refused
 from dynamo.shapes.rules.factories import DRAWS
@@ -81,7 +81,7 @@ class SymbolicMode(FakeTensorMode):
         if func is aten.is_set_to.default:
             raise NoFakeKernel(func, "only the storage of the real tensor tells")
         self._refuse_resizing(func, types, args, kwargs or {})
-        self.noticed |= noticed(func, args, kwargs or {})
+        self.noticed |= observable_effects(func, args, kwargs or {})
         refusal = REFUSALS.get(func)
         if refusal is not None and refusal(args):
             raise refused(func)
@@ -111,6 +111,15 @@ class SymbolicMode(FakeTensorMode):
                     torch.empty(size, dtype=args[0].dtype, device=args[0].device) for size in sizes
                 ])
             return made if len(made) > 1 else made[0]
+        if func is aten.native_group_norm.default and args[0].device.type == "cpu":
+            # From torch 2.14 on, fakes are row-major, whatever the images are.
+            normed: Any = super().dispatch(func, types, args, kwargs)
+            normal, *statistics = normed
+            if not normal.numel():
+                return (normal, *statistics)
+            with self, torch.no_grad():
+                kind = suggest_memory_format(args[0])
+                return (torch.empty_like(args[0], memory_format=kind), *statistics)
         if func is aten.channel_shuffle.default and args[0].device.type == "cpu":
             super().dispatch(func, types, args, kwargs)  # for its errors
             with self, torch.no_grad():

@@ -139,7 +139,7 @@ class Trial:
         return count <= LIMIT and spread <= SPREAD and reach <= SPREAD
 
     def _fails(self, function: Callable[..., Any], value: int) -> bool:
-        with untold(), torch.no_grad():
+        with without_effects(), torch.no_grad():
             try:
                 args, kwargs = self._made(value)
             except NotImplementedError:  # a dtype without numbers
@@ -160,7 +160,7 @@ class Trial:
 
 
 @contextlib.contextmanager
-def untold() -> Iterator[None]:
+def without_effects() -> Iterator[None]:
     """Nothing is left of what runs inside: neither numbers drawn nor warnings given, nor that a
     warning was given that torch gives once."""
     always = torch.is_warn_always_enabled()

@@ -2,7 +2,7 @@
 
 A key goes in (see `make_key`), bytes or a file come out. Files appear by atomic rename, so that
 readers never see half of one and two writers of the same key do no harm. Whoever looks a key up can
-say why it was missing: the parts of the key are kept in readable form beside the entry and the
+say why it was missing: the parts of the key are cached in readable form beside the entry and the
 nearest entry of the same kind names the part that differs.
 """
 
@@ -28,7 +28,7 @@ from dynamo.base import logs
 
 KEY_LENGTH = 40
 SHOWN = 60
-LONGEST = 8000  # characters of a part that is kept to tell what differs
+LONGEST = 8000  # characters of a part that is cached to tell what differs
 SOURCE = "source"  # a part that lies in a file of its own
 DIGEST = 32  # bytes of the digest of a sealed content
 
@@ -48,7 +48,7 @@ class Key:
     parts: tuple[tuple[str, str], ...]
     texts: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
-    def told(self) -> dict[str, str]:
+    def readable(self) -> dict[str, str]:
         """The parts as a person reads them."""
         return dict(self.parts) | dict(self.texts)
 
@@ -67,7 +67,7 @@ def make_key(kind: str, parts: dict[str, str]) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What is told of a part beside it. text: kept with an entry; difference: what is said beside
+    """What is noted of a part beside it. text: kept with an entry; difference: what is said beside
     that of another one."""
 
     part: str
@@ -163,8 +163,8 @@ class Store:
 
     def describe(self, key: Key, notes: Notes | None = None) -> None:
         """Keeps the parts of the key, for `explain_miss`."""
-        told = key.told() | ({NOTES: notes.text} if notes else {})
-        self.write(key, ".key", json.dumps(told).encode())
+        texts = key.readable() | ({NOTES: notes.text} if notes else {})
+        self.write(key, ".key", json.dumps(texts).encode())
 
     def explain_miss(
         self, key: Key, limit: int = 200, same: str = "", notes: Notes | None = None
@@ -176,7 +176,7 @@ class Store:
         strange = next(filter(is_strange, self.path(key, "").parent.glob(f"{key.digest}.*")), None)
         if strange is not None:
             return f"another user has written {strange}, or may write it"
-        wanted = key.told()
+        wanted = key.readable()
         folder = self.root / key.kind
         files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
         best: dict[str, str] | None = None
@@ -199,8 +199,8 @@ class Store:
             return f"the {key.kind} was removed from the cache"
         if notes is not None and notes.part in best and NOTES in nearest:
             best[notes.part] = notes.difference(nearest[NOTES])
-        told = ", ".join([f"{name}{how}" for name, how in best.items()])
-        return f"the nearest {key.kind} differs in: {told}"
+        differences = ", ".join([f"{name}{how}" for name, how in best.items()])
+        return f"the nearest {key.kind} differs in: {differences}"
 
 
 class Damaged(Exception):
@@ -308,7 +308,7 @@ def _writable(folder: str) -> Path:
         atexit.register(_remove, other, os.getpid())
         warnings.warn(
             f"dynamo: the cache folder {folder} can't be written ({error}); what this process "
-            "compiles is not kept. DYNAMO_CACHE_DIR names another folder.",
+            "compiles is not cached. DYNAMO_CACHE_DIR names another folder.",
             stacklevel=2,
         )
         return Path(other)

@@ -1,6 +1,7 @@
-"""What a compile for a GPU hangs on beside the program: parts of keys, and what a file is made for.
+"""What a compile for a GPU depends on beside the program: parts of keys, and what a file is made
+for.
 
-Nothing is told of GPUs before the program uses one: to ask would start CUDA, which no process that
+Nothing is known of GPUs before the program uses one: to ask would start CUDA, which no process that
 is forked later could use.
 """
 

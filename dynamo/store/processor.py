@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 LIBRARIES = MKL, ONEDNN, OURS = "mkl", "onednn", "ours"
-# Operators that say whether oneDNN has products of a dtype for this processor.
+# Operators that say whether oneDNN has GEMMs of a dtype for this processor.
 HALF_SUPPORT = {
     torch.bfloat16: "_is_mkldnn_bf16_supported",
     torch.float16: "_is_mkldnn_fp16_supported",
 }
-# Kinds (`-march`) whose instructions make products of half precision: what oneDNN has for those.
+# Kinds (`-march`) whose instructions make GEMMs of half precision: what oneDNN has for those.
 HALF_KINDS = {
     "cooperlake": frozenset([torch.bfloat16]),
     "sapphirerapids": frozenset([torch.bfloat16, torch.float16]),
@@ -34,8 +34,8 @@ HALF_KINDS = {
 @dataclass(frozen=True, slots=True)
 class Processor:
     """text: the same for processors with the same instructions. flag: the compiler's for its kind.
-    half: dtypes of half precision that oneDNN has fast products of. fastest: of `MKL`, `ONEDNN` and
-    `OURS`, for products, convolutions and attention; "" where that is measured."""
+    half: dtypes of half precision that oneDNN has fast GEMMs of. fastest: of `MKL`, `ONEDNN` and
+    `OURS`, for GEMMs, convolutions and attention; "" where that is measured."""
 
     text: str
     flag: str

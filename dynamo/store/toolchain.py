@@ -144,17 +144,21 @@ def _probe(path: str, isa: str) -> Toolchain | str:
     for threads, processors in itertools.product((openmp, ()), (wide, kind, ())):
         for base in bases:
             flags, more = (*base, *processors, *threads), runtime if threads else ()
-            if _compiles(path, flags, more):
+            if not _refusal(path, flags, more):
                 libraries = (*more, *_existing_libraries(path, known))
                 return Toolchain(path, title, isa, flags, LINK_FLAGS, libraries)
-    return f"{path} can't compile an empty function"
+    return f"{path} can't compile an empty function: {_refusal(path, known)}"
 
 
-def _compiles(path: str, flags: tuple[str, ...], libraries: tuple[str, ...] = ()) -> bool:
+def _refusal(path: str, flags: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
+    """Empty where an empty function can be compiled so, else the first line of what is said."""
     command = [path, *flags, "-x", "c++", "-", "-shared", "-o", os.devnull, *libraries]
-    done = subprocess.run(command, input=b"int f() { return 0; }", capture_output=True, check=False)
-    return done.returncode == 0
+    done = subprocess.run(command, input="int f() { return 0; }", capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    if done.returncode == 0:
+        return ""
+    return next(iter(done.stderr.splitlines()), f"it ends with {done.returncode}")
 
 
 def _existing_libraries(path: str, flags: tuple[str, ...]) -> tuple[str, ...]:
-    return LIBRARIES if _compiles(path, flags, LIBRARIES) else LIBRARIES[1:]
+    return LIBRARIES[1:] if _refusal(path, flags, LIBRARIES) else LIBRARIES

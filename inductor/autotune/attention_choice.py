@@ -7,16 +7,15 @@ Sizes of a class are rounded up to powers of two; the first of a class is measur
 from __future__ import annotations
 
 import math
-import os
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dynamo.base.config import config as base_config
-from dynamo.store.content import Store, make_key, open_store
+from dynamo.store.content import open_store
 from dynamo.store.processor import OURS, processor
+from inductor.autotune.answers import Answers
 from inductor.autotune.trials import compare, is_time_left, measuring
 from inductor.config import OWN, config
 from inductor.kernels.cpu.attention.library import CpuAttention
@@ -28,21 +27,7 @@ Maybe = Tensor | None
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 # Larger ones are measured with fewer heads.
 MOST_OPERATIONS = 1 << 30
-MOST_SECONDS = 0.15
-# What is narrow is measured again in so many later processes.
-NARROW, MOST_MEASUREMENTS = 1.1, 3
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The logarithm of our time over ATen's, the mean over `measurements`; the last process."""
-
-    ratio: float
-    measurements: int
-    process: int
-
-    def is_narrow(self) -> bool:
-        return abs(self.ratio) < math.log(NARROW)
+MOST_SECONDS = 0.15  # for one class of attention; chosen, not measured
 
 
 def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> bool:
@@ -54,37 +39,17 @@ def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> boo
     library = load(q.dtype)
     if library is None or said or config.library_kernels != "measure":
         return library is not None
-    store, threads = open_store(base_config.cache_dir), torch.get_num_threads()
-    key = make_key(
-        "attentions",
-        {
-            "isa": processor().text, "torch": torch.__version__, "threads": str(threads),
-            "ours": attention_name(q.dtype is torch.bfloat16),
-        },
-    )  # fmt: skip
-    answers = _read(store, key)
-    name = repr(_class(q, k, v, bias, causal))
-    known = answers.get(name)
+    threads = torch.get_num_threads()
+    name, ours = repr(_class(q, k, v, bias, causal)), attention_name(q.dtype is torch.bfloat16)
+    answers = Answers(open_store(base_config.cache_dir), "attentions", threads, ours=ours)
+    known = answers.known.get(name)
     if known is None and not is_time_left():
         return True
-    if known is None or _is_worth_another(known) and is_time_left():
+    if known is None or is_time_left() and known.is_worth_another("ours"):
         found = _measure(library, q, k, v, bias, causal, threads)
-        count = 0 if known is None else known.measurements
-        before = 0.0 if known is None else known.ratio * count
-        known = Answer((before + found) / (count + 1), count + 1, os.getpid())
-        rows = _read(store, key) | {name: known}  # another process may have written
-        store.keep_values(
-            key, {n: (a.ratio, a.measurements, a.process) for n, a in rows.items()})
-    return known.ratio < 0
-
-
-def _read(store: Store, key: Any) -> dict[str, Answer]:
-    return {name: Answer(*row) for name, row in (store.values(key) or {}).items()}
-
-
-def _is_worth_another(known: Answer) -> bool:
-    other = known.process != os.getpid()
-    return other and known.measurements < MOST_MEASUREMENTS and known.is_narrow()
+        known = answers.add(name, {"aten": 0.0, "ours": found})
+        answers.save()
+    return known.ratios["ours"] < 0
 
 
 def _class(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> tuple[Any, ...]:
@@ -111,14 +76,14 @@ def _measure(
         if out is None or out.stride(-1) != 1:
             out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype)
 
-        def by_aten() -> None:
+        def run_aten() -> None:
             FLASH(q, k, v, 0.0, causal, attn_mask=added, scale=scale)
 
-        def by_ours() -> None:
+        def run_ours() -> None:
             library.attend(q, k, v, added, None, causal, scale, 0, 0.0, False, False, out, threads)
 
-        ways = {"aten": [by_aten], "ours": [by_ours]}
-        return compare(ways, "aten", {"ours": 0.0}, time.perf_counter, MOST_SECONDS)["ours"]
+        candidates = {"aten": [run_aten], "ours": [run_ours]}
+        return compare(candidates, "aten", {"ours": 0.0}, time.perf_counter, MOST_SECONDS)["ours"]
 
 
 def _fewer(q: Tensor, k: Tensor, v: Tensor, bias: Maybe) -> tuple[Tensor, Tensor, Tensor, Maybe]:

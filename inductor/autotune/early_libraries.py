@@ -1,6 +1,6 @@
 """Builds the libraries that a graph will ask for while the graph is still being compiled.
 
-In: a functional ATen graph with fakes in `meta["val"]`. What happens: for each product, attention
+In: a functional ATen graph with fakes in `meta["val"]`. What happens: for each GEMM, attention
 or convolution of a size that is worth a kernel of ours, a thread builds its library, where that is
 not there yet (`runtime/own_libraries.py`). Once per machine; several at once.
 """
@@ -19,7 +19,7 @@ from dynamo.store.toolchain import find_toolchain
 from inductor.autotune import gemm_choice, library_convolutions
 from inductor.autotune.attention_choice import FLASH
 from inductor.autotune.trials import spending
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.driver.cpu import cache_store
 from inductor.kernels.cpu.attention.source import attention_unit
 from inductor.kernels.cpu.convolution import CONVOLUTION_UNITS
@@ -55,8 +55,8 @@ def begin_libraries(module: fx.GraphModule) -> None:
     _begin([units for units in libraries if units is not None])
 
 
-def begin_product() -> None:
-    """The library of products alone."""
+def begin_gemm_library() -> None:
+    """The library of GEMMs alone."""
     if config.library_kernels == "measure":
         _begin([(PRODUCT_UNIT,)])
 
@@ -73,7 +73,7 @@ def _library_for(node: fx.Node, frozen: bool) -> Units | None:
     """The library that this call may want."""
     if node.target in ATTENTION:
         return _library_for_attention(node)
-    if config.library_kernels != "measure" or not does("templates"):
+    if config.library_kernels != "measure" or not is_enabled("templates"):
         return None
     if node.target in (aten.mm.default, aten.addmm.default):
         left, right = map(_value, node.args[-2:])

@@ -1,4 +1,4 @@
-"""How fast libraries, and our own product, compute a matrix product.
+"""How fast libraries, and our own code, compute a GEMM.
 
 In: a `Linear`. Out: the logarithm of each candidate's time over ATen's, measured with weights that
 are cold, by all threads together or, where others use the machine, by one.
@@ -20,17 +20,17 @@ from inductor.autotune.linear import Linear
 from inductor.autotune.trials import compare, measuring, noise
 from inductor.kernels.cpu.gemm_libraries import Product
 
-# Larger products are measured with fewer rows or columns.
+# Larger GEMMs are measured with fewer rows or columns.
 MOST_FLOPS = 1 << 29
 # Bytes of a weight that is measured.
 MOST_TRIED = 1 << 23
-# What stays unclear is measured for so long: products of so many operations, and small ones, which
+# What stays unclear is measured for so long: GEMMs of so many operations, and small ones, which
 # repay less.
 LARGE = 1 << 28
-MOST_SECONDS, FEWEST_SECONDS = 0.15, 0.03
+MOST_SECONDS, FEWEST_SECONDS = 0.15, 0.03  # for one class of GEMMs; chosen, not measured
 # Weights are read from memory in a model: those that are measured take turns.
 COLD_BYTES, MOST_WEIGHTS = 1 << 25, 8
-# Another product must be clearly faster than the usual one.
+# Another GEMM must be clearly faster than the usual one.
 ADVANTAGE = 0.95
 # oneDNN's sums have twice the errors of the others', so it has to be faster than these by so much
 # beside that.
@@ -71,7 +71,7 @@ Candidates = dict[str, Callable[[int], list[Callable[[], Any]]]]
 
 
 def measured_sizes(linear: Linear) -> tuple[int, int, int]:
-    """The product's own, unless that takes too long: then fewer rows or columns. Of a weight that
+    """The GEMM's own, unless that takes too long: then fewer rows or columns. Of a weight that
     is large for them, a part: there are several copies of each candidate's."""
     m, n, k = linear.m, linear.n, linear.k
     while 2 * m * n * k > MOST_FLOPS and max(m, n) > 1:
@@ -107,20 +107,20 @@ def _with_all_threads(
     """None for one thread, and where others use the machine meanwhile: seen after a few rounds."""
     if threads == 1:
         return None
-    ways = {name: make(threads) for name, make in candidates.items()}
+    timed = {name: make(threads) for name, make in candidates.items()}
     own, begin = time.thread_time(), time.perf_counter()
 
     def is_steady() -> bool:
         return time.thread_time() - own >= STEADY * (time.perf_counter() - begin)
 
-    found = compare(ways, usual, margins(ways), time.perf_counter, seconds, is_steady)
+    found = compare(timed, usual, margins(timed), time.perf_counter, seconds, is_steady)
     return found if is_steady() else None
 
 
 def _with_one_thread(candidates: Candidates, usual: str, seconds: float) -> dict[str, float]:
     with _one_thread():
-        ways = {name: make(1) for name, make in candidates.items()}
-        return compare(ways, usual, margins(ways), time.thread_time, seconds)
+        timed = {name: make(1) for name, make in candidates.items()}
+        return compare(timed, usual, margins(timed), time.thread_time, seconds)
 
 
 @contextlib.contextmanager
@@ -134,9 +134,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def names_of(linear: Linear, ours: Product | None) -> list[str]:
-    """The candidates for a product."""
+    """The candidates for a GEMM."""
     names = ["aten"]
-    if not linear.turned:  # oneDNN's products want rows
+    if not linear.turned:  # oneDNN's GEMMs want rows
         if linear.frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
             names.append("packed")
         elif linear.dtype is torch.float32 and has_onednn("_linear_pointwise"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from inductor.autotune.tuning import Question, Times, Tuner, Way, make_question_key, part_of
+from inductor.autotune.tuning import Candidate, Question, Times, Tuner, make_question_key, part_of
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.configs import ANY_NUMBER, Choices, Config, SizeClass
 from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource
@@ -168,20 +168,21 @@ class _Search:
         touched = dict.fromkeys((*step.reads(), *step.writes()))
         key = make_question_key(self.graph.device, {
             "text": "\n".join(source.text for source in kernel.sources),
-            "function": str(self.number), "ways": "; ".join(map(str, configs)),
+            "function": str(self.number), "candidates": "; ".join(map(str, configs)),
             "grids": str([source.choices.all()[0] for source in kernel.sources]),
             "dtypes": ", ".join(str(layouts[name].dtype) for name in touched),
         })  # fmt: skip
 
-        def make_ways() -> list[Way]:
+        def make_candidates() -> list[Candidate]:
             graph, schedule = part_of(self.graph, [step])
             made = [with_config(kernel, self.number, config) for config in configs]
+            texts = [print_python_wrapper(graph, schedule, {step.name: each}) for each in made]
             return [
-                Way(str(config), graph, print_python_wrapper(graph, schedule, {step.name: each}))
-                for config, each in zip(configs, made, strict=True)
+                Candidate(str(config), graph, text)
+                for config, text in zip(configs, texts, strict=True)
             ]
 
-        return Question(key, kernel.sources[self.number].name, make_ways)
+        return Question(key, kernel.sources[self.number].name, make_candidates)
 
 
 def _fastest(configs: list[Config], times: Times) -> tuple[float, Config | None]:

@@ -1,9 +1,9 @@
-"""Which matrix products on a GPU are computed by our template, with what follows them.
+"""Which GEMMs on a GPU are computed by our template, with what follows them.
 
-In: a loop graph and its schedule, where all products are ATen's. Out: the same schedule where some
-products, and kernels that read them, are `TemplateKernel`s. By default a template is taken where it
+In: a loop graph and its schedule, where all GEMMs are ATen's. Out: the same schedule where some
+GEMMs, and kernels that read them, are `TemplateKernel`s. By default a template is taken where it
 is likely to be faster (`codegen/triton/template_likely.py`); with a tuner each candidate runs
-beside the library's product and the kernels behind it.
+beside the library's GEMM and the kernels behind it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dynamo.base import logs
-from inductor.autotune.tuning import Question, Times, Tuner, Way, make_question_key, part_of
+from inductor.autotune.tuning import Candidate, Question, Times, Tuner, make_question_key, part_of
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
@@ -33,7 +33,12 @@ from inductor.codegen.triton.template_configs import (
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.ir.extent import Sizes, hint_of
 from inductor.ir.graph import LoopGraph
-from inductor.scheduler.gemms import Candidate, choose_disjoint, find_candidates, with_templates
+from inductor.scheduler.gemms import (
+    TemplateCandidate,
+    choose_disjoint,
+    find_candidates,
+    with_templates,
+)
 from inductor.scheduler.schedule import Blocks, Kernel, Schedule, Step
 from inductor.scheduler.verify import verify_steps
 
@@ -77,8 +82,8 @@ def choose_templates(
     return made
 
 
-def _is_worth_asking(candidate: Candidate, found: Sequence[Candidate]) -> bool:
-    """Not a product of many rows alone: the library is faster by a tenth. A convolution through a
+def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandidate]) -> bool:
+    """Not a GEMM of many rows alone: the library is faster by a tenth. A convolution through a
     window alone only where nothing can follow it."""
     template = candidate.template
     if not is_alone(template):
@@ -91,7 +96,7 @@ def _is_worth_asking(candidate: Candidate, found: Sequence[Candidate]) -> bool:
     )
 
 
-def _is_open(candidate: Candidate) -> bool:
+def _is_open(candidate: TemplateCandidate) -> bool:
     """Whether its sizes allow a template; the log says where they do not."""
     why = why_not(candidate.template)
     if why:
@@ -100,7 +105,7 @@ def _is_open(candidate: Candidate) -> bool:
     return not why
 
 
-def _can_print(candidate: Candidate, graph: LoopGraph, schedule: Schedule) -> bool:
+def _can_print(candidate: TemplateCandidate, graph: LoopGraph, schedule: Schedule) -> bool:
     layouts = graph.layouts()
     try:
         print_template(replace(candidate.template, blocks=ANY_BLOCKS), layouts)
@@ -113,9 +118,9 @@ def _can_print(candidate: Candidate, graph: LoopGraph, schedule: Schedule) -> bo
 
 
 def _measured(
-    graph: LoopGraph, schedule: Schedule, candidates: Sequence[Candidate], tuner: Tuner,
+    graph: LoopGraph, schedule: Schedule, candidates: Sequence[TemplateCandidate], tuner: Tuner,
     sizes: Sizes,
-) -> list[Candidate]:
+) -> list[TemplateCandidate]:
     """The candidates that gain most, with their best blocks."""
     asked = {n: list(candidate_blocks(each.template)) for n, each in enumerate(candidates)}
     known: dict[int, Times] = {n: {} for n in asked}
@@ -136,7 +141,7 @@ def _measured(
                     if blocks not in tried[n]
                 ]
                 tried[n].update(asked[n])
-    gains: list[tuple[float, Candidate]] = []
+    gains: list[tuple[float, TemplateCandidate]] = []
     for n, blocks in best.items():
         library, took = known[n][LIBRARY], known[n][str(blocks)]
         if took < ADVANTAGE * library:
@@ -152,21 +157,21 @@ def _is_close(times: Times, blocks: Blocks) -> bool:
 
 
 def _question(
-    graph: LoopGraph, schedule: Schedule, candidate: Candidate, asked: Sequence[Blocks],
+    graph: LoopGraph, schedule: Schedule, candidate: TemplateCandidate, asked: Sequence[Blocks],
     sizes: Sizes,
 ) -> Question:
     template = candidate.template
     text = print_template(replace(template, blocks=ANY_BLOCKS), graph.layouts()).text
     dtypes = ", ".join(str(product.dtype) for product in template.products())
     key = make_question_key(graph.device, {
-        "text": text, "ways": "; ".join(map(str, asked)), "dtypes": dtypes,
+        "text": text, "candidates": "; ".join(map(str, asked)), "dtypes": dtypes,
         "template": TEMPLATE_VERSION, "library": _library_settings(),
         "sizes": str([sizes.hints[name] for name in sizes.symbols]),
     })  # fmt: skip
 
-    def make_ways() -> list[Way]:
+    def make_candidates() -> list[Candidate]:
         steps = [schedule.steps[position] for position in candidate.positions]
-        make = functools.partial(_way, graph=graph, results=template.writes(), sizes=sizes)
+        make = functools.partial(_candidate, graph=graph, results=template.writes(), sizes=sizes)
         found = [make(LIBRARY, steps=_in_order(schedule, steps))]
         for blocks in asked:
             found.append(make(str(blocks), steps=[replace(template, blocks=blocks)]))
@@ -175,7 +180,7 @@ def _question(
     first = template.products()[0]
     what = f"{'+'.join(template.nodes)} {first.batch}x{first.m}x{first.n}x{first.k}"
     what += f", {first.window}" if first.window is not None else ""
-    return Question(key, what, make_ways, TOLERANCE[first.dtype])
+    return Question(key, what, make_candidates, TOLERANCE[first.dtype])
 
 
 def _library_settings() -> str:
@@ -189,9 +194,9 @@ def _in_order(schedule: Schedule, steps: Sequence[Step]) -> list[Step]:
     return [step for step in schedule.steps if any(step is each for each in steps)]
 
 
-def _way(
+def _candidate(
     name: str, graph: LoopGraph, steps: Sequence[Step], results: Sequence[str], sizes: Sizes
-) -> Way:
+) -> Candidate:
     part, schedule = part_of(graph, steps)
     kept = tuple(out for out in part.outputs if getattr(out, "buffer", None) in results)
     names = sorted((b for b in part.inputs if b is not None), key=lambda buffer: buffer.name)
@@ -201,4 +206,4 @@ def _way(
     kernels = {s.name: print_kernel(s, layouts) for s in steps if isinstance(s, Kernel)}
     templates = {t.name: print_template(t, layouts) for t in schedule.templates()}
     text = print_python_wrapper(part, schedule, kernels, sizes.symbols, templates)
-    return Way(name, part, text, tuple(sizes.hints[name] for name in sizes.symbols))
+    return Candidate(name, part, text, tuple(sizes.hints[name] for name in sizes.symbols))

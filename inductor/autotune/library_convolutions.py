@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 
-from dynamo.base import logs
-from dynamo.store.content import Store, make_key
+from dynamo.store.content import Store
 from dynamo.store.processor import ONEDNN, OURS, processor
-from dynamo.store.toolchain import find_toolchain
+from inductor.autotune.answers import Answer, Answers
 from inductor.autotune.preparation import Preparer, contiguous
 from inductor.autotune.trials import compare, is_time_left, measuring, noise
 from inductor.config import OWN, config
@@ -31,28 +30,28 @@ from inductor.ir.convolutions import Geometry, geometry_of, last_strides
 from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
-from inductor.runtime.build import BuildError
+from inductor.runtime.own_libraries import loaded
 from inductor.scheduler.convolution_chains import FEWEST_BYTES, may_follow
 
 aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
-PACKED_WAY, WINOGRAD = "packed", "winograd"
+BY_ONEDNN, WINOGRAD = "packed", "winograd"
 Ratios = dict[str, float]
-"""Logarithms of the time of each way of ours over oneDNN's."""
+"""Logarithms of the time of each candidate of ours over oneDNN's."""
 IN_A_CHAIN = 0.25
 """What ours may take more where its operand or its result then stays in a cache."""
-MOST_SECONDS = 0.06
+MOST_SECONDS = 0.06  # for one class of convolutions; chosen, not measured
 # Larger convolutions are measured with fewer images, or fewer rows of one (operations: a thread's).
 MOST_BYTES, MOST_OPERATIONS, FEWEST_ROWS = 1 << 26, 1 << 27, 16
-COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
+COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4  # weights in turn, which no second cache holds
 # So much faster oneDNN's depthwise convolution has to be: it stores its result in memory of its
 # own, which in a graph is seldom in a cache.
 DEPTHWISE_ADVANTAGE = math.log(1.1)
 
 
 class Convolutions:
-    """Rewrites the convolutions of one graph; keeps what it measures with `save`."""
+    """Rewrites the convolutions of one graph; what it measures is among `answers`."""
 
     def __init__(
         self, graph: LoopGraph, preparer: Preparer, store: Store, threads: int, with_ours: bool,
@@ -66,15 +65,7 @@ class Convolutions:
         for node in graph.nodes:
             for name in node.reads():
                 self.readers.setdefault(name, []).append(node)
-        parts = {
-            "isa": processor().text,
-            "torch": torch.__version__,
-            "threads": str(threads),
-            "ours": CONVOLUTION_NAME,
-        }
-        self.key = make_key("convolutions", parts)
-        self.ratios: dict[str, Ratios] = store.values(self.key) or {}
-        self.measured = False
+        self.answers = Answers(store, "convolutions", threads, ours=CONVOLUTION_NAME)
 
     def rewritten(self, node: ExternKernel) -> ExternKernel:
         """A channels-last convolution of a frozen weight reads that as the library wants it."""
@@ -83,10 +74,10 @@ class Convolutions:
             return node
         x, weight = found
         geometry = geometry_of(node)
-        way = PACKED_WAY if geometry is None else self.fastest(node, geometry)
-        if way != PACKED_WAY:
+        candidate = BY_ONEDNN if geometry is None else self.fastest(node, geometry)
+        if candidate != BY_ONEDNN:
             assert geometry is not None
-            return self._ours(node, weight, way == WINOGRAD, geometry.is_depthwise())
+            return self._ours(node, weight, candidate == WINOGRAD, geometry.is_depthwise())
         if _can_pack(node, x, weight):
             return _packed_convolution(self.preparer, node, x, weight)
         stride = last_strides(weight.size)
@@ -118,37 +109,37 @@ class Convolutions:
         return repr((geometry.numbers(), node.args[2] is not None, followed))
 
     def fastest(self, node: ExternKernel, geometry: Geometry) -> str:
-        """Which way is to be used: measured once."""
+        """Which candidate is to be used: measured once."""
         if config.library_kernels == OWN:
             return self._fastest_own(node, geometry)
         said = processor().fastest if config.library_kernels == "measure" else ""
         if said == OURS and self.with_ours:
             return self._fastest_own(node, geometry)
         if not self.with_ours or geometry.operations() < FEWEST_OPERATIONS:
-            return PACKED_WAY
-        if said == ONEDNN or not has_onednn(*PACKED):
-            return PACKED_WAY
+            return BY_ONEDNN
+        if said == ONEDNN or not has_onednn(*ONEDNN_OPERATORS):
+            return BY_ONEDNN
         name, margin = self.kind(node, geometry), IN_A_CHAIN if self._is_linked(node) else 0.0
-        if name not in self.ratios:
+        known = self.answers.known
+        if name not in known:
             ours = self.library
             if ours is None or config.library_kernels != "measure":
-                return PACKED_WAY
+                return BY_ONEDNN
             if not is_time_left():
-                return _least(usual_ratios(self.ratios.values(), geometry), margin)
+                return _least(usual_ratios(known.values(), geometry), margin)
             followed = self._is_followed(node)
-            self.ratios[name] = _measure(geometry, ours, followed, self.threads)
-            self.measured = True
+            self.answers.add(name, _measure(geometry, ours, followed, self.threads))
         if self.library is None:
-            return PACKED_WAY
-        return _least(self.ratios[name], margin)
+            return BY_ONEDNN
+        return _least(known[name].ratios, margin)
 
     def _fastest_own(self, node: ExternKernel, geometry: Geometry) -> str:
         """The same without any library's."""
         if self.library is None:
-            return PACKED_WAY
-        ratios = self.ratios.get(self.kind(node, geometry))
-        if ratios is None:
-            ratios = usual_ratios(self.ratios.values(), geometry)
+            return BY_ONEDNN
+        known = self.answers.known
+        answer = known.get(self.kind(node, geometry))
+        ratios = answer.ratios if answer else usual_ratios(known.values(), geometry)
         return min(ratios, key=ratios.__getitem__, default=OURS)
 
     def _is_followed(self, node: ExternKernel) -> bool:
@@ -176,19 +167,7 @@ class Convolutions:
 
     @functools.cached_property
     def library(self) -> Convolver | None:
-        toolchain = find_toolchain(self.store)
-        if isinstance(toolchain, str):
-            return None
-        try:
-            return load_convolver(self.store, toolchain)
-        except BuildError as error:
-            why = str(error)
-            logs.log("inductor").emit(lambda: f"there is no convolution of our own: {why}")
-            return None
-
-    def save(self) -> None:
-        if self.measured:
-            self.store.keep_values(self.key, self.ratios)
+        return loaded(load_convolver, self.store, "convolution")
 
     def _ours(
         self, node: ExternKernel, weight: ViewRef, winograd: bool, is_depthwise: bool
@@ -219,19 +198,20 @@ def _are_linked(before: ExternKernel, made: Any, behind: Any) -> bool:
     return is_read and may_follow(second) and made.layout.numel() * 4 >= FEWEST_BYTES
 
 
-def usual_ratios(measured: Collection[Ratios], geometry: Geometry) -> Ratios:
+def usual_ratios(measured: Collection[Answer], geometry: Geometry) -> Ratios:
     """What most of the measured ones are like, for one that has not been measured."""
-    ways = (OURS, WINOGRAD) if geometry.suits_winograd() else (OURS,)
-    known = {way: [ratios[way] for ratios in measured if way in ratios] for way in ways}
-    return {way: statistics.fmean(ratios) for way, ratios in known.items() if ratios}
+    candidates = (OURS, WINOGRAD) if geometry.suits_winograd() else (OURS,)
+    known = {
+        name: [one.ratios[name] for one in measured if name in one.ratios] for name in candidates}
+    return {name: statistics.fmean(ratios) for name, ratios in known.items() if ratios}
 
 
 def _least(ratios: Ratios, margin: float) -> str:
-    way = min(ratios, key=ratios.__getitem__, default=PACKED_WAY)
-    return way if ratios.get(way, 0.0) < margin else PACKED_WAY
+    candidate = min(ratios, key=ratios.__getitem__, default=BY_ONEDNN)
+    return candidate if ratios.get(candidate, 0.0) < margin else BY_ONEDNN
 
 
-PACKED = ("_convolution_pointwise", "_reorder_convolution_weight")
+ONEDNN_OPERATORS = ("_convolution_pointwise", "_reorder_convolution_weight")
 
 
 def has_onednn(*operators: str) -> bool:
@@ -242,14 +222,14 @@ def has_onednn(*operators: str) -> bool:
 
 
 def is_native(dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes products of this type of half precision on this processor."""
+    """Whether oneDNN computes GEMMs of this type of half precision on this processor."""
     return dtype in processor().half and has_onednn()
 
 
 def _can_pack(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bool:
     """Whether it is one of float32 that oneDNN computes from channels last to channels last."""
     _, _, bias, *sizes, groups = node.args
-    if not has_onednn(*PACKED) or config.library_kernels == OWN:
+    if not has_onednn(*ONEDNN_OPERATORS) or config.library_kernels == OWN:
         return False
     if any(view.dtype is not torch.float32 for view in (x, weight)) or node.kwargs:
         return False
@@ -288,7 +268,7 @@ def _in_last_format(value: torch.Tensor) -> torch.Tensor:
 
 def _measured(geometry: Geometry, threads: int) -> Geometry:
     """What is measured in place of a convolution: as many images, and rows of one, as tell how the
-    ways compare."""
+    candidates compare."""
     while _is_large(geometry, threads) and geometry.images > 1:
         geometry = replace(geometry, images=geometry.images // 2)
     while _is_large(geometry, threads) and geometry.out_size[0] >= 2 * FEWEST_ROWS:
@@ -312,7 +292,7 @@ def _trial_bytes(geometry: Geometry) -> int:
 
 
 def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> Ratios:
-    """Of each way of our own; of a part, where that is large."""
+    """Of each candidate of our own; of a part, where that is large."""
     geometry = _measured(geometry, threads)
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
@@ -328,23 +308,23 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
         sizes = {OURS: size_of(weight.shape)}
         if geometry.suits_winograd():
             sizes[WINOGRAD] = sizes[OURS]
-        panels = {way: [noise(size) for _ in range(count)] for way, size in sizes.items()}
+        panels = {name: [noise(size) for _ in range(count)] for name, size in sizes.items()}
 
-        def by_onednn(number: int) -> None:
+        def run_onednn(number: int) -> None:
             made = torch.ops.mkldnn._convolution_pointwise(
                 x, packed[number], bias, *how, "none", [], ""
             )
             if followed:
                 torch.relu(made)
 
-        def by_ours(way: str, number: int) -> None:
-            ours.convolve(geometry, x, panels[way][number], bias, result, threads, way == WINOGRAD)
+        def run_ours(name: str, at: int) -> None:
+            ours.convolve(geometry, x, panels[name][at], bias, result, threads, name == WINOGRAD)
 
         clock = time.thread_time if threads == 1 else time.perf_counter
-        ways = {PACKED_WAY: [functools.partial(by_onednn, number) for number in range(count)]}
-        for way in panels:
-            ways[way] = [functools.partial(by_ours, way, number) for number in range(count)]
+        candidates = {BY_ONEDNN: [functools.partial(run_onednn, number) for number in range(count)]}
+        for name in panels:
+            candidates[name] = [functools.partial(run_ours, name, at) for at in range(count)]
         least = DEPTHWISE_ADVANTAGE if geometry.is_depthwise() else 0.0
         margins = dict.fromkeys(panels, least)
-        found = compare(ways, PACKED_WAY, margins, clock, MOST_SECONDS, best_only=True)
-        return {way: found[way] - least for way in panels}
+        found = compare(candidates, BY_ONEDNN, margins, clock, MOST_SECONDS, best_only=True)
+        return {name: found[name] - least for name in panels}

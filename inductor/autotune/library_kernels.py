@@ -1,14 +1,14 @@
-"""Which library computes a matrix product: measured once for each machine and shape class.
+"""Which library computes a GEMM: measured once for each machine and shape class.
 
-In: a loop graph whose products are ATen's. Out: the same graph where some are computed by something
-else with the same result. ATen's products of float32 go through MKL, which is slow on some
+In: a loop graph whose GEMMs are ATen's. Out: the same graph where some are computed by something
+else with the same result. ATen's GEMMs of float32 go through MKL, which is slow on some
 processors; oneDNN, in the same torch, is not. It wants the weight as [n, k]: one stored as [k, n]
-is turned by a kernel first. Our own product (`kernels/cpu/gemm.py`) takes both and writes where
+is turned by a kernel first. Our own GEMM (`kernels/cpu/gemm.py`) takes both and writes where
 the result shall lie. What was measured is kept in the cache folder.
 
-Frozen weights (`freezing.py`) are turned, or put in the order in which our product or oneDNN's
-products and convolutions read them, once: the graph gets what was prepared as further inputs. That
-takes as much memory again: where our product reads weights as they are ("plain") and is not clearly
+Frozen weights (`freezing.py`) are turned, or put in the order in which our GEMM or oneDNN's
+GEMMs and convolutions read them, once: the graph gets what was prepared as further inputs. That
+takes as much memory again: where our GEMM reads weights as they are ("plain") and is not clearly
 slower, nothing is prepared.
 oneDNN could apply a ReLU, too, but makes zeros of NaNs: that stays a kernel of ours.
 """
@@ -39,9 +39,9 @@ def choose_library_kernels(
     graph: LoopGraph, store: Store, threads: int, frozen: Collection[int] = (), ours: bool = True,
     taken: int = 0,
 ) -> LoopGraph:
-    """The graph with each product computed by what was fastest for its class.
+    """The graph with each GEMM computed by what was fastest for its class.
 
-    frozen: positions of inputs that hardly ever change. ours: products of our own are candidates.
+    frozen: positions of inputs that hardly ever change. ours: GEMMs of our own are candidates.
     taken: bytes of what has been prepared already.
     """
     if graph.device.type != "cpu":
@@ -70,14 +70,15 @@ class _Rewriter:
                 nodes.append(self.as_own(node))
             else:
                 assert isinstance(node, ExternKernel)
-                way = self.chooser.fastest(linear)
-                if config.library_kernels == OWN and way != "aten":
+                candidate = self.chooser.fastest(linear)
+                if config.library_kernels == OWN and candidate != "aten":
                     node = with_views(node, linear)
-                nodes += REWRITES[way](self, node, linear)
-        if self.chooser.measured or self.convolutions.measured:
+                nodes += REWRITES[candidate](self, node, linear)
+        answers = self.chooser.answers, self.convolutions.answers
+        if any(each.added for each in answers):
             give_back_memory()  # of trials: what is kept of weights comes beside it
-        self.chooser.save()
-        self.convolutions.save()
+        for each in answers:
+            each.save()
         return replace(
             self.graph, nodes=tuple(nodes), inputs=self.preparer.inputs_for(nodes),
             prepared=self.preparer.prepared(),
@@ -150,7 +151,7 @@ class _Rewriter:
         args = (linear.x, weight, linear.bias, "none", (), "")
         return [replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args)]
 
-    def by_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
+    def use_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
         if not linear.frozen:
             return [replace(node, ours=True)]
         product = self.chooser.ours(linear.dtype)
@@ -170,7 +171,7 @@ class _Rewriter:
 REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
     "aten": _Rewriter.by_aten,
     "onednn": _Rewriter.by_onednn,
-    "ours": _Rewriter.by_ours,
+    "ours": _Rewriter.use_ours,
     "packed": _Rewriter.by_packed,
     "plain": _Rewriter.by_plain,
 }

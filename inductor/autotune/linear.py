@@ -1,7 +1,7 @@
-"""Matrix products of ATen as linear layers: x times the transpose of a weight, plus a bias.
+"""GEMMs of ATen as linear layers: x times the transpose of a weight, plus a bias.
 
 In: a node of a loop graph and the layouts of its buffers. Out: a `Linear`, where the node is one
-that other libraries, or our own product, may compute.
+that other libraries, or our own GEMM, may compute.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Linear:
         return self.x.dtype
 
     def shape_class(self) -> tuple[int, int, int, bool, bool, bool, bool, bool, str]:
-        """Sizes, each rounded up to a power of two: products of one class behave alike. The first
+        """Sizes, each rounded up to a power of two: GEMMs of one class behave alike. The first
         of a class is measured with its own sizes."""
         m, n, k = (1 << (size - 1).bit_length() for size in (self.m, self.n, self.k))
         layout = self.columns, self.frozen, self.turned, self.k % ALIAS == 0
@@ -62,7 +62,7 @@ def _factors(node: ExternKernel) -> tuple[Argument, ViewRef, ViewRef] | None:
 def as_linear(
     node: ExternKernel, layouts: dict[str, Layout], frozen: Collection[str]
 ) -> Linear | None:
-    """The product as a linear layer, if it is one with a dense weight, of float32 or of half
+    """The GEMM as a linear layer, if it is one with a dense weight, of float32 or of half
     precision that oneDNN knows on this processor."""
     if node.layout is None or node.kwargs:
         return None
@@ -102,7 +102,7 @@ def _as_dense_linear(
 def as_own_linear(
     node: ExternKernel, layouts: dict[str, Layout], frozen: Collection[str]
 ) -> Linear | None:
-    """As above, where our own product is the only one: of float32 it takes rows at any distance,
+    """As above, where our own GEMM is the only one: of float32 it takes rows at any distance,
     any weight, and sizes of 1. What oneDNN knows does not matter."""
     if node.layout is None or node.kwargs:
         return None

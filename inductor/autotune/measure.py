@@ -15,6 +15,7 @@ import torch
 
 from inductor.ir.graph import Layout
 
+# Chosen, not measured: the best of so many rounds of so many calls counts.
 ROUNDS = 3
 FEWEST_CALLS = 8
 COLD_BYTES = 1 << 27  # more than second-level caches hold

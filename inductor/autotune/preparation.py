@@ -85,8 +85,8 @@ def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
 
 def most_bytes() -> int:
     """Memory for the prepared weights of a graph."""
-    if config.frozen_megabytes >= 0:
-        return int(config.frozen_megabytes) << 20
+    if not isinstance(config.freezing, bool):
+        return int(config.freezing) << 20
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 

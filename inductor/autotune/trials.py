@@ -1,9 +1,11 @@
-"""Which of several ways is fastest, by running them in turns for as long as that is not clear.
+"""Which of several candidates is fastest, by running them in turns for as long as that is not
+clear.
 
-In: for each way some calls that take turns (over several weights, say). Out: the logarithm of each
-way's time over that of the usual one. A way is left alone as soon as it is clear on which side of
-its margin it lies: most are after a few rounds. Times near the shortest count: what disturbs a call
-makes it longer only; yet as long as the rounds contradict these, nothing is clear.
+In: for each candidate some calls that take turns (over several weights, say). Out: the logarithm of
+each candidate's time over that of the usual one. A candidate is left alone as soon as it is clear
+on which side of its margin it lies: most are after a few rounds. Times near the shortest count:
+what disturbs a call makes it longer only; yet as long as the rounds contradict these, nothing is
+clear.
 
 What one graph may spend on it is limited by `spending`.
 """
@@ -25,9 +27,9 @@ import torch
 from inductor.runtime.own_libraries import settle
 
 Calls = Sequence[Callable[[], Any]]
-FEWEST_ROUNDS = 4
-# A way that was so much slower than its margin in each of the first rounds, as a logarithm, runs no
-# more of them.
+FEWEST_ROUNDS = 4  # before times count; this and the following are chosen, not measured
+# A candidate that was so much slower than its margin in each of the first rounds, as a logarithm,
+# runs no more of them.
 FIRST_ROUNDS, FAR = 2, 0.2
 # The least that one round differs from another one, as a logarithm; and how many times its error a
 # mean has to be away from the margin.
@@ -86,24 +88,24 @@ def noise(*size: int) -> torch.Tensor:
 
 
 def compare(
-    ways: Mapping[str, Calls], usual: str, margins: Mapping[str, float],
+    candidates: Mapping[str, Calls], usual: str, margins: Mapping[str, float],
     clock: Callable[[], float], seconds: float, counts: Callable[[], bool] = lambda: True,
     best_only: bool = False,
 ) -> dict[str, float]:
-    """See the top of the file. margins: the logarithm at which each other way is better than the
-    usual one; seconds: after so many, what is not clear stays so; counts: asked whether what was
-    measured so far is worth anything: if not, it ends; best_only: by how much a way is better or
-    worse does not matter, so that one far on either side of its margin, or far behind another way,
-    is left alone after the first rounds."""
-    for calls in ways.values():
+    """See the top of the file. margins: the logarithm at which each other candidate is better than
+    the usual one; seconds: after so many, what is not clear stays so; counts: asked whether what
+    was measured so far is worth anything: if not, it ends; best_only: by how much a candidate is
+    better or worse does not matter, so that one far on either side of its margin, or far behind
+    another candidate, is left alone after the first rounds."""
+    for calls in candidates.values():
         calls[0]()  # warms up
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    open_ways = [name for name in ways if name != usual]
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    undecided = [name for name in candidates if name != usual]
     begin, done = time.perf_counter(), 0
-    while open_ways and (done < FEWEST_ROUNDS or time.perf_counter() - begin < seconds):
+    while undecided and (done < FEWEST_ROUNDS or time.perf_counter() - begin < seconds):
         done += 1
-        for name in (usual, *open_ways):
-            call = ways[name][done % len(ways[name])]
+        for name in (usual, *undecided):
+            call = candidates[name][done % len(candidates[name])]
             start = clock()
             call()
             times[name].append(max(clock() - start, SHORTEST))
@@ -112,10 +114,10 @@ def compare(
         if done >= FIRST_ROUNDS:
             is_done = _is_clear if done >= FEWEST_ROUNDS else _is_far
             if best_only:
-                open_ways = [n for n in open_ways if not _is_decided(n, times, usual, margins[n])]
-            open_ways = [n for n in open_ways if not is_done(times[n], times[usual], margins[n])]
+                undecided = [n for n in undecided if not _is_decided(n, times, usual, margins[n])]
+            undecided = [n for n in undecided if not is_done(times[n], times[usual], margins[n])]
     return {
-        name: 0.0 if name == usual else _ratio(times[name], times[usual]) for name in ways
+        name: 0.0 if name == usual else _ratio(times[name], times[usual]) for name in candidates
     }
 
 
@@ -133,8 +135,9 @@ def _is_far(one: Sequence[float], other: Sequence[float], margin: float) -> bool
 def _is_decided(
     name: str, times: Mapping[str, Sequence[float]], usual: str, margin: float
 ) -> bool:
-    """Whether a way was much faster than the usual one in each round, or much slower than some."""
-    others = (each for way, each in times.items() if way != name)
+    """Whether a candidate was much faster than the usual one in each round, or much slower than
+    some."""
+    others = (each for candidate, each in times.items() if candidate != name)
     behind = any(_is_far(times[name], other, 0.0) for other in others)
     return behind or _is_far(times[usual], times[name], -margin)
 

@@ -1,11 +1,11 @@
 """Finds out what is fastest by running it: candidates are compiled side by side, run one by one.
 
-In: questions, each with a key and the ways to compute one thing. Out: for each question the
-microseconds of each way that ran. Answers are kept in the cache folder, so that another process
-measures nothing. A way that fails (out of memory, too much of the device's shared memory), or whose
-results are not those of the first way, is left out, and logged once.
+In: questions, each with a key and the candidates to compute one thing. Out: for each question the
+microseconds of each candidate that ran. Answers are kept in the cache folder, so that another
+process measures nothing. A candidate that fails (out of memory, too much of the device's shared
+memory), or whose results are not those of the first candidate, is left out, and logged once.
 
-A way is a small program: some steps of a schedule with random inputs (`part_of`).
+A candidate is a small program: some steps of a schedule with random inputs (`part_of`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Times = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Candidate:
     """One way to compute something: the text of a module that runs the graph. sizes: for which, of
     those that are known at a call only."""
 
@@ -47,12 +47,13 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """ways: makes them; it is not called if the answer is known. tolerance: how far the results of
-    others may be from those of the first one, as a part of the largest; 0 where nobody compares."""
+    """candidates: makes them; it is not called if the answer is known. tolerance: how far the
+    results of others may be from those of the first one, as a part of the largest; 0 where nobody
+    compares."""
 
     key: Key
     what: str
-    ways: Callable[[], Sequence[Way]]
+    candidates: Callable[[], Sequence[Candidate]]
     tolerance: float = 0.0
 
 
@@ -72,7 +73,7 @@ class Tuner:
     failed: set[str] = field(default_factory=set)
 
     def answers(self, questions: Sequence[Question]) -> list[Times]:
-        """The microseconds of each way, by its name, for each question."""
+        """The microseconds of each candidate, by its name, for each question."""
         found = {q.key.digest: self._known(q.key) for q in questions}
         new = {q.key.digest: q for q in questions if found[q.key.digest] is None}
         if new:
@@ -99,18 +100,18 @@ class Tuner:
         return self.store.values(key)  # type: ignore[no-any-return]
 
     def _measured(self, questions: list[Question]) -> dict[str, Times]:
-        ways = [(question, way) for question in questions for way in question.ways()]
+        candidates = [(each, candidate) for each in questions for candidate in each.candidates()]
         with ThreadPoolExecutor(WORKERS) as pool:
-            calls = list(pool.map(self._built, [way for _, way in ways]))
+            calls = list(pool.map(self._built, [candidate for _, candidate in candidates]))
         found: dict[str, Times] = {question.key.digest: {} for question in questions}
         trial: _Trial | None = None
-        for number, ((question, way), call) in enumerate(zip(ways, calls, strict=True)):
+        for number, ((question, candidate), call) in enumerate(zip(candidates, calls, strict=True)):
             if trial is None or trial.question is not question:
-                trial = _Trial(question, _sets_of(way.graph))
-            self._show(f"{number + 1} of {len(ways)}: {question.what}, {way.name}")
-            took = None if call is None else self._timed(way, call, trial)
+                trial = _Trial(question, _sets_of(candidate.graph))
+            self._show(f"{number + 1} of {len(candidates)}: {question.what}, {candidate.name}")
+            took = None if call is None else self._timed(candidate, call, trial)
             if took is not None:
-                found[question.key.digest][way.name] = round(took, 3)
+                found[question.key.digest][candidate.name] = round(took, 3)
         self._show("")
         for question in questions:
             times = found[question.key.digest]
@@ -118,33 +119,35 @@ class Tuner:
                 self.store.keep_values(question.key, times)
                 self.store.describe(question.key)
             logs.log("autotuning").emit(_report(question, times))
-        metrics.count("measured", len(ways))
+        metrics.count("measured", len(candidates))
         return found
 
-    def _built(self, way: Way) -> Callable[..., Any] | None:
+    def _built(self, candidate: Candidate) -> Callable[..., Any] | None:
         try:
-            made: Callable[..., Any] = self.load(way.text, way.graph, False)(*way.sizes)
+            make = self.load(candidate.text, candidate.graph, False)
+            made: Callable[..., Any] = make(*candidate.sizes)
             return made
         except Exception as error:  # what Triton raises has no common base
             if is_of_signal(error):
                 raise
-            self._report_failure(way, error)
+            self._report_failure(candidate, error)
             return None
 
-    def _timed(self, way: Way, call: Callable[..., Any], trial: _Trial) -> float | None:
+    def _timed(self, candidate: Candidate, call: Callable[..., Any], trial: _Trial) -> float | None:
         try:
             trial.compare(call)
             return self.timer(call, trial.sets)
         except Exception as error:
             if is_of_signal(error):
                 raise
-            self._report_failure(way, error)
+            self._report_failure(candidate, error)
             return None
 
-    def _report_failure(self, way: Way, error: Exception) -> None:
+    def _report_failure(self, candidate: Candidate, error: Exception) -> None:
         if isinstance(error, torch.OutOfMemoryError):
             torch.cuda.empty_cache()
-        text = f"{way.name} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}"
+        what = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+        text = f"{candidate.name} is left out: {what}"
         if text not in self.failed:
             self.failed.add(text)
             metrics.count("measured_failed")
@@ -160,7 +163,7 @@ class Tuner:
 
 @dataclass(slots=True)
 class _Trial:
-    """The inputs for the ways of one question, and what the first way made of them."""
+    """The inputs for the candidates of one question, and what the first candidate made of them."""
 
     question: Question
     sets: list[list[torch.Tensor]]

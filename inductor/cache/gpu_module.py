@@ -63,7 +63,7 @@ def call_again(module: GpuModule) -> Callable[..., Any]:
         return whole[0]
 
     scope: dict[str, Any] = {}
-    exec(compile(host_part(module.text, module.device), "<kept graph>", "exec"), scope)
+    exec(compile(host_part(module.text, module.device), "<cached graph>", "exec"), scope)
     preparation = KeptPreparation(module.device, iter(module.binaries), import_whole)
     constants = list(module.constants)
     bind = scope["make"](constants, preparation.prepare, _no_slow)
@@ -86,7 +86,7 @@ def finished(
 
 
 def _no_slow(*facts: Any) -> NoReturn:
-    raise AssertionError("a kernel that Triton can't do is not kept")
+    raise AssertionError("a kernel that Triton can't do is not cached")
 
 
 def _imported(text: str) -> ModuleType:

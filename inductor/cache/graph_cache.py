@@ -1,14 +1,15 @@
 """Compiled graphs on disk: a hit goes from a captured graph to its callable with no stage between.
 
 In: a captured graph, its example inputs, and what compiles them. Out: the callable that an earlier
-process has kept under the same key (`graph_key.py`), or that is compiled now and kept. What is kept
-is how the callable was made (`dynamo/aot/recipes.py`) of plain data, launchers of libraries that
-lie in the same folder (with their digests), and what belongs to this compile: the captured program,
-the site, the compiler of a backward. A backward is kept for itself when it is first compiled.
+process has cached under the same key (`graph_key.py`), or that is compiled now and cached. What is
+cached is how the callable was made (`dynamo/aot/recipes.py`) of plain data, launchers of libraries
+that lie in the same folder (with their digests), and what belongs to this compile: the captured
+program, the site, the compiler of a backward. A backward is cached for itself when it is first
+compiled.
 
 A record is a digest and the bytes that have it. It is read only if this user has written it, whole,
-and it names nothing but parts of torch and of this package. What can't be kept says why in the log
-`cache`, as does each miss.
+and it names nothing but parts of torch and of this package. What can't be cached says why in the
+log `cache`, as does each miss.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import io
 import pickle
 import sys
 import types
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,14 +26,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.plain_graphs import KeptGraph, Rows
+from dynamo.aot.plain_graphs import CachedGraph, Rows
 from dynamo.aot.recipes import recipe_of
 from dynamo.aot.records import Unsupported
-from dynamo.base import counters, logs, recordings
-from dynamo.base.config import config as dynamo_config
+from dynamo.base import logs, recordings
 from dynamo.base.counters import timed
+from dynamo.base.defects import cache_defect
 from dynamo.base.fallbacks import left_to_aten
-from dynamo.base.signals import is_of_signal
 from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
 from dynamo.store.folder import keep_small
 from dynamo.store.toolchain import find_toolchain
@@ -71,15 +70,15 @@ STAGES = ("aot_graphs", "ir_pre_fusion", "ir_post_fusion", "fusion", "schedule",
 BUILTINS = frozenset(("getattr", "slice", "set", "frozenset", "complex", "range", "bytearray"))
 
 
-def keeper_of(
+def cache_entry_of(
     gm: fx.GraphModule, examples: Sequence[Any], given: Mapping[str, Any]
-) -> Keeper | None:
+) -> CacheEntry | None:
     """What knows the compiled graph, if anything may.
 
     given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
     program the captured operations stand.)
     """
-    if not may_keep():
+    if not may_cache():
         return None
     store = cpu.cache_store()
     toolchain = find_toolchain(store)
@@ -95,19 +94,19 @@ def keeper_of(
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # the graph can be compiled all the same
-        reason = cache_defect("a key", defect)
+        reason = report_defect("a key", defect)
     else:
-        return Keeper(store, key, gm, given)
-    logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
+        return CacheEntry(store, key, gm, given)
+    logs.log("cache").emit(lambda: f"this graph is not cached: {reason}")
     return None
 
 
-def may_keep() -> bool:
+def may_cache() -> bool:
     """False where the options keep no graph: passes have no key."""
     return bool(config.graph_cache and config.kernels and not config.passes)
 
 
-class Keeper:
+class CacheEntry:
     """One captured graph and its place in the store."""
 
     def __init__(
@@ -120,7 +119,7 @@ class Keeper:
         self.what = logs.compile_now()
         self.ranks = ranks_now()  # as the options of this compile say: a backward comes later
 
-    def is_kept(self) -> bool:
+    def is_cached(self) -> bool:
         """True where there is a record, which a damaged library may still spoil."""
         return self.may_read() and self.store.find(self.key, SUFFIX) is not None
 
@@ -152,7 +151,7 @@ class Keeper:
         if ranks.compiles:
             return ranks.give(
                 name, self.store, lambda: self._find(key) or self._made(key, compile_now))
-        if ranks.take(name) or self.is_kept():
+        if ranks.take(name) or self.is_cached():
             found = self._find(key)
             if found is not None:
                 return found
@@ -180,7 +179,7 @@ class Keeper:
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
         except Exception as defect:  # compiled again
-            reason = cache_defect("what was read", defect)
+            reason = report_defect("what was read", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
         tell_cache(f"{key.kind} {key.digest}", True, str)
@@ -195,27 +194,19 @@ class Keeper:
                 content = write_record((made, seen.fallbacks), self.given, seen, self.store)
                 self.store.keep(key, SUFFIX, content)
                 keep_small()
-        except (Unsupported, Unkept, pickle.PicklingError, OSError) as error:
+        except (Unsupported, Uncacheable, pickle.PicklingError, OSError) as error:
             reason = str(error)
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")
         except Exception as defect:  # what was compiled is right all the same
-            reason = cache_defect("what is kept", defect)
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+            reason = report_defect("what is cached", defect)
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")
 
 
-def cache_defect(what: str, defect: Exception) -> str:
-    """Counts a defect of this cache and warns of it once; gives its text. Errors: it, where errors
-    are not suppressed."""
-    if not dynamo_config.suppress_errors or is_of_signal(defect):
-        raise defect
-    text = f"{type(defect).__name__}: {defect}"
-    counters.counters["internal_errors"][f"graph cache, {what}: {text}"] += 1
-    if counters.once(("graph cache", what, type(defect).__name__)):
-        warnings.warn(
-            f"dynamo: the cache of compiled graphs failed with {what} ({text}); the graph is "
-            "compiled without it. This is a defect of dynamo; DYNAMO_SUPPRESS_ERRORS=0 raises it.",
-            stacklevel=3)
-    return text
+def report_defect(what: str, defect: Exception) -> str:
+    """See `cache_defect`."""
+    return cache_defect(
+        "graph cache", what, f"the cache of compiled graphs failed with {what}",
+        "the graph is compiled without it", defect)
 
 
 def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
@@ -223,10 +214,10 @@ def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
     left_to_aten(fallbacks)
     for operator, reason in fallbacks:
         metrics.count_fallback(operator)
-        logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")
+        logs.log("inductor").emit(f"{operator} falls back to ATen: {reason}")
 
 
-class Unkept(Exception):
+class Uncacheable(Exception):
     """What can't be written, in words."""
 
 
@@ -234,7 +225,7 @@ class Unkept(Exception):
 
 
 def write_record(value: Any, given: Mapping[str, Any], seen: Watched, store: Store) -> bytes:
-    """A digest and the bytes of a value. Errors: Unkept, Unsupported; those of pickle."""
+    """A digest and the bytes of a value. Errors: Uncacheable, Unsupported; those of pickle."""
     out = io.BytesIO()
     _Writer(out, given, seen, store).dump(value)
     content = out.getvalue()
@@ -266,7 +257,7 @@ class _Writer(pickle.Pickler):
         if type(value) is _launch.Launcher:
             launch = seen.launch_of(value, store)
             if launch is None:
-                raise Unkept("it has a launcher of another compile")
+                raise Uncacheable("it has a launcher of another compile")
             spec = with_numbers(launch.spec, given["traces"])
             return ("launch", launch.name, launch.digest, launch.calls, spec)
         return None
@@ -282,7 +273,7 @@ class _Writer(pickle.Pickler):
         if reduce is not None:
             return reduce(self, value)
         if isinstance(value, torch.Tensor | fx.GraphModule | fx.Node):
-            raise Unkept(f"it holds a {type(value).__name__}")
+            raise Uncacheable(f"it holds a {type(value).__name__}")
         return NotImplemented
 
     def nested(self, value: Any) -> bytes:
@@ -293,21 +284,21 @@ class _Writer(pickle.Pickler):
 
 
 def _check_name(value: Any) -> None:
-    if hasattr(value, "not_kept"):
-        raise Unkept(value.not_kept)
+    if hasattr(value, "not_cacheable"):
+        raise Uncacheable(value.not_cacheable)
     module = getattr(value, "__module__", None) or "torch"
     if module.partition(".")[0] not in TRUSTED | {"functools", "types", "collections", "copyreg"}:
-        raise Unkept(f"it refers to {module}.{value.__qualname__}")
+        raise Uncacheable(f"it refers to {module}.{value.__qualname__}")
     if "<" in value.__qualname__:
-        raise Unkept(f"it holds a function made by {value.__qualname__.partition('.<')[0]}")
+        raise Uncacheable(f"it holds a function made by {value.__qualname__.partition('.<')[0]}")
 
 
 def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
     plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
     if not plain or value.requires_grad or value.is_conj() or value.is_neg():
-        raise Unkept(f"it holds a tensor ({value.dtype}, {value.device})")
+        raise Uncacheable(f"it holds a tensor ({value.dtype}, {value.device})")
     if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
-        raise Unkept(f"it holds a constant of {value.nbytes} bytes")
+        raise Uncacheable(f"it holds a constant of {value.nbytes} bytes")
     content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     return _tensor_of, (content, value.dtype, tuple(value.shape), value.device)
 
@@ -331,15 +322,15 @@ def _operator_of(name: str, overload: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
 
 
-def _reduce_graph(writer: _Writer, value: KeptGraph) -> Any:
-    return _kept_graph, (writer.nested(value.rows()),)
+def _reduce_graph(writer: _Writer, value: CachedGraph) -> Any:
+    return _cached_graph, (writer.nested(value.rows()),)
 
 
-def _kept_graph(content: bytes) -> KeptGraph:
+def _cached_graph(content: bytes) -> CachedGraph:
     def rows() -> Rows:
         return _Reader(content, {}, None).load()  # type: ignore[no-any-return]
 
-    return KeptGraph(None, rows)
+    return CachedGraph(None, rows)
 
 
 def _reduce_frozen(writer: _Writer, value: FrozenCall) -> Any:
@@ -381,7 +372,7 @@ def _named(name: str) -> Any:
 REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     torch.Tensor: _reduce_tensor,
     torch._ops.OpOverload: _reduce_operator,
-    KeptGraph: _reduce_graph,
+    CachedGraph: _reduce_graph,
     FrozenCall: _reduce_frozen,
     GpuModule: _reduce_gpu_module,
     Graphing: _reduce_graphing,

@@ -1,8 +1,8 @@
 """Kernels of fixed texts (attention) as binaries in the cache folder.
 
 In: the text, what its function is compiled for, the GPU. Out: a `Binary` that an earlier process
-has kept there, or one that is put there for the next. A file holds a digest and the bytes that have
-it: a row of plain values, and the cubin.
+has cached there, or one that is put there for the next. A file holds a digest and the bytes that
+have it: a row of plain values, and the cubin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _used: ContextVar[dict[str, bytes] | None] = ContextVar("used", default=None)
 def key_of(
     text: str, name: str, facts: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Key | None:
-    """The key of a function of aligned tensors; None where nothing is kept."""
+    """The key of a function of aligned tensors; None where nothing is cached."""
     gpus = parts_of_gpus()
     if not (gpus and config.graph_cache):
         return None
@@ -45,7 +45,7 @@ def key_of(
 
 
 def find(key: Key) -> Binary | None:
-    """What was kept under a key."""
+    """What was cached under a key."""
     store = open_store(dynamo_config.cache_dir)
     reason = ""
     for each in (store, *_shipped):
@@ -72,7 +72,7 @@ def keep(key: Key, binary: Binary) -> None:
     try:
         open_store(dynamo_config.cache_dir).keep(key, SUFFIX, content)
     except OSError as error:
-        text = f"binary {key.digest}: it is not kept, {error}"
+        text = f"binary {key.digest}: it is not cached, {error}"
         logs.log("cache").emit(text)
 
 

@@ -1,7 +1,7 @@
 """What the launchers of one compile were made of, for whoever keeps compiled graphs.
 
 A launcher is native code and a description. While a compile is `watched`, each that it loads is
-noted with the library's file and digest, and the operators that were left to ATen with it; from the
+noted with the library's file and digest, and the operators that fell back to ATen with it; from the
 file, the digest and the description another process makes the same launcher, if the file still is
 what it was.
 """
@@ -31,7 +31,7 @@ from inductor.kernels.cpu.attention.source import attention_name
 from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
 from inductor.kernels.cpu.gemm import PRODUCT_NAME
-from inductor.kernels.cpu.gemm_libraries import Product, load_product
+from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
 from inductor.runtime import _launch
 
@@ -45,7 +45,7 @@ if getattr(_launch, "runtime_version", 1) != RUNTIME:
 
 
 class Stale(Exception):
-    """What was kept does not fit what is on the disk now. The text says what."""
+    """What was cached does not fit what is on the disk now. The text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Launch:
 
 @dataclass(slots=True)
 class Watched:
-    """What a compile has loaded (launchers with what made them), and left to ATen."""
+    """What a compile has loaded (launchers with what made them), and its fallbacks to ATen."""
 
     launches: list[tuple[Any, str, dict[str, Any], tuple[str, ...]]] = field(default_factory=list)
     fallbacks: list[tuple[str, str]] = field(default_factory=list)
@@ -96,7 +96,7 @@ def note_launcher(launcher: Any, path: str, spec: dict[str, Any], units: list[st
         found.launches.append((launcher, path, spec, calls))
 
 
-# -- what profilers and reports are told ----------------------------------------------------------
+# -- what profilers and reports show ----------------------------------------------------------
 
 
 def title_of(what: logs.Compile) -> str:
@@ -141,7 +141,7 @@ def lines_of_step(spec: Mapping[str, Any], row: Sequence[Any]) -> tuple[str, ...
 
 
 def note_fallbacks(operators: Sequence[tuple[str, str]]) -> None:
-    """Operators of the graph were left to ATen, with the reasons."""
+    """Operators of the graph fell back to ATen, with the reasons."""
     found = _watched.get()
     if found is not None:
         found.fallbacks += operators
@@ -171,11 +171,11 @@ def _toolchain(store: Store) -> Toolchain | str:
 
 
 def product_of(dtype: torch.dtype, store: Store) -> Product:
-    """Our own matrix product, for kept graphs that need it. Errors: Stale."""
+    """Our own matrix product, for cached graphs that need it. Errors: Stale."""
     toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)
-    product = load_product(store, toolchain, dtype)
+    product = load_gemm(store, toolchain, dtype)
     if product is None:
         raise Stale(f"this processor has no products of {dtype}")
     return product

@@ -26,8 +26,10 @@ from dynamo.store.content import Store, watched_files
 from inductor.config import compiling_rank
 
 PREFIX = "dynamo_compiled/"
-BEAT = 0.5  # seconds between two signs of life
-PAUSE = 0.02  # seconds between two looks at the store
+# Seconds, chosen and not measured: a sign of life is one write to the store, and so rare that a
+# thousand ranks don't fill it; a look at it is what a rank waits longer than it has to.
+BEAT = 0.5  # between two signs of life
+PAUSE = 0.02  # between two looks at the store
 FILES, NOTHING, ERROR = b"f", b"n", b"e"  # first byte of an end
 T = TypeVar("T")
 

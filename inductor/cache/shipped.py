@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.plain_graphs import KeptGraph
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.fallbacks import NOWHERE
 from dynamo.store import gpu_facts
@@ -70,7 +70,7 @@ class _Captured:
 
     @functools.cached_property
     def _call(self) -> Any:
-        return KeptGraph(None, lambda: read_rows(self.rows)).module().forward
+        return CachedGraph(None, lambda: read_rows(self.rows)).module().forward
 
     def forward(self, *inputs: Any) -> Any:
         return self._call(*inputs)

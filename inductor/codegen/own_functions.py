@@ -71,7 +71,7 @@ def _product_in(step: TemplateKernel | ExternKernel) -> tuple[ExternKernel, Kern
     return part.products[0].call, part.epilogue, part.target
 
 
-def call_product(
+def call_gemm(
     writer: CallWriter, step: ExternKernel, epilogue: Kernel | None = None, target: str = ""
 ) -> None:
     """target: the buffer for the result, if that is not the product's own."""
@@ -98,7 +98,7 @@ def call_product(
 
 
 def call_template(writer: CallWriter, step: TemplateKernel) -> None:
-    call_product(writer, *_product_in(step))
+    call_gemm(writer, *_product_in(step))
 
 
 def _sides(writer: CallWriter, step: ExternKernel, kind: str) -> tuple[Any, ...]:
@@ -112,7 +112,7 @@ def _sides(writer: CallWriter, step: ExternKernel, kind: str) -> tuple[Any, ...]
     return (m, n, k, left, *x.stride, right, *strides, start)
 
 
-def call_product_chain(writer: CallWriter, chain: ProductChain) -> None:
+def call_gemm_chain(writer: CallWriter, chain: ProductChain) -> None:
     """Both products by one function; one behind the other, where that finds no memory."""
     at, links, sides = len(writer.lines), [], []
     for number, step in enumerate(chain.links):
@@ -139,7 +139,7 @@ def call_product_chain(writer: CallWriter, chain: ProductChain) -> None:
     writer.lines.append(f"  const ProductLink links{at}[] = {{{', '.join(links)}}};")
     writer.lines.append(f"  if ({PRODUCT_NAME}_chain({', '.join(map(str, places))})) {{")
     for step in chain.links:
-        call_product(writer, *_product_in(step))
+        call_gemm(writer, *_product_in(step))
     writer.lines.append("  }")
     writer.declarations.add(PRODUCT_CHAIN_DECLARATION)
 
@@ -253,7 +253,7 @@ STEPS: Mapping[type, Callable[[CallWriter, Any], None]] = MappingProxyType(
         FusedConvolution: call_convolution,
         ConvolutionChain: call_convolution_chain,
         TemplateKernel: call_template,
-        ProductChain: call_product_chain,
+        ProductChain: call_gemm_chain,
     }
 )
 OPERATORS: Mapping[Any, Callable[[CallWriter, Any], None]] = MappingProxyType(
@@ -268,5 +268,5 @@ def own_call(step: Any) -> Callable[[CallWriter, Any], None] | None:
     if is_own_convolution(step):
         return call_convolution
     if step.ours:
-        return OPERATORS.get(step.target, call_product)
+        return OPERATORS.get(step.target, call_gemm)
     return call_attention if step.target is ATTENTION else None

@@ -1,4 +1,4 @@
-"""What profilers and reports are told of each step of a schedule: its name, the user's lines, and
+"""What profilers and reports show of each step of a schedule: its name, the user's lines, and
 how many bytes it moves and operations it does at least.
 
 In: a step and the layouts of buffers. Out: a row of plain values, which is kept with the code:

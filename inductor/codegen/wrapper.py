@@ -67,12 +67,12 @@ def print_wrapper(
 
 def _write_steps(writer: CallWriter) -> list[Row]:
     """Writes all calls; what is said of the steps that the wrapper announces."""
-    told: list[Row] = []
+    rows: list[Row] = []
     for position, step in enumerate(writer.schedule.steps):
         facts = facts_of_step(step, writer.layouts)
         if facts is not None:
-            writer.lines.append(f"  if (rt->step) rt->step(rt, {len(told)});")
-            told.append(facts)
+            writer.lines.append(f"  if (rt->step) rt->step(rt, {len(rows)});")
+            rows.append(facts)
         written = len(writer.lines)
         if isinstance(step, Kernel):
             writer.call_kernel(step)
@@ -80,10 +80,10 @@ def _write_steps(writer: CallWriter) -> list[Row]:
             call(writer, step)
         elif isinstance(step, ExternKernel):
             writer.call_extern(step)
-        _say_which(writer.lines, written, len(told))
+        _say_which(writer.lines, written, len(rows))
         for dead in writer.plan.dead_after.get(position, ()):
             writer.lines.append(f"  rt->drop(rt, {writer.slot_of[dead]});")
-    return told
+    return rows
 
 
 def _say_which(lines: list[str], first: int, number: int) -> None:

@@ -25,8 +25,9 @@ class Machine:
     bytes a second that leave one rank. inside: of groups within one host of `per_host` ranks;
     between: of all others. memory_bandwidth, half_operations, operations, launch: of kernels.
     megabytes: how much more memory than in the program's order collectives may take that start
-    early or are waited for late. same_graphs: 1 says that all ranks break their graphs at the same
-    places, so that small collectives are sent together without `fullgraph=True`, too."""
+    early or are waited for late. same_graphs: 1 says that all ranks
+    have the same graphs, in which the same needs the same, so that small collectives are sent
+    together."""
 
     inside_latency: float
     inside_hop: float

@@ -2,7 +2,7 @@
 
 In: a captured graph and its inputs as data. Out: nothing but files in the cache folder, under the
 key that this process will ask for. So what another process does can't be wrong, only useless: where
-it has found another key, or kept nothing, the thread compiles the graph itself.
+it has found another key, or cached nothing, the thread compiles the graph itself.
 
 The processes are `config.background_processes`, one for each thread that compiles. Their
 priority is low; a thread that has waited for a minute compiles by itself. They end with this
@@ -57,7 +57,8 @@ class ProcessEnded(DynamoError):
 def compile_ahead(
     gm: fx.GraphModule, examples: Examples, extra: dict[str, Any], key: Key
 ) -> None:
-    """Waits until another process has compiled the graph, if one can. key: under which it is kept.
+    """Waits until another process has compiled the graph, if one can. key: under which it is
+    cached.
 
     Errors: ProcessEnded.
     """

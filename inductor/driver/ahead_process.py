@@ -29,7 +29,7 @@ from inductor.cache.graph_rows import rows_again
 from inductor.config import config
 from inductor.driver.ahead import BYE, READY
 from inductor.driver.compile_fx import compile_fx
-from inductor.driver.known_results import keeper_for, settings_now
+from inductor.driver.known_results import cache_entry_for, settings_now
 
 IDLE = 60.0  # seconds
 
@@ -97,13 +97,13 @@ def _compiled(given: dict[str, Any]) -> str:
     storages = [torch.UntypedStorage(size, device=device) for size, device in examples.storages]
     inputs = make(examples, storages.__getitem__)
     extra = given["extra"]
-    keeper = keeper_for(module, inputs, settings_now(**extra, background=True))
-    if keeper is None or keeper.key != given["key"]:
-        there = {} if keeper is None else dict(keeper.key.parts)
+    entry = cache_entry_for(module, inputs, settings_now(**extra, background=True))
+    if entry is None or entry.key != given["key"]:
+        there = {} if entry is None else dict(entry.key.parts)
         parts = [name for name, text in given["key"].parts if there.get(name) != text]
         return f"the graph has another key there: {', '.join(parts)}"
     with collecting() as prepares:
         compile_fx(module, inputs, **extra)
         for prepare in prepares:
             prepare()
-    return "kept" if keeper.is_kept() else "nothing is kept"
+    return "cached" if entry.is_cached() else "nothing is cached"

@@ -3,7 +3,7 @@
     captured graph -> functional ATen graph (dynamo.aot) -> loop IR (lowering)
     -> schedule (scheduler) -> C++ and a wrapper (codegen) -> a library and a launcher (runtime)
 
-What a stage can't do is left to ATen, operator by operator; a graph that can't be brought to
+What a stage can't do falls back to ATen, operator by operator; a graph that can't be brought to
 functional form at all runs as it was captured. Both are said in the log.
 """
 
@@ -51,27 +51,26 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.signals import is_of_signal
 from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
 from dynamo.graph_operators.gradients import has_gradients
-from inductor.cache.graph_cache import keeper_of
-from inductor.collectives.settings import mark_whole
-from inductor.config import check_options, config, does
+from inductor.cache.graph_cache import cache_entry_of
+from inductor.config import check_options, config, is_enabled
 from inductor.driver import from_aten
 from inductor.driver.cpu import NoCompiler
 from inductor.driver.failures import as_captured, defects_refused, report_defect, wants_kernels
 from inductor.driver.inference import compile_plainly, inference_compiler
 from inductor.driver.known_results import (
     has_blocks,
-    is_kept,
+    is_cached,
     is_lazy,
     needs_gradients,
     prepare,
-    served,
     settings_now,
+    with_known_calls,
 )
 from inductor.driver.survive import surviving
 from inductor.dynamic_shapes.lift_numbers import lifts_all
 from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
 from inductor.dynamic_shapes.steps import Step, has_rates
-from inductor.dynamic_shapes.subgraphs import compile_pieces, has_unknowns
+from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unknowns
 from inductor.dynamic_shapes.symbolic import check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
 from inductor.fx_passes.pipeline import decompositions, joint_laid_out, laid_out
@@ -101,8 +100,8 @@ def compile_fx(
     settings = settings_now(mode, options)
     example_inputs = real_examples(example_inputs)
     if has_wrapped_ends(gm, example_inputs) and not (
-            has_learners(example_inputs) and _in_pieces(gm, example_inputs, settings)):
-        # else each piece is made of plain tensors: a gradient of another class than guessed is
+            has_learners(example_inputs) and _in_subgraphs(gm, example_inputs, settings)):
+        # else each subgraph is made of plain tensors: a gradient of another class than guessed is
         # learnt where a whole backward is recorded
         plainly = functools.partial(compile_fx, mode=mode, options=options)
         try:
@@ -111,46 +110,46 @@ def compile_fx(
             return as_captured(settings, gm, refusal)
         except PlainRefused as refused:
             return as_captured(settings, gm, refused.refusal)
-    gm = served(gm, example_inputs, settings)
-    ways = Ways(settings, logs.compile_now())
+    gm = with_known_calls(gm, example_inputs, settings)
+    strategies = Strategies(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
-    in_pieces = _in_pieces(gm, example_inputs, settings)
+    in_pieces = _in_subgraphs(gm, example_inputs, settings)
     if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
         try:
-            return ways.compile_cut(gm)
+            return strategies.compile_cut(gm)
         except Unsupported as refusal:
             return as_captured(settings, gm, refusal)
     if has_rates(gm, example_inputs) and not lifts_all(gm):
-        return Step(gm, example_inputs, ways.compile_graph, ways.compile_piece)
-    return ways.compile_graph(gm, example_inputs)
+        return Step(gm, example_inputs, strategies.compile_graph, strategies.compile_subgraph)
+    return strategies.compile_graph(gm, example_inputs)
 
 
-def _in_pieces(
+def _in_subgraphs(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> bool:
     return has_unknowns(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
 
 
-class Ways:
-    """How a graph may be compiled: once for all sizes, for each set of sizes, in pieces. Some parts
-    are compiled at a call, so the options and the compile that it belongs to are kept."""
+class Strategies:
+    """How a graph may be compiled: once for all sizes, for each set of sizes, in subgraphs. Some
+    parts are compiled at a call, so the options and the compile that it belongs to are held."""
 
     def __init__(self, settings: Mapping[str, Any], what: logs.Compile) -> None:
         self.settings, self.what, self.site = settings, what, site_now()
         self.compile_static: Callable[..., Compiled] = self._static
-        self.compile_piece: Callable[..., Compiled] = self._piece
+        self.compile_subgraph: Callable[..., Compiled] = self._subgraph
         if is_background():  # what is compiled at a call is so, too
             self.compile_static = _in_background(self._static)
-            self.compile_piece = _in_background(self._piece)
+            self.compile_subgraph = _in_background(self._subgraph)
 
     def compile_graph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         """The whole graph, by what is open in it."""
         return self._by_sizes(module, inputs, self.compile_static)
 
     def compile_cut(self, module: torch.fx.GraphModule) -> Compiled:
-        """Pieces of the graph. Errors: Unsupported."""
-        return compile_pieces(module, self.compile_piece)
+        """Subgraphs of the graph. Errors: Unsupported."""
+        return compile_subgraphs(module, self.compile_subgraph)
 
     def _by_sizes(
         self, module: torch.fx.GraphModule, inputs: list[Any],
@@ -171,7 +170,7 @@ class Ways:
         with self._compiling(), timed("inductor"), defects_refused():
             return _compile_symbolic(module, inputs, self.settings)
 
-    def _piece(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+    def _subgraph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         return self._by_sizes(module, inputs, self._small)
 
     def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
@@ -222,7 +221,7 @@ def compile_whole(
 ) -> Compiled | None:
     """The compiled graph, made now; None where not all of it is compiled at once. The graph needs
     no gradients. Errors: Unsupported, NoCompiler; those of the program and defects."""
-    gm = served(gm, inputs, settings)
+    gm = with_known_calls(gm, inputs, settings)
     cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
     if cut or is_symbolic(gm, inputs) or any(map(is_lazy, inputs)):
         return None
@@ -241,7 +240,7 @@ def _in_background(compile_part: Callable[..., Compiled]) -> Callable[..., Compi
 
 
 compile_fx.check_options = check_options  # type: ignore[attr-defined]
-compile_fx.is_kept = is_kept  # type: ignore[attr-defined]
+compile_fx.is_cached = is_cached  # type: ignore[attr-defined]
 compile_fx.prepare = prepare  # type: ignore[attr-defined]
 
 
@@ -265,12 +264,12 @@ def _compile(
     backward = functools.partial(_compile_backward, settings, site)
     try:
         with timed("inductor"):
-            keeper = keeper_of(
+            entry = cache_entry_of(
                 gm, example_inputs, {"settings": settings, "site": site, "compiler": backward})
-            if keeper is None:
+            if entry is None:
                 return _compile_program(gm, example_inputs, settings, backward, {})
-            return keeper.forward(lambda: _compile_program(
-                gm, example_inputs, settings, backward, {"keeping": keeper.backward}))
+            return entry.forward(lambda: _compile_program(
+                gm, example_inputs, settings, backward, {"keeping": entry.backward}))
     except Unsupported as refusal:
         return refused(refusal) if refused else as_captured(settings, gm, refusal)
     except (NoCompiler, Retrace):
@@ -335,7 +334,7 @@ def _compile_symbolic(
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
-    if on_gpu and not does("symbolic"):
+    if on_gpu and not is_enabled("symbolic"):
         raise Unsupported("kernels for all sizes on a GPU are off (leave_out)")
     checks = []
     trains = needs_gradients(example_inputs)
@@ -381,8 +380,7 @@ def _compile_backward(
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
-    mark_whole(module, site.strict)
-    if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
+    if settings.get("passes"):  # passes see it; the key of a cached graph knows nothing of it
         module.meta["is_backward"] = True
     try:
         with config.patch(**settings), logs.compiling(what):

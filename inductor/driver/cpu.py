@@ -93,7 +93,7 @@ def _print_kernels(
 def _print_epilogues(
     schedule: Schedule, layouts: dict[str, Layout]
 ) -> tuple[list[KernelSource], dict[str, KernelSource]]:
-    """The same for what products of our own call."""
+    """The same for what GEMMs of our own call."""
     kernels = [
         epilogue_over_rows(kernel, part.products[0])
         for template in schedule.templates()

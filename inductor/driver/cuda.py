@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.recipes import not_kept
+from dynamo.aot.recipes import not_cacheable
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.config import config
@@ -30,7 +30,7 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.codegen.triton.print_list import print_list
 from inductor.codegen.triton.template import print_template
-from inductor.config import does
+from inductor.config import is_enabled
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.cuda_graphs import Graphing
@@ -83,7 +83,7 @@ def generate(
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
     slow: list[str] = []
-    if lists and not symbols and does("lists"):
+    if lists and not symbols and is_enabled("lists"):
         schedule = join_lists(graph, schedule, broken)
     joined = [step for step in schedule.steps if isinstance(step, KernelList)]
     with timed("inductor.codegen"):
@@ -134,7 +134,7 @@ def build(
             record = None if made.slow else made.record
             call: Callable[..., Any] = load(
                 made.text, graph, False, graphing(made.slow), record)()
-            return call if record is not None else not_kept(
+            return call if record is not None else not_cacheable(
                 call, f"{made.slow[0]} runs as ATen operators")
         except KernelErrors as errors:
             if not made.lists.keys().isdisjoint(errors.errors):
@@ -180,7 +180,7 @@ def _report_broken_lists(
 def report_broken_templates(graph: LoopGraph, schedule: Schedule, errors: KernelErrors) -> None:
     """Says that Triton has failed with a template, so that none is used."""
     metrics.count("slow_kernels")
-    text = f"Triton failed with {', '.join(errors.errors)}; products run as ATen operators"
+    text = f"Triton failed with {', '.join(errors.errors)}; GEMMs run as ATen operators"
     first = next(schedule.templates())
     failed(KERNEL, next(iter(errors.errors.values())), text, _lines_of(graph, first))
 
@@ -211,7 +211,7 @@ def load(
     there are any) and gives the callable for them: flat tensors in, a tuple out.
 
     graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph. kept:
-    for a module of known sizes that another process may take over, what profilers are told of it.
+    for a module of known sizes that another process may take over, what profilers show of it.
     """
     store = open_store(config.cache_dir)
     key = make_key("triton", {"source": text})

@@ -16,7 +16,7 @@ from inductor.autotune.gpu_gemms import choose_templates
 from inductor.autotune.tuning import Tuner
 from inductor.codegen.bind import where_it_holds
 from inductor.collectives.settings import with_overlap
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.driver import cpu, cuda
 from inductor.driver.report import report_steps
 from inductor.ir.extent import Sizes
@@ -36,9 +36,9 @@ def open_for_gpu(
 ) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
     _need_triton(graph)
-    if does("templates"):
+    if is_enabled("templates"):
         with timed("inductor.autotuning"):
-            schedule = choose_templates(graph, schedule, _tuner(), does("fusion"), sizes)
+            schedule = choose_templates(graph, schedule, _tuner(), is_enabled("fusion"), sizes)
     schedule = with_overlap(graph, schedule)
     report_steps(schedule)
     made = cuda.generate(graph, schedule, sizes.symbols)
@@ -54,9 +54,9 @@ def for_gpu(
     graph, plain = lowered.graph, schedule
     _need_triton(graph)
     tuner = _tuner()
-    if does("templates"):
+    if is_enabled("templates"):
         with timed("inductor.autotuning"):
-            schedule = choose_templates(graph, schedule, tuner, does("fusion"))
+            schedule = choose_templates(graph, schedule, tuner, is_enabled("fusion"))
     given = [b.name for b in graph.inputs if b is not None and b.position in dying]
     build = functools.partial(_build, graph, given, tuner, values)
     try:

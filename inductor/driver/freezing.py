@@ -49,9 +49,7 @@ def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozense
     )
 
 
-def steady_inputs(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], frozen: Collection[int]
-) -> frozenset[int]:
+def steady_inputs(example_inputs: Sequence[Any], frozen: Collection[int]) -> frozenset[int]:
     """The frozen inputs that nobody writes between calls of inference: parameters and tables of
     indices. Other buffers may be caches or counters."""
     return frozenset(

@@ -1,7 +1,7 @@
 """From a functional ATen graph to a callable: loop IR, schedule, code, a library or a module.
 
 In: an ATen graph with fakes in `meta["val"]`, of a forward or of a backward. Out: a callable from
-its inputs to its outputs. What a stage can't do is left to ATen, operator by operator.
+its inputs to its outputs. What a stage can't do falls back to ATen, operator by operator.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.boxed import of_places, run_as_it_is
+from dynamo.aot.boxed import picking_arguments, run_as_it_is
 from dynamo.aot.partition import DIES
 from dynamo.base import logs
 from dynamo.base.counters import timed
@@ -24,7 +24,7 @@ from inductor.autotune.library_kernels import choose_library_kernels
 from inductor.codegen.bind import Binder, broken_assumption
 from inductor.collectives.holds import hold_operands
 from inductor.collectives.settings import with_overlap
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.driver import cpu
 from inductor.driver.failures import defects_refused
 from inductor.driver.for_gpu import for_gpu, open_for_gpu
@@ -102,20 +102,20 @@ def lower_and_schedule(
     """The loops of a graph, and their order. hints: values of its symbols that it is likely for."""
     with timed("inductor.lowering"):
         lowered = lower_graph(
-            module, hints, inline=does("inlining"), in_memory_order=does("layout"),
-            convolves=does("templates"))
+            module, hints, inline=is_enabled("inlining"), in_memory_order=is_enabled("layout"),
+            convolves=is_enabled("templates"))
     threads = torch.get_num_threads()
     if config.library_kernels != "default":
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
             chosen = choose_library_kernels(
-                lowered.graph, cpu.cache_store(), threads, frozen, does("templates"),
+                lowered.graph, cpu.cache_store(), threads, frozen, is_enabled("templates"),
                 module.meta.get("prepared_bytes", 0))
             lowered = replace(lowered, graph=chosen)
     lowered = replace(lowered, graph=hold_operands(lowered.graph))
     with timed("inductor.scheduler"):
-        schedule = schedule_graph(lowered.graph, threads, does("fusion"))
-        if does("fusion"):
+        schedule = schedule_graph(lowered.graph, threads, is_enabled("fusion"))
+        if is_enabled("fusion"):
             schedule = fuse_convolutions(lowered.graph, schedule)
             schedule = chain_convolutions(lowered.graph, schedule)
             schedule = attach_epilogues(lowered.graph, schedule)
@@ -138,4 +138,4 @@ def tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:
     inputs = lowered.graph.inputs
     if None not in inputs:
         return launcher
-    return of_places(launcher, [n for n, buffer in enumerate(inputs) if buffer is not None])
+    return picking_arguments(launcher, [n for n, buffer in enumerate(inputs) if buffer is not None])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.graphs import LazyGraph
-from dynamo.aot.plain_graphs import KeptGraph
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
 from dynamo.base import logs
 from dynamo.base.counters import timed
@@ -23,13 +23,13 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.signals import is_of_signal
 from inductor.autotune.early_libraries import with_libraries
 from inductor.autotune.preparation import most_bytes
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.driver import from_aten
 from inductor.driver.failures import report_defect
 from inductor.driver.freezing import FrozenCall, frozen_inputs, steady_inputs
 from inductor.fx_passes.constant_parts import compute_constants_once
 from inductor.fx_passes.fold import fold_batch_norms
-from inductor.fx_passes.join_gemms import addresses_of, join_products
+from inductor.fx_passes.join_gemms import addresses_of, join_gemms
 from inductor.fx_passes.pipeline import in_chunks, in_float32, laid_out, rewritten
 from inductor.ir.graph import Prepared
 from inductor.lowering.registry import LOWERINGS
@@ -44,13 +44,13 @@ def inference_compiler(
 ) -> Callable[[torch.fx.GraphModule, list[Any]], Compiled]:
     """What compiles the ATen graph of a captured one, by what is known of these inputs."""
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
-    if on_gpu and config.kernels and does("patterns"):
+    if on_gpu and config.kernels and is_enabled("patterns"):
         return functools.partial(_compile_joined, addresses_of(example_inputs))
     freezes = config.freezing and config.kernels and not on_gpu
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     if not frozen:
         return compile_plainly
-    steady = steady_inputs(gm, example_inputs, frozen)
+    steady = steady_inputs(example_inputs, frozen)
     return functools.partial(_compile_frozen, frozen, steady, settings)
 
 
@@ -60,7 +60,7 @@ def _compile_joined(
     """addresses: where the inputs lie on a GPU, by position."""
     if not has_symbols(module):
         with timed("inductor.passes"):
-            module = join_products(
+            module = join_gemms(
                 module, addresses, LOWERINGS.__contains__, config.max_autotune)
     return compile_plainly(module, fakes)
 
@@ -79,12 +79,12 @@ def _compile_frozen(
     call = compile_plainly(module, fakes, frozen, steady)
 
     if isinstance(call, FrozenCall):
-        call.instead = _plain_instead(settings, KeptGraph(copy))
+        call.instead = _plain_instead(settings, CachedGraph(copy))
     return call
 
 
 def _plain_instead(
-    settings: Mapping[str, Any], kept: KeptGraph
+    settings: Mapping[str, Any], kept: CachedGraph
 ) -> Callable[[], Compiled | None]:
     """What compiles a graph without freezing, for `FrozenCall`."""
 

@@ -1,5 +1,5 @@
-"""What of a captured graph is known before it is compiled: whether a result is kept on the disk, or
-may be made by another process.
+"""What of a captured graph is known before it is compiled: whether a result is cached on the disk,
+or may be made by another process.
 
 In: the graph, its inputs, the options. Out: answers for those who compile in the background.
 """
@@ -17,7 +17,7 @@ from dynamo.background.jobs import is_background
 from dynamo.graph_operators.cuts import has_cuts
 from dynamo.graph_operators.gradients import has_gradients
 from dynamo.graph_operators.regions import has_repeated
-from inductor.cache.graph_cache import Keeper, keeper_of, may_keep
+from inductor.cache.graph_cache import CacheEntry, cache_entry_of, may_cache
 from inductor.config import config, settings_of
 from inductor.driver.ahead import compile_ahead
 from inductor.dynamic_shapes.specialise import is_symbolic
@@ -50,10 +50,10 @@ def has_blocks(
     if not has_repeated(gm) or is_symbolic(gm, example_inputs):
         return False
     with config.patch(**settings):
-        return may_keep()
+        return may_cache()
 
 
-def served(
+def with_known_calls(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> torch.fx.GraphModule:
     """The captured graph behind the passes that know torch-level calls."""
@@ -63,17 +63,17 @@ def served(
     return gm
 
 
-def keeper_for(
+def cache_entry_for(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
-) -> Keeper | None:
-    """The place in the cache of what `compile_fx` gives; None where it is not kept as a whole."""
-    gm = served(copied(gm), example_inputs, settings)
+) -> CacheEntry | None:
+    """The place in the cache of what `compile_fx` gives; None where it is not cached as a whole."""
+    gm = with_known_calls(copied(gm), example_inputs, settings)
     cut = (has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
            or has_blocks(gm, example_inputs, settings))  # fmt: skip
     if cut or is_symbolic(gm, example_inputs) or any(map(is_lazy, example_inputs)):
         return None
     with config.patch(**settings):
-        return keeper_of(gm, example_inputs, {})
+        return cache_entry_of(gm, example_inputs, {})
 
 
 def settings_now(
@@ -88,13 +88,13 @@ def settings_now(
     return settings
 
 
-def is_kept(
+def is_cached(
     gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> bool:
-    """True where an earlier process has kept what `compile_fx` would make."""
-    keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
-    return keeper is not None and keeper.is_kept()
+    """True where an earlier process has cached what `compile_fx` would make."""
+    entry = cache_entry_for(gm, example_inputs, settings_now(mode, options, True))
+    return entry is not None and entry.is_cached()
 
 
 def prepare(
@@ -102,6 +102,6 @@ def prepare(
     mode: str | None = None, options: Mapping[str, Any] | None = None,
 ) -> None:
     """Has another process compile the graph into the cache. examples: the inputs as data."""
-    keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
-    if keeper is not None and keeper.may_read() and not keeper.is_kept():
-        compile_ahead(gm, examples, {"mode": mode, "options": options}, keeper.key)
+    entry = cache_entry_for(gm, example_inputs, settings_now(mode, options, True))
+    if entry is not None and entry.may_read() and not entry.is_cached():
+        compile_ahead(gm, examples, {"mode": mode, "options": options}, entry.key)

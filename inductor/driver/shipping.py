@@ -21,7 +21,7 @@ from dynamo.background.graphs import copied
 from dynamo.base import errors
 from dynamo.store.content import Store
 from dynamo.store.toolchain import last_toolchain_file
-from inductor.cache.graph_cache import Unkept, read_record, write_record
+from inductor.cache.graph_cache import Uncacheable, read_record, write_record
 from inductor.cache.graph_key import NoKey
 from inductor.cache.graph_rows import plain_rows, write_rows
 from inductor.cache.kernel_binaries import noting
@@ -65,7 +65,7 @@ def ship(
         if made is None:
             raise Unsupported("a part of its graph runs as it was captured, or is compiled later")
         record = write_record((made, seen.fallbacks), given, seen, store)
-    except (Unsupported, Unkept, NoKey, pickle.PicklingError) as error:
+    except (Unsupported, Uncacheable, NoKey, pickle.PicklingError) as error:
         raise errors.Unsupported(str(error)) from None
     names = {str(Path(path).relative_to(store.root)) for _, path, *_ in seen.launches}
     store.seen.add(last_toolchain_file(store))

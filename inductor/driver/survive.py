@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.boxed import call_with, run_as_it_is, with_list
-from dynamo.aot.plain_graphs import KeptGraph
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
 from dynamo.base.errors import DynamoError
 from dynamo.base.failing_lines import note_stack, stack_of
@@ -35,11 +35,11 @@ def surviving(
     """See the top of the file."""
     if any(node.target is torch.ops.aten.copy_.default for node in module.graph.nodes):
         return compiled
-    return survivor_of(compiled, KeptGraph(module), site)
+    return survivor_of(compiled, CachedGraph(module), site)
 
 
 def survivor_of(
-    compiled: Callable[..., Any], graph: KeptGraph, site: Site
+    compiled: Callable[..., Any], graph: CachedGraph, site: Site
 ) -> Callable[..., Any]:
     """What `surviving` gives for a graph that writes into nothing."""
     survivor = _Survivor(compiled, graph, site)
@@ -53,7 +53,7 @@ def survivor_of(
 class _Survivor:
     """called: what runs. tried: it has given results, or failed for good."""
 
-    def __init__(self, compiled: Callable[..., Any], graph: KeptGraph, site: Site) -> None:
+    def __init__(self, compiled: Callable[..., Any], graph: CachedGraph, site: Site) -> None:
         self.called, self.graph, self.site = compiled, graph, site
         self.failures = 0
         self.tried = False

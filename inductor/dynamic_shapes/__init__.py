@@ -1,1 +1,2 @@
-"""Graphs with open sizes and numbers: one program for all, code for each, pieces between data."""
+"""Graphs with symbolic sizes and numbers: one program for all, code for each, subgraphs between
+data."""

@@ -26,7 +26,7 @@ from inductor.dynamic_shapes.subgraphs import NothingToCompile, asks_numbers
 from inductor.dynamic_shapes.symbolic import Program
 
 Compiled = Callable[..., Any]
-LIMIT = 8
+LIMIT = 8  # sets of sizes, as `recompile_limit` has of frames
 
 
 def is_symbolic(gm: fx.GraphModule, example_inputs: list[Any]) -> bool:

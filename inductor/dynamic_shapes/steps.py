@@ -19,7 +19,7 @@ from torch import fx
 from dynamo.aot.records import Unsupported
 from dynamo.graph_operators.gradients import GRADIENTS, has_gradients
 from inductor.dynamic_shapes.lift_numbers import number_nodes
-from inductor.dynamic_shapes.subgraph import CompilePiece
+from inductor.dynamic_shapes.subgraph import CompileSubgraph
 from inductor.dynamic_shapes.subgraphs import compile_parts
 
 Compiled = Callable[..., Any]
@@ -32,13 +32,14 @@ def has_rates(gm: fx.GraphModule, inputs: list[Any]) -> bool:
 
 
 class Step:
-    """compile_graph: compiles a graph as usual; compile_piece: a part whose inputs come later."""
+    """compile_graph: compiles a graph as usual; compile_subgraph: a part whose inputs come
+    later."""
 
     def __init__(
         self, gm: fx.GraphModule, inputs: list[Any], compile_graph: CompileGraph,
-        compile_piece: CompilePiece,
+        compile_subgraph: CompileSubgraph,
     ) -> None:
-        self.gm, self.compile_graph, self.compile_piece = gm, compile_graph, compile_piece
+        self.gm, self.compile_graph, self.compile_subgraph = gm, compile_graph, compile_subgraph
         floats = [at for at, value in enumerate(inputs) if type(value) is float]
         self.floats, self.others = floats, [at for at in range(len(inputs)) if at not in floats]
         self.bytes_of = struct.Struct(f"{len(floats)}d").pack
@@ -61,7 +62,7 @@ class Step:
 
     def _compile_parts(self, inputs: tuple[Any, ...]) -> Compiled:
         try:
-            return compile_parts(self.gm, parts_of(self.gm), self.compile_piece)
+            return compile_parts(self.gm, parts_of(self.gm), self.compile_subgraph)
         except Unsupported:
             return self.compile_graph(self.gm, list(inputs))
 

@@ -1,10 +1,10 @@
-"""A piece of a graph between numbers and sizes that only the running program knows.
+"""A subgraph between numbers and sizes that only the running program knows.
 
 In: a captured graph whose placeholders have sizes in symbols of its capture, known or not, and a
 compiler for graphs with symbolic sizes. Out: a callable that compiles at its first call, when the
-symbols have values, and for each *form* of its inputs again: which open sizes are 0 or 1 (these are
-constants of the code), how strides follow from sizes, and which tensors require gradients. What a
-compile assumes beyond that is checked where it belongs (`symbolic.py`). Other calls, inputs whose
+symbols have values, and for each *form* of its inputs again: which symbolic sizes are 0 or 1 (these
+are constants of the code), how strides follow from sizes, and which tensors require gradients. What
+a compile assumes beyond that is checked where it belongs (`symbolic.py`). Other calls, inputs whose
 sizes are not related as the capture says among them, run as captured.
 """
 
@@ -25,21 +25,22 @@ from dynamo.base.fallbacks import PIECE, line_of, place_of, refused
 from dynamo.shapes.fake import Fake
 
 Compiled = Callable[..., Any]
-CompilePiece = Callable[[fx.GraphModule, list[Any]], Compiled]
+CompileSubgraph = Callable[[fx.GraphModule, list[Any]], Compiled]
 Form = tuple[Any, ...]
-MOST_FORMS = 8
-MOST_KNOWN = 4096
+MOST_FORMS = 8  # of one subgraph, as `recompile_limit` has of frames
+MOST_KNOWN = 4096  # sets of sizes whose form is cached; chosen, not measured
 
 
-class Piece:
+class Subgraph:
     """module: the graph. guarded: which inputs have the metadata of the capture in all calls."""
 
     def __init__(
-        self, name: str, module: fx.GraphModule, guarded: list[bool], compile_piece: CompilePiece
+        self, name: str, module: fx.GraphModule, guarded: list[bool],
+        compile_subgraph: CompileSubgraph,
     ) -> None:
         self.__name__ = name
         self.module = module
-        self.compile_piece = compile_piece
+        self.compile_subgraph = compile_subgraph
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.shown = [node.meta.get("example_value") for node in places]
         self.watched = [at for at, known in enumerate(guarded) if not known or self._is_open(at)]
@@ -72,7 +73,7 @@ class Piece:
         if len(self.forms) == MOST_FORMS:
             return self._as_captured(f"it is compiled for {MOST_FORMS} forms of inputs")
         try:
-            compiled = self.compile_piece(self._module_for(form, inputs), list(inputs))
+            compiled = self.compile_subgraph(self._module_for(form, inputs), list(inputs))
         except Unsupported as refusal:
             compiled = self._as_captured(refusal.reason, place_of(refusal, ()))
         self.forms[form] = compiled
@@ -139,7 +140,7 @@ def _row(shown: Any, real: torch.Tensor, values: dict[Any, int]) -> tuple[Any, .
         return None
     sizes = [_at(size, values) for size in shown.shape]
     if len(sizes) != real.dim() or any(
-        told not in (None, size) for told, size in zip(sizes, real.shape, strict=True)
+        known not in (None, size) for known, size in zip(sizes, real.shape, strict=True)
     ):
         return None
     is_open = list(map(is_symbolic_number, shown.shape))

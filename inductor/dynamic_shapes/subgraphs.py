@@ -1,11 +1,11 @@
 """Graphs with numbers and sizes that only the running program knows: cut where these are made.
 
 In: a captured graph in which `item()`, `nonzero()`, `x[mask]` and the like are nodes, and a
-compiler for a piece of it. Out: a callable like the graph. It runs in the order of the program:
-what makes an unknown number or size, what checks or calculates with numbers, modes and gradients
-run as captured; the pieces between them are compiled when the numbers are known
-(`subgraph.py` beside this file). So every assumption about them is checked before a piece runs, and
-errors are eager's.
+compiler for a subgraph of it. Out: a callable like the graph. It runs in the order of the program:
+what makes an unbacked number or size, what checks or calculates with numbers, modes and gradients
+run as captured; the subgraphs between them are compiled when the numbers are known
+(`subgraph.py` beside this file). So every assumption about them is checked before a subgraph runs,
+and errors are eager's.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dynamo.graph_operators.gradients import GRADIENTS
 from dynamo.graph_operators.regions import has_repeated, region_of
 from dynamo.shapes.fake import Fake
 from inductor.dynamic_shapes.lift_numbers import takes
-from inductor.dynamic_shapes.subgraph import CompilePiece, Piece
+from inductor.dynamic_shapes.subgraph import CompileSubgraph, Subgraph
 
 # They give a size that follows from their arguments: no data is read.
 FOLLOWS = frozenset(("narrow", "split", "split_with_sizes", "chunk", "tensor_split", "arange",
                      "zeros", "ones", "empty", "full"))  # fmt: skip
-# They compute nothing: a piece of these alone is not worth a compile.
+# They compute nothing: a subgraph of these alone is not worth a compile.
 VIEWS = frozenset((
     "getitem", "view", "view_as", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand",
     "detach", "unbind", "select", "narrow", "split", "split_with_sizes", "chunk", "size", "numel",
@@ -66,28 +66,28 @@ def asks_numbers(gm: fx.GraphModule) -> bool:
     )
 
 
-def compile_pieces(gm: fx.GraphModule, compile_piece: CompilePiece) -> Callable[..., Any]:
-    """A callable like the graph, whose pieces are compiled at their first use.
+def compile_subgraphs(gm: fx.GraphModule, compile_subgraph: CompileSubgraph) -> Callable[..., Any]:
+    """A callable like the graph, whose subgraphs are compiled at their first use.
 
     Errors: Unsupported where there is nothing to compile.
     """
-    return _Cutter(gm, compile_piece).cut()
+    return _Cutter(gm, compile_subgraph).cut()
 
 
 def compile_parts(
-    gm: fx.GraphModule, parts: list[list[fx.Node]], compile_piece: CompilePiece
+    gm: fx.GraphModule, parts: list[list[fx.Node]], compile_subgraph: CompileSubgraph
 ) -> Callable[..., Any]:
     """A callable like the graph, of which these parts are compiled one by one at their first use.
 
     Errors: Unsupported where a part gives something else than tensors and numbers.
     """
-    cutter = _Cutter(gm, compile_piece)
+    cutter = _Cutter(gm, compile_subgraph)
     cutter.units = [*parts]
     return fx.GraphModule(gm, cutter.spliced()).forward
 
 
 def _makers(gm: fx.GraphModule) -> Iterable[tuple[fx.Node, bool]]:
-    """Each node, and whether it makes an unknown number or size."""
+    """Each node, and whether it makes an unbacked number or size."""
     known: set[Any] = set()
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
@@ -134,9 +134,9 @@ class _Cutter:
     """units: nodes that run as captured, and lists of nodes that are compiled together. A call of
     a repeated block is one for itself."""
 
-    def __init__(self, gm: fx.GraphModule, compile_piece: CompilePiece) -> None:
+    def __init__(self, gm: fx.GraphModule, compile_subgraph: CompileSubgraph) -> None:
         self.gm = gm
-        self.compile_piece = compile_piece
+        self.compile_subgraph = compile_subgraph
         self.units: list[fx.Node | list[fx.Node]] = []
         self.open: dict[fx.Node, None] = {}  # the last unit, while it grows
         self.repeats = has_repeated(gm)
@@ -157,7 +157,8 @@ class _Cutter:
 
     def _check_views(self) -> None:
         """Errors: Unsupported where a tensor is written, with a view of it made before, and then
-        told to require grad: eager's view has a history, that of a piece is made behind its writes.
+        made to require grad: eager's view has a history, that of a subgraph is made behind its
+        writes.
         """
         written: set[int] = set()
         views: dict[fx.Node, None] = {}
@@ -244,15 +245,15 @@ class _Cutter:
     def _splice(
         self, graph: fx.Graph, env: dict[fx.Node, fx.Node], nodes: list[fx.Node], number: int
     ) -> None:
-        """A call of a piece, and its results."""
-        piece, inputs, results = self._piece(nodes, number)
-        call = graph.call_function(piece, tuple(env[node] for node in inputs))
+        """A call of a subgraph, and its results."""
+        subgraph, inputs, results = self._subgraph(nodes, number)
+        call = graph.call_function(subgraph, tuple(env[node] for node in inputs))
         for at, node in enumerate(results):
             env[node] = graph.call_function(operator.getitem, (call, at))
 
-    def _piece(
+    def _subgraph(
         self, nodes: list[fx.Node], number: int
-    ) -> tuple[Piece, list[fx.Node], list[fx.Node]]:
+    ) -> tuple[Subgraph, list[fx.Node], list[fx.Node]]:
         inside = set(nodes)
         read = dict.fromkeys(other for node in nodes for other in node.all_input_nodes)
         inputs = [node for node in read if node not in inside and node.op != "get_attr"]
@@ -261,17 +262,18 @@ class _Cutter:
             if not (isinstance(_value(node), torch.Tensor) or _is_number(_value(node))):
                 raise Unsupported(f"{node.name} is a {type(_value(node)).__name__}")
         graph, env = fx.Graph(), {}
-        for at, node in enumerate(inputs):  # equal blocks are told by their text
+        for at, node in enumerate(inputs):  # equal blocks are recognised by their text
             env[node] = graph.placeholder(f"input_{at}")
             env[node].meta = dict(node.meta)
         for node in (*[other for other in read if other.op == "get_attr"], *nodes):
             env[node] = graph.node_copy(node, env.__getitem__)
         graph.output(tuple(env[node] for node in results))
-        # An input may be a view of another one that is told to require grad.
-        told = any((node.op, node.target) == GETS_HISTORY for node in self.gm.graph.nodes)
-        guarded = [node in self.places and not told for node in inputs]
+        # An input may be a view of another one that is made to require grad.
+        has_history = any((node.op, node.target) == GETS_HISTORY for node in self.gm.graph.nodes)
+        guarded = [node in self.places and not has_history for node in inputs]
         module = fx.GraphModule(self.gm, graph)
-        return Piece(f"piece_{number}", module, guarded, self.compile_piece), inputs, results
+        name = f"subgraph_{number}"
+        return Subgraph(name, module, guarded, self.compile_subgraph), inputs, results
 
 
 def _runs_early(node: fx.Node) -> bool:

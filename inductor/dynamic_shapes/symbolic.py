@@ -32,6 +32,8 @@ from inductor.lowering.sizes import Source
 
 Compiled = Callable[..., Any]
 Check = Callable[..., bool]
+# Chosen, not measured: compiles of one graph, as `recompile_limit` has of frames; sizes that are
+# unrolled or held in registers; answers that are cached for each graph.
 MOST_VARIANTS = 8
 MOST_BOUND = 128
 MOST_KNOWN = 4096
@@ -179,7 +181,7 @@ def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]
 
 
 def check_of(table: SymbolTable, places: Sequence[Source], fakes: Sequence[Any]) -> Check:
-    """Whether inputs fit an ATen graph: what it assumed holds, and open sizes that it took for
+    """Whether inputs fit an ATen graph: what it assumed holds, and symbolic sizes that it took for
     constants (0 and 1, say) are these."""
     check = assumption_check(table)
     fixed = [(place, place.read(fakes)) for place in places]

@@ -1,7 +1,7 @@
-"""Biases of products and convolutions on a GPU: added by the kernel that reads the result anyway.
+"""Biases of GEMMs and convolutions on a GPU: added by the kernel that reads the result anyway.
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where a float32
-`addmm` is an `mm` and an `add`, if all its readers become generated kernels. The library's product
+`addmm` is an `mm` and an `add`, if all its readers become generated kernels. The library's GEMM
 with a bias is never faster than the one without and, for some shapes, a third slower; the addition
 costs nothing where the result is read once more. Half precision stays: there `addmm` rounds once.
 

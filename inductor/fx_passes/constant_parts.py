@@ -23,7 +23,7 @@ from torch import Tensor, fx
 
 from dynamo.aot.fakes import bytes_of, facts_of, is_fake
 from dynamo.aot.graphs import LazyGraph, is_effect, make_module
-from dynamo.aot.plain_graphs import KeptGraph
+from dynamo.aot.plain_graphs import CachedGraph
 from inductor.fx_passes.places import is_view
 from inductor.ir.graph import Prepared
 
@@ -186,7 +186,7 @@ def _take(module: fx.GraphModule, node: fx.Node) -> Prepared:
     new.meta = dict(node.meta)
     node.replace_all_uses_with(new)
     strides = tuple(facts.size), tuple(facts.stride)
-    return Prepared(positions, functools.partial(_computed, KeptGraph(part), *strides))
+    return Prepared(positions, functools.partial(_computed, CachedGraph(part), *strides))
 
 
 def _needed(node: fx.Node) -> set[fx.Node]:
@@ -214,7 +214,7 @@ def _part(module: fx.GraphModule, nodes: Iterable[fx.Node], result: fx.Node) -> 
 
 
 def _computed(
-    part: KeptGraph, size: tuple[int, ...], stride: tuple[int, ...], *given: Tensor
+    part: CachedGraph, size: tuple[int, ...], stride: tuple[int, ...], *given: Tensor
 ) -> Tensor:
     """The value, in memory of its own, with the strides that the graph expects."""
     value = part.module().forward(*given)

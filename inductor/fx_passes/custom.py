@@ -5,7 +5,7 @@ Each takes the `torch.fx.Graph` and changes it in place. The places, by torch's 
 (forward and backward in one, in training), `post_grad_custom_pre_pass` and
 `post_grad_custom_post_pass` (functional ATen graphs, before and after our own passes).
 A node that a pass adds to an ATen graph needs `meta["val"]`, what it returns. What a pass raises is
-told as a failed compile, and so is a graph that is no longer sound: it runs as captured.
+reported as a failed compile, and so is a graph that is no longer sound: it runs as captured.
 """
 
 from __future__ import annotations

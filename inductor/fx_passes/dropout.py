@@ -47,7 +47,7 @@ def draw_in_kernels(module: fx.GraphModule) -> fx.GraphModule:
     for group in groups:
         why = why_not(_device(group[0]))
         if why:
-            logs.log("inductor").emit(f"dropout is left to ATen: {why}")
+            logs.log("inductor").emit(f"dropout falls back to ATen: {why}")
             return module
     for group in groups:
         _replace(module.graph, group)

@@ -1,14 +1,14 @@
-"""Products of half precision on a CPU that has no instructions for them: computed in float32.
+"""GEMMs of half precision on a CPU that has no instructions for them: computed in float32.
 
 In: a functional ATen graph with fakes in `meta["val"]`. Out: the same graph (changed in place),
-where a product, a convolution or attention of float16 or bfloat16 reads operands that are cast to
-float32, and its result is cast back. ATen adds up such products in float32, too, and rounds once,
+where a GEMM, a convolution or attention of float16 or bfloat16 reads operands that are cast to
+float32, and its result is cast back. ATen adds up such GEMMs in float32, too, and rounds once,
 but term by term: on a processor with AVX2 alone this is 5 to 20 times as fast. Casts become parts
 of neighbouring kernels; those of weights of inference are made once (`constant_parts.py`).
 
-What stays: products of few rows with the transpose of a dense weight, for which ATen reads the
+What stays: GEMMs of few rows with the transpose of a dense weight, for which ATen reads the
 halves at the speed of memory; tiny ones; attention of bfloat16 without gradients, which has a
-kernel (`cpu_attention_ops.py`); all on processors for which oneDNN has products of the dtype. Where
+kernel (`cpu_attention_ops.py`); all on processors for which oneDNN has GEMMs of the dtype. Where
 no library is wanted, these don't stay: a package has kernels for float32 wherever it has none for
 half precision, on each processor.
 """
@@ -32,6 +32,8 @@ from inductor.fx_passes.fakes import fake_runner
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
 FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+# Fewer are not worth a conversion (chosen, not measured); dense weights of few rows are read where
+# they lie (`kernels/cpu/few_rows.py`), which was as fast as memory for up to eight.
 FEWEST_OPERATIONS = 1 << 14
 FEW_ROWS = 8
 

@@ -1,12 +1,12 @@
-"""Small products of one left operand become one, where their weights lie in order in memory.
+"""Small GEMMs of one left operand become one, where their weights lie in order in memory.
 
 In: a functional ATen graph of inference with fakes, and the addresses of its inputs. Out: the same
-graph (changed in place), where products such as those of query, key and value are one
-`dynamo_jit::joined_products` (`joined_gemms.py`) and columns of its result. A product that does
+graph (changed in place), where GEMMs such as those of query, key and value are one
+`dynamo_jit::joined_products` (`joined_gemms.py`) and columns of its result. A GEMM that does
 not fill the device leaves most of it idle at its end; together they do so once, with one launch.
 
 The columns have other strides than results of their own. So those who read them, also through
-views, are kernels of ours, products and attention, whose results do not depend on that. What a
+views, are kernels of ours, GEMMs and attention, whose results do not depend on that. What a
 graph returns stays as it is.
 """
 
@@ -33,12 +33,12 @@ READERS = frozenset("""
     aten::_scaled_dot_product_cudnn_attention
 """.split())  # fmt: skip
 TILE = 128 * 256  # elements of a result that a multiprocessor computes at once
-FEW_ROWS = 16  # for which templates of ours compute such products side by side
+FEW_ROWS = 16  # (not measured) for which templates of ours compute such GEMMs side by side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Member:
-    """A product of a weight (n, k) that is an input; number: the order in the graph."""
+    """A GEMM of a weight (n, k) that is an input; number: the order in the graph."""
 
     node: fx.Node
     number: int
@@ -56,12 +56,12 @@ def addresses_of(inputs: Sequence[Any]) -> dict[int, int]:
     }  # fmt: skip
 
 
-def join_products(
+def join_gemms(
     module: fx.GraphModule, addresses: Mapping[int, int], has_kernel: HasKernel,
     only_attention: bool = False,
 ) -> fx.GraphModule:
     """See the top of the file. addresses: by positions of inputs. has_kernel: tells operators that
-    become part of kernels. only_attention: where kernels may compute products themselves, join only
+    become part of kernels. only_attention: where kernels may compute GEMMs themselves, join only
     what no such kernel reads."""
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     known = {places[at]: address for at, address in addresses.items()}
@@ -157,7 +157,7 @@ def _may_move(node: fx.Node, has_kernel: HasKernel, only_attention: bool) -> boo
 
 
 def _join(graph: fx.Graph, run: list[_Member]) -> bool:
-    """Puts one product in the place of the run's first; says whether that was possible."""
+    """Puts one GEMM in the place of the run's first; says whether that was possible."""
     first = min(run, key=lambda each: each.number).node
     left: Any = first.args[-2]
     weights = [each.weight for each in run]

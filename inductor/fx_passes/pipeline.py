@@ -12,10 +12,10 @@ import torch
 
 from dynamo.base.counters import timed
 from inductor.collectives.settings import with_buckets
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.fx_passes.attention.calls import serve_attention
 from inductor.fx_passes.attention.cpu_calls import serve_cpu_attention
-from inductor.fx_passes.attention.patterns import serve_written_attention
+from inductor.fx_passes.attention.patterns import replace_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
@@ -30,19 +30,19 @@ from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.permutations import read_by_inverses
 from inductor.fx_passes.table import decompositions as decompositions
-from inductor.fx_passes.table_gradients import add_rows_to_products
+from inductor.fx_passes.table_gradients import add_rows_to_gemms
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.sizes import has_symbols
 
 
 def serve_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains: bool) -> None:
     """Attention of a captured graph, which is changed in place."""
-    if not does("patterns"):
+    if not is_enabled("patterns"):
         return
     if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
         serve_attention(gm)
     elif not trains:
-        serve_written_attention(gm)
+        replace_written_attention(gm)
 
 
 def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -50,11 +50,11 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     the old ones. Before that, dropout: its order of numbers goes by the strides of eager."""
     if not config.kernels:
         return module
-    if does("dropout") and not has_symbols(module):
+    if is_enabled("dropout") and not has_symbols(module):
         module = draw_in_kernels(module)
-    if does("patterns"):
+    if is_enabled("patterns"):
         module = unfuse_convolution_biases(module)
-    if not does("layout") or _goes_back_on_cpu(module):
+    if not is_enabled("layout") or _goes_back_on_cpu(module):
         return module
     return channels_last(module, LOWERINGS.__contains__)
 
@@ -70,7 +70,7 @@ def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:
 def in_chunks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Losses over large vocabularies for some rows at a time; the graph, perhaps a joint one, as it
     was recorded."""
-    if not config.kernels or not does("losses") or has_symbols(module):
+    if not config.kernels or not is_enabled("losses") or has_symbols(module):
         return module
     with timed("inductor.passes"):
         return chunk_losses(module)
@@ -79,7 +79,7 @@ def in_chunks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """As above; on a CPU, backward loses by it. And gradients of rows that were sorted."""
     module = in_chunks(module)
-    if config.kernels and does("patterns") and not has_symbols(module):
+    if config.kernels and is_enabled("patterns") and not has_symbols(module):
         module = read_by_inverses(module)
     fakes = (node.meta.get("val") for node in module.graph.nodes)
     if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
@@ -89,7 +89,7 @@ def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Products of half precision for which the processor has no instructions: before their operands
+    """GEMMs of half precision for which the processor has no instructions: before their operands
     are prepared, hence before the other passes."""
     return compute_in_float32(module) if config.kernels else module
 
@@ -100,16 +100,16 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     module = in_float32(module)
     if config.kernels and not has_symbols(module):
         module = large_results_last(module)
-    if does("patterns"):
+    if is_enabled("patterns"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
         module = serve_cpu_attention(module)
-    if does("patterns") and not has_symbols(module):
-        module = add_rows_to_products(module)
-    if config.kernels and does("buckets"):
+    if is_enabled("patterns") and not has_symbols(module):
+        module = add_rows_to_gemms(module)
+    if config.kernels and is_enabled("buckets"):
         module = with_buckets(module)
     if config.kernels:  # ATen's results would have the strides of what they read
-        module = read_parts(module) if does("patterns") else module
+        module = read_parts(module) if is_enabled("patterns") else module
         module = share_growing_cats(module, LOWERINGS.__contains__)
         module = write_in_place(module, LOWERINGS.__contains__)
         module = call_in_place(module)

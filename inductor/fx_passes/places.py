@@ -164,7 +164,7 @@ def _is_within(node: fx.Node) -> bool:
         return False
     if node.target is not aten.select_scatter.default:
         return True  # slices and diagonals end where the tensor ends
-    # sympy takes long to import, and graphs without open sizes need none of it
+    # sympy takes long to import, and graphs without symbolic sizes need none of it
     from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_and
 
     dim, index = fx.map_arg(node.args[2:4], lambda given: given.meta["val"])  # type: ignore[misc]
@@ -270,7 +270,7 @@ class Planner:
         if one.dtype is not self.found.base.meta["val"].dtype:
             raise NotInPlace(f"{node.name} views it as another dtype")
         if not self.has_kernel(node.target):  # type: ignore[arg-type]
-            raise NotInPlace(f"{node.target} is left to ATen")
+            raise NotInPlace(f"{node.target} falls back to ATen")
         self.found.regions[node] = Region(fake, region.seen, _repeats(one, node.target, region))
 
     def _write(self, node: fx.Node, region: Region) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dynamo.aot.decompositions import PARTIAL, default_decompositions
-from inductor.config import does
+from inductor.config import is_enabled
 from inductor.lowering.registry import LOWERINGS
 
 
 def decompositions() -> Mapping[Any, Any]:
     """What is taken apart before lowering: all that has no lowering, or one for some arguments."""
-    return _all_decompositions() if does("decompositions") else {}
+    return _all_decompositions() if is_enabled("decompositions") else {}
 
 
 @functools.cache

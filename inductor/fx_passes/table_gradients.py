@@ -1,5 +1,5 @@
 """Gradients of a table that is read by its rows and multiplied as a whole (tied embeddings), on a
-CPU: rows are added to the product, not to zeros that are added to it.
+CPU: rows are added to the GEMM, not to zeros that are added to it.
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where
 `product + index_put(zeros, rows, values)` is `index_put(product, rows, values)`, which is done in
@@ -25,7 +25,7 @@ PRODUCTS = (aten.mm.default, aten.addmm.default)
 FEWEST_ELEMENTS = 4
 
 
-def add_rows_to_products(module: fx.GraphModule) -> fx.GraphModule:
+def add_rows_to_gemms(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
     graph, changed = module.graph, False
     for node in list(graph.find_nodes(op="call_function", target=aten.add.Tensor)):
@@ -84,7 +84,7 @@ def _additions_to_zeros(node: fx.Node) -> list[fx.Node]:
 
 
 def _is_product(node: fx.Node) -> bool:
-    """Whether it is memory that a product, or such a sum, has made and nobody else sees."""
+    """Whether it is memory that a GEMM, or such a sum, has made and nobody else sees."""
     base: fx.Node | None = node
     while base is not None and len(base.users) == 1:
         if base.target in PRODUCTS:

@@ -13,8 +13,11 @@ for an H200 are those that were measured.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+Blocks = TypeVar("Blocks")
 
 @dataclass(frozen=True, slots=True)
 class GpuProperties:
@@ -162,3 +165,20 @@ def known_device(name: str, kind: str) -> GpuProperties | None:
     words = f" {name.replace('-', ' ')} "
     found = [each for each in DEVICES if each.kind == kind and f" {each.name} " in words]
     return found[0] if found else None
+
+
+def shrunk(blocks: Blocks, is_held: Callable[[Blocks], bool], stages: int, least: int) -> Blocks:
+    """With fewer stages, then shallower steps, then narrower tiles, until a device holds them in
+    shared memory. stages, least: the fewest there may be, and the least of a side."""
+    while not is_held(blocks):
+        sides: Any = blocks
+        if sides.stages > stages:
+            blocks = replace(sides, stages=sides.stages - 1)
+        elif getattr(sides, "depth", least) > least:
+            blocks = replace(sides, depth=sides.depth // 2)
+        elif max(sides.rows, sides.columns) > least:
+            side = "columns" if sides.columns >= sides.rows else "rows"
+            blocks = replace(sides, **{side: getattr(sides, side) // 2})
+        else:
+            break
+    return blocks

@@ -209,16 +209,6 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     op.name: op for op in _BINARY + _COMPARISONS + _UNARY + _SPECIAL + _STRUCTURAL
 }
 
-REDUCTION_KINDS: dict[str, str] = {
-    "sum": "sum; of floats in the dtype of the op (float32 or float64)",
-    "prod": "product",
-    "max": "greatest, NaN wins; bool: any",
-    "min": "least, NaN wins; bool: all",
-    "any": "true if one is true (bool)",
-    "argmax": "int64 position of the first greatest; the first NaN wins",
-    "argmin": "int64 position of the first least; the first NaN wins",
-}
-
 
 def dtype_kind(dtype: torch.dtype) -> str:
     """'b', 'i', 'f' or 'c' for bool, integer, floating and complex dtypes."""

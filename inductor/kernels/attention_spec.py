@@ -8,19 +8,19 @@ metadata, so forward and backward decide alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from inductor.ir.gpus import MEASURED, GpuProperties
+from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
 from inductor.runtime.gpus import properties_of
 
 Four = tuple[int, int, int, int]
 Grid = tuple[int, int, int]
 HALF = (torch.float16, torch.bfloat16)
-MOST_HEAD = 256
-LEAST_PAD = 16
+MOST_HEAD = 256  # a larger one has no tile in registers
+LEAST_PAD = 16  # of a matrix unit
 FEW_QUERIES = 16  # of which programs share the keys
 MOST_ROWS = 128  # of a tile that holds the queries of several heads
 MOST_SPLITS, LEAST_CHUNK = 64, 128  # programs for the keys of one head, keys for each of them
@@ -216,20 +216,10 @@ def _fitting(
     spec: AttentionSpec, measured: Sequence[Blocks], rows_stay: bool
 ) -> tuple[Blocks, ...]:
     """rows_stay: a program has its rows from beginning to end, and its loop goes over columns."""
-    return tuple(_shrunk(spec, blocks, rows_stay) for blocks in measured)
-
-
-def _shrunk(spec: AttentionSpec, blocks: Blocks, rows_stay: bool) -> Blocks:
-    """With fewer stages, then with narrower tiles, until the device has the shared memory."""
-    while shared_of(spec, blocks, rows_stay) > spec.gpu.shared - SPARE_SHARED:
-        if blocks.stages > 1:
-            blocks = replace(blocks, stages=blocks.stages - 1)
-        elif max(blocks.rows, blocks.columns) > LEAST_PAD:
-            side = "columns" if blocks.columns >= blocks.rows else "rows"
-            blocks = replace(blocks, **{side: getattr(blocks, side) // 2})
-        else:
-            break
-    return blocks
+    room = spec.gpu.shared - SPARE_SHARED
+    return tuple(
+        shrunk(blocks, lambda each: shared_of(spec, each, rows_stay) <= room, 1, LEAST_PAD)
+        for blocks in measured)
 
 
 def shared_of(spec: AttentionSpec, blocks: Blocks, rows_stay: bool) -> int:

@@ -22,7 +22,7 @@ def filled(call: Call, value: Any) -> Any:
     if isinstance(value, complex) or dtype_kind(dtype) == "c" or dtype.itemsize == 1 and (
         dtype.is_floating_point
     ):
-        return call.refuse(f"{dtype} is left to ATen")
+        return call.refuse(f"{dtype} falls back to ATen")
     if not fits(value, dtype):
         return call.refuse("a number out of range, for which ATen raises")
     held = compute_dtype(dtype)
@@ -106,7 +106,7 @@ def triu(call: Call, x: Any, diagonal: int = 0) -> Any:
 def _triangle(call: Call, x: Any, diagonal: int, keep: str) -> Any:
     held = compute_dtype(x.dtype)
     if dtype_kind(held) == "c":
-        return call.refuse("complex numbers are left to ATen")
+        return call.refuse("complex numbers fall back to ATen")
 
     def compute(ops: Ops, indices: Indices) -> Value:
         column = ops.index_expr(indices[-1])

@@ -28,7 +28,7 @@ from inductor.lowering.tensor import HALVES, Compute, Indices, Tensor, compute_d
 from inductor.runtime.gpus import properties_of
 
 aten = torch.ops.aten
-MOST_PLACES = 49
+MOST_PLACES = 49  # of a window, 7 x 7 as ConvNeXt has; larger ones were not measured
 MOST_SUMS = 9  # that a loop has in registers
 # Of elements, on the device measured: beside them a kernel that lays the weight out anew is little;
 # by a kernel that takes about as long as its launch.

@@ -1,6 +1,6 @@
-"""Lowerings of matrix products of few rows: sums over what a weight is made of.
+"""Lowerings of GEMMs of few rows: sums over what a weight is made of.
 
-Such a product waits for its weight to come from memory. As a loop, it reads the weight as it is
+Such a GEMM waits for its weight to come from memory. As a loop, it reads the weight as it is
 stored (in int8, say, with scales) and converts it in registers, and takes along what follows it.
 Others are a library's.
 """
@@ -26,10 +26,11 @@ from inductor.runtime.gpus import properties_of
 
 aten = torch.ops.aten
 MOST_ROWS = 1  # more go through matrix units (`codegen/triton/template.py`)
+# Of weights that are read as words, and of narrow ones on a CPU; chosen, not measured.
 MOST_ROWS_OF_WORDS = 4
 MOST_ROWS_ON_CPU = 1
 MOST_ROWS_OF_HALVES = 1  # where the weight is stored as it is multiplied
-FEWEST_TERMS = 256
+FEWEST_TERMS = 256  # of a sum that fills the threads of a program; chosen, not measured
 # Of a weight, on a GPU of that on which choices were measured: the launch is what a smaller one
 # takes; smaller ones of one input are one launch of a template.
 FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
@@ -37,7 +38,7 @@ EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
 PACK_TERMS = 32  # of the terms that the four lanes of a column have in one word each
 BYTES = (torch.int8, torch.uint8)
-IN_WORD, IN_LONG_WORD = 4, 8
+IN_WORD, IN_LONG_WORD = 4, 8  # bytes
 BY_LIBRARY = "a library's is faster"
 
 
@@ -54,7 +55,7 @@ class Reading:
 
 @lowering(aten.mm.default, of_library=True)
 def mm(call: Call, left: Tensor, right: Tensor) -> Any:
-    """A product of few rows; others are the library's."""
+    """A GEMM of few rows; others are the library's."""
     return _product(call, left, right, lambda ops, total, i: total)
 
 
@@ -239,7 +240,7 @@ def _turned(
 
 
 def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
-    """How the weight is read; None, and a reason, where the product is the library's."""
+    """How the weight is read; None, and a reason, where the GEMM is the library's."""
     numbers = (*left.size, *right.size)
     if not call.builder.convolves:
         call.reason = "libraries have kernels"
@@ -255,8 +256,8 @@ def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
 
 
 def _most_rows(call: Call, is_narrow: bool) -> int:
-    """Of products that are sums; is_narrow: the weight is stored in fewer bits than it has in the
-    product."""
+    """Of GEMMs that are sums; is_narrow: the weight is stored in fewer bits than it has in the
+    GEMM."""
     if call.builder.device.type == "cpu":
         return MOST_ROWS_ON_CPU if is_narrow else 0
     return MOST_ROWS if is_narrow else MOST_ROWS_OF_HALVES

@@ -21,7 +21,7 @@ from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
 aten = torch.ops.aten
-MOST_INLINE_CAT = 4
+MOST_INLINE_CAT = 4  # parts, each a condition for each element; chosen, not measured
 
 
 def replaced(indices: Indices, axis: int, index: Any) -> Indices:
@@ -204,7 +204,7 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
     return call.builder.computed(call.layout, [x, index], 2, compute)
 
 
-def _index_plan(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], int] | None:
+def _index_plan(indices: Sequence[Tensor | None]) -> tuple[list[int], int] | None:
     """Indexed axes and where the broadcast index dimensions stand; None: not supported."""
     if any(i is not None and i.dtype not in (torch.int64, torch.int32) for i in indices):
         return None
@@ -215,7 +215,7 @@ def _index_plan(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int],
 
 @lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    plan = _index_plan(x, indices)
+    plan = _index_plan(indices)
     why = unsupported([x])
     if plan is None or why:
         return call.refuse(why or "a mask as an index")
@@ -319,7 +319,7 @@ def select_scatter(call: Call, x: Tensor, source: Tensor, dim: int, index: int) 
         return call.refuse("an index out of range, for which ATen raises")
     wanted = index % x.size[axis]
     if dtype_kind(held) == "c":
-        return call.refuse("complex numbers are left to ATen")
+        return call.refuse("complex numbers fall back to ATen")
 
     def compute(ops: Ops, where: Indices) -> Value:
         mask = ops.eq(ops.index_expr(where[axis]), ops.index_expr(wanted))

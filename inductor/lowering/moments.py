@@ -21,6 +21,8 @@ from inductor.lowering.builder import contiguous
 from inductor.lowering.registry import Call
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
+# On an H200 the two passes over 32 x 64 x 56 x 56 took 38.7 us, and memory 26: there are too few
+# channels for all multiprocessors. Where it turns was not measured, nor were the pieces below.
 FEW_CHANNELS = 128
 MANY_PIXELS = 1 << 14  # of a channel
 SHORTEST_PIECE, LONGEST_PIECE = 512, 8192  # of which a program keeps all

@@ -98,14 +98,14 @@ def unsupported(operands: Sequence[Any]) -> str:
     """Why the operands can't be computed here; empty if they can."""
     for operand in operands:
         if isinstance(operand, complex):
-            return "complex numbers are left to ATen"
+            return "complex numbers fall back to ATen"
         if isinstance(operand, Tensor):
             if dtype_kind(operand.dtype) == "c":
-                return "complex numbers are left to ATen"
+                return "complex numbers fall back to ATen"
             if is_small(operand.dtype) and is_odd(operand.dtype, operand.layout.device):
-                return "8-bit floats are left to ATen"
+                return "8-bit floats fall back to ATen"
             if operand.dtype in (torch.uint16, torch.uint32, torch.uint64):
-                return "wide unsigned integers are left to ATen"
+                return "wide unsigned integers fall back to ATen"
     return ""
 
 
@@ -122,7 +122,7 @@ def pointwise(
     device = call.builder.device
     why = unsupported(operands)
     if why or is_odd(call.result.dtype, device):
-        return call.refuse(why or f"{call.result.dtype} is left to ATen")
+        return call.refuse(why or f"{call.result.dtype} falls back to ATen")
     held = promoted(operands) if dtype is None else dtype
     goal = compute_dtype(call.result.dtype)
     narrow = _promotion(operands) if rounds and held is torch.float32 else held
@@ -147,7 +147,7 @@ def _has_axes(operand: Any) -> bool:
 
 def is_odd(dtype: torch.dtype, device: torch.device | None = None) -> bool:
     """Complex numbers, wide unsigned integers, 8-bit floats where the device has no instructions
-    for them: left to ATen."""
+    for them: a fallback to ATen."""
     if is_small(dtype):
         return dtype not in QUARTERS or device is None or not converts_small_floats(device)
     return dtype.is_complex or dtype in (torch.uint16, torch.uint32, torch.uint64)

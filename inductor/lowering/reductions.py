@@ -104,38 +104,26 @@ def prod(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False, dtype: 
     return _simple(call, x, dims, "prod")
 
 
-@lowering(aten.amax.default)
+@lowering(aten.amax.default, aten.max.default)
 def amax(call: Call, x: Tensor, dims: Any = (), keepdim: bool = False) -> Any:
     return _simple(call, x, dims, "max")
 
 
-@lowering(aten.amin.default)
+@lowering(aten.amin.default, aten.min.default)
 def amin(call: Call, x: Tensor, dims: Any = (), keepdim: bool = False) -> Any:
     return _simple(call, x, dims, "min")
 
 
-@lowering(aten.max.default)
-def max_all(call: Call, x: Tensor) -> Any:
-    return _simple(call, x, None, "max")
+def _register_truth(packet: Any, kind: str) -> None:
+    @lowering(packet.default, packet.dim, packet.dims)
+    def truth(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
+        if call.result.dtype is not torch.bool:
+            return call.refuse("any or all of uint8")
+        return _simple(call, x, dims, kind)
 
 
-@lowering(aten.min.default)
-def min_all(call: Call, x: Tensor) -> Any:
-    return _simple(call, x, None, "min")
-
-
-@lowering(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
-    if call.result.dtype is not torch.bool:
-        return call.refuse("any of uint8")
-    return _simple(call, x, dims, "any")
-
-
-@lowering(aten.all.default, aten.all.dim, aten.all.dims)
-def all_(call: Call, x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
-    if call.result.dtype is not torch.bool:
-        return call.refuse("all of uint8")
-    return _simple(call, x, dims, "min")
+_register_truth(aten.any, "any")
+_register_truth(aten.all, "min")
 
 
 def _find(call: Call, x: Tensor, axes: list[int], kind: str, layout: Layout) -> Tensor:
@@ -188,7 +176,7 @@ def min_dim(call: Call, x: Tensor, dim: int, keepdim: bool = False) -> Any:
 # -- means and variances --------------------------------------------------------------------------
 
 
-def kept_layout(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Layout:
+def keepdim_layout(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Layout:
     """A dense layout of x's sizes with 1 for each reduced axis."""
     size = [1 if axis in axes else extent for axis, extent in enumerate(x.size)]
     return contiguous(size, dtype, x.layout.device)
@@ -198,7 +186,7 @@ def mean_of(call: Call, x: Tensor, axes: list[int]) -> Tensor:
     """Mean over the axes, kept as 1, in the dtype that x is computed in."""
     count = count_of(x, axes)
     divide = lambda ops, v: ops.truediv(v, ops.constant(count, v.dtype))  # noqa: E731
-    layout = kept_layout(x, axes, compute_dtype(x.dtype))
+    layout = keepdim_layout(x, axes, compute_dtype(x.dtype))
     return call.builder.reduce(layout, x, axes, "sum", finish=divide)
 
 
@@ -211,8 +199,8 @@ def variance_of(
     divisor = _divisor(x, axes, correction)
 
     def element(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
-        away = ops.sub(value, mean_.load(ops, broadcast(mean_, indices)))
-        return (ops.mul(away, away),)
+        minus_greatest = ops.sub(value, mean_.load(ops, broadcast(mean_, indices)))
+        return (ops.mul(minus_greatest, minus_greatest),)
 
     def end(ops: Ops, total: Value) -> Value:
         result = ops.truediv(total, ops.constant(divisor, total.dtype))
@@ -307,13 +295,13 @@ def _exponentials(call: Call, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     if x.view is None and (x.cost > 1 or len(x.reads) > 1):
         x.realize()
     held = compute_dtype(x.dtype)
-    top = call.builder.reduce(kept_layout(x, [axis], held), x, [axis], "max")
+    top = call.builder.reduce(keepdim_layout(x, [axis], held), x, [axis], "max")
 
-    def away(ops: Ops, i: Indices) -> Value:
+    def minus_greatest(ops: Ops, i: Indices) -> Value:
         return ops.sub(x.load(ops, i), top.load(ops, broadcast(top, i)))
 
     layout = Layout(x.layout.device, held, call.layout.size, call.layout.stride)
-    shifted = call.builder.computed(layout, [x, top], 1, away)
+    shifted = call.builder.computed(layout, [x, top], 1, minus_greatest)
     exp = call.builder.computed(
         layout, [shifted], 8, lambda ops, i: ops.call("exp", shifted.load(ops, i))
     )
@@ -328,7 +316,7 @@ def softmax(call: Call, x: Tensor, dim: int, half_to_float: bool) -> Any:
     axis = dim % len(x.size)
     _, exp = _exponentials(call, x, axis)
     exp.realize()
-    total = call.builder.reduce(kept_layout(x, [axis], exp.dtype), exp, [axis], "sum")
+    total = call.builder.reduce(keepdim_layout(x, [axis], exp.dtype), exp, [axis], "sum")
 
     def divide(ops: Ops, i: Indices) -> Value:
         return ops.truediv(exp.load(ops, i), total.load(ops, broadcast(total, i)))
@@ -344,7 +332,8 @@ def log_softmax(call: Call, x: Tensor, dim: int, half_to_float: bool) -> Any:
     axis = dim % len(x.size)
     shifted, exp = _exponentials(call, x, axis)
     log = lambda ops, v: ops.call("log", v)  # noqa: E731
-    total = call.builder.reduce(kept_layout(x, [axis], exp.dtype), exp, [axis], "sum", finish=log)
+    layout = keepdim_layout(x, [axis], exp.dtype)
+    total = call.builder.reduce(layout, exp, [axis], "sum", finish=log)
 
     def subtract(ops: Ops, i: Indices) -> Value:
         return ops.sub(shifted.load(ops, i), total.load(ops, broadcast(total, i)))
@@ -377,13 +366,13 @@ def layer_norm(
     axes = list(range(len(x.size) - len(shape), len(x.size)))
     average = mean_of(call, x, axes)
     held = compute_dtype(x.dtype)
-    layout = kept_layout(x, axes, held)
+    layout = keepdim_layout(x, axes, held)
     rstd = variance_of(call, x, average, axes, 0, layout, _rstd(eps))
     operands = [t for t in (x, average, rstd, weight, bias) if t is not None]
 
     def normalise(ops: Ops, i: Indices) -> Value:
-        away = ops.sub(x.load(ops, i), average.load(ops, broadcast(average, i)))
-        value = ops.mul(away, rstd.load(ops, broadcast(rstd, i)))
+        minus_greatest = ops.sub(x.load(ops, i), average.load(ops, broadcast(average, i)))
+        value = ops.mul(minus_greatest, rstd.load(ops, broadcast(rstd, i)))
         if weight is not None:
             value = ops.mul(value, load_as(ops, weight, i, held))
         if bias is not None:
@@ -495,8 +484,8 @@ def group_norm(
 
     def normalise(ops: Ops, i: Indices) -> Value:
         from_group = (i[0], floordiv(i[1], per), constant(0))
-        away = ops.sub(x.load(ops, i), average.load(ops, from_group))
-        value = ops.mul(away, rstd.load(ops, from_group))
+        minus_greatest = ops.sub(x.load(ops, i), average.load(ops, from_group))
+        value = ops.mul(minus_greatest, rstd.load(ops, from_group))
         if weight is not None:
             value = ops.mul(value, load_as(ops, weight, (i[1],), held))
         if bias is not None:
@@ -518,7 +507,8 @@ def _of_rows(
         rows, call.builder,
         view=type(view)(view.buffer, rows.size, rows.stride, view.offset, view.dtype),
     )
-    average, layout = mean_of(call, grouped, [2]), kept_layout(grouped, [2], compute_dtype(x.dtype))
+    average = mean_of(call, grouped, [2])
+    layout = keepdim_layout(grouped, [2], compute_dtype(x.dtype))
     return average, variance_of(call, grouped, average, [2], 0, layout, _rstd(eps))
 
 

@@ -22,7 +22,7 @@ OpOverload = torch._ops.OpOverload
 @dataclass(slots=True)
 class Call:
     """One operator of the graph that is being lowered. `result`: fake of what it returns. is_part:
-    of an operator that was taken apart."""
+    of an operator that was taken apart. taken: which of several results somebody uses."""
 
     builder: Builder
     target: OpOverload
@@ -30,6 +30,7 @@ class Call:
     users: int
     reason: str = ""
     is_part: bool = False
+    taken: frozenset[int] = frozenset()
 
     @property
     def layout(self) -> Layout:

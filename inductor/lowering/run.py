@@ -1,12 +1,13 @@
 """From a functional ATen fx graph to a `LoopGraph`.
 
 In: a GraphModule whose nodes have fakes in `meta["val"]` (see `dynamo.aot`). Out: the loop graph,
-and which operators were left to ATen. One function of the table `LOWERINGS` runs for each node; an
+and which operators fell back to ATen. One function of the table `LOWERINGS` runs for each node; an
 operator without one, or for which it declines, becomes a call into ATen.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """A loop graph; fallbacks: (operator, reason) of each call that was left to ATen; symbols: of
+    """A loop graph; fallbacks: (operator, reason) of each call that fell back to ATen; symbols: of
     the sizes that are known when it is called."""
 
     graph: LoopGraph
@@ -192,7 +193,10 @@ class _Run:
             return
         self.builder.origins = _origins(node)
         result = self._described(node)
-        call = Call(self.builder, target, result, len(node.users), is_part=PART in node.meta)
+        parts: list[Any] = [u.args[1] for u in node.users if u.target is operator.getitem]
+        call = Call(
+            self.builder, target, result, len(node.users), is_part=PART in node.meta,
+            taken=frozenset(parts))
         function = LOWERINGS.get(target) or LIBRARY_LOWERINGS.get(target)
         if target._schema.is_mutable and target.namespace not in ("aten", "prims"):
             self._write_arguments(node, call, args, kwargs)
@@ -217,7 +221,7 @@ class _Run:
         if value is NotImplemented:
             value = self._fall_back(node, call, args, kwargs)
         elif isinstance(value, Tensor):
-            value = self._kept_if_shared(node, value)
+            value = self._stored_if_shared(node, value)
             if not node.users or not self.inline:  # without users it runs for its errors
                 value.root().realize()
         if PLACE in node.meta:
@@ -299,7 +303,7 @@ class _Run:
             if tensor.compute is not None and tensor.dtype in HALVES:
                 tensor.compute = rounding(tensor.compute, tensor.dtype)
 
-    def _kept_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
+    def _stored_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
         """Stores what several nodes use, unless it is cheaper to compute it again."""
         if value.view is not None or len(node.users) < 2:
             return value
@@ -492,7 +496,7 @@ class _Values(_Run):
     def output(self, node: torch.fx.Node) -> None:
         self.results = list(self._values_of(node.args[0]))
 
-    def _kept_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
+    def _stored_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
         """What several nodes use is traced once for each index."""
         if len(node.users) > 1 and value.compute is not None:
             value.compute = _remembering(value.compute)

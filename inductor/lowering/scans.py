@@ -29,6 +29,8 @@ aten = torch.ops.aten
 DIRECT = 256  # elements of a row, each of which goes over the row
 # On an H200 a library takes 13 us for 8192 dense rows of 64, this 22, and 300 for rows of 256.
 SHORT, FEW_ROWS = 16, 32
+# Chosen, not measured: elements of a block, whose sums are summed; elements of a row, for which a
+# library has one thread.
 BLOCK = 64
 LONGEST = 1 << 16
 THREADS = 256  # of a multiprocessor, with a row each, that keep a library busy
@@ -56,7 +58,7 @@ def logcumsumexp(call: Call, x: Tensor, dim: int) -> Any:
     """Of short rows: the greatest element so far is taken out of each sum."""
     why = _refusal(call, x, dim)
     axis = dim % max(len(x.size), 1)
-    if why or not _is_little(x, axis) or dtype_kind(x.dtype) != "f":
+    if why or not _is_small(x, axis) or dtype_kind(x.dtype) != "f":
         return call.refuse(why or "long rows")
     x.realize()
     held = compute_dtype(x.dtype)
@@ -104,14 +106,14 @@ def _scan(call: Call, x: Tensor, dim: int, kind: str) -> Any:
     if why:
         return call.refuse(why)
     source, axis = as_dtype(call, x, call.result.dtype), dim % len(x.size)
-    if not _is_little(x, axis) and not _library_is_slow(call, x, axis):
+    if not _is_small(x, axis) and not _library_is_slow(call, x, axis):
         return call.refuse("a library's is faster")
     if source.cost > CHEAP:
         source.realize()
     return _scanned(call, source, axis, kind, call.layout)
 
 
-def _is_little(x: Tensor, axis: int) -> bool:
+def _is_small(x: Tensor, axis: int) -> bool:
     """Whether rows are short, or few, as the counts of a router's experts are."""
     size = x.size[axis]
     rows = math.prod(x.size) // size

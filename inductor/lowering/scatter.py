@@ -101,7 +101,7 @@ def index_put(
 ) -> Any:
     if any(index is not None and index.dtype is torch.bool for index in indices):
         return _masked(call, x, indices, values, accumulate)
-    plan = _index_plan(x, indices)
+    plan = _index_plan(indices)
     why = _refusal(call, x, values, accumulate)
     if plan is None or why:
         return call.refuse(why or "a mask as an index")

@@ -49,7 +49,7 @@ def view(call: Call, x: Tensor, size: Sequence[int], *strides: Any) -> Any:
     if x.view is None or _is_view(x.layout, layout):
         return x.as_view(layout, reshape_index(x.size, layout.size))
     if is_odd(x.dtype, x.layout.device):
-        return call.refuse("a dtype without kernels, in a view that open sizes do not tell")
+        return call.refuse("a dtype without kernels, in a view that symbolic sizes do not tell")
     return _copied(call, x, reshape_index(x.size, layout.size))
 
 

@@ -10,18 +10,17 @@ runs as ATen calls, and where there is no library.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 
-from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.store.content import open_store
-from dynamo.store.toolchain import find_toolchain
-from inductor.config import does
+from inductor.config import is_enabled
 from inductor.kernels.attention_reference import scores_of
 from inductor.kernels.cpu.attention.library import CpuAttention, load_attention
-from inductor.runtime.build import BuildError
+from inductor.runtime.own_libraries import loaded
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
@@ -41,16 +40,8 @@ LIBRARY.define(f"cpu_attention.out({GIVEN}, *, Tensor(a!) out) -> Tensor(a!)")
 
 def load(dtype: torch.dtype) -> CpuAttention | None:
     """The library; None where it can't be built."""
-    store = open_store(base_config.cache_dir)
-    toolchain = find_toolchain(store)
-    if isinstance(toolchain, str):
-        return None
-    try:
-        return load_attention(store, toolchain, dtype is torch.bfloat16)
-    except BuildError as error:
-        why = str(error)
-        logs.log("inductor").emit(lambda: f"there is no attention of our own: {why}")
-        return None
+    load_it = functools.partial(load_attention, half=dtype is torch.bfloat16)
+    return loaded(load_it, open_store(base_config.cache_dir), "attention")
 
 
 def _shape(
@@ -112,7 +103,7 @@ def has_unit(tensor: Tensor) -> bool:
 def fits(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe) -> bool:
     """Whether the kernel computes attention of these tensors."""
     given = [x for x in (q, k, v, bias, mask) if x is not None]
-    if not (does("attention") and all(x.device.type == "cpu" for x in given)):
+    if not (is_enabled("attention") and all(x.device.type == "cpu" for x in given)):
         return False
     if any(type(n) is not int for x in given for n in (*x.shape, *x.stride())):
         return False

@@ -168,7 +168,7 @@ register(
 # -- in captured graphs ----------------------------------------------------------------------------
 
 
-class ServedFlex:
+class ChosenFlex:
     """Takes the place of a `FlexCall`: the same, by the operator where a kernel is for it."""
 
     def __init__(self, call: FlexCall, name: str) -> None:
@@ -224,7 +224,7 @@ def tables_of(
     return tables if all(table.dtype is torch.int32 for table in tables) else []
 
 
-def served(call: FlexCall, given: Sequence[Any], autocasts: bool) -> ServedFlex | None:
+def choose_flex(call: FlexCall, given: Sequence[Any], autocasts: bool) -> ChosenFlex | None:
     """What serves a call with these fakes (of all arguments); None where no kernel does.
 
     autocasts: float32 may become half precision.
@@ -240,7 +240,7 @@ def served(call: FlexCall, given: Sequence[Any], autocasts: bool) -> ServedFlex 
     if program is None:
         return None
     PROGRAMS.setdefault(program.name, Program(program, call))
-    return ServedFlex(call, program.name)
+    return ChosenFlex(call, program.name)
 
 
 def can_read(device: torch.device, inputs: Sequence[Any]) -> bool:

@@ -1,10 +1,10 @@
-"""Products of one left operand whose weights lie one behind another in memory, as one product.
+"""GEMMs of one left operand whose weights lie one behind another in memory, as one GEMM.
 
 `dynamo_jit::joined_products(x, weights, biases)` is `cat([x @ w.T + b ..], 1)` for x of (rows, k),
 weights of (n, k) each, and biases of (n,) each, or none at all. On a GPU it is one call of the
 library without a copy of the weights: weights of equal dtype that a program made one after the
 other (query, key and value of attention) mostly lie so, as PyTorch's allocator hands memory out.
-Whether they do is looked at in each call; where they lie apart, there is a product for each.
+Whether they do is looked at in each call; where they lie apart, there is a GEMM for each.
 `fx_passes/join_gemms.py` puts it into graphs.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
 LIBRARY.define("joined_products(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor")
-MOST_KEPT = 4096
+MOST_KEPT = 4096  # answers about places in memory; chosen, not measured
 Key = tuple[int, int, tuple[int, ...], torch.dtype, torch.device]
 
 
@@ -33,13 +33,13 @@ def _shape(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Te
 
 
 def _each(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """A product for each weight."""
+    """A GEMM for each weight."""
     given = itertools.zip_longest(weights, biases)
     return torch.cat([torch.nn.functional.linear(x, *pair) for pair in given], 1)
 
 
 def _at_once(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """One product where the weights lie in order."""
+    """One GEMM where the weights lie in order."""
     weight = _joined(weights)
     if weight is None:
         return _each(x, weights, biases)

@@ -5,8 +5,8 @@
 - `dynamo_jit::add_part_(total, part)` and `dynamo_jit::set_rows_(whole, part, start)` do so with
   what is there.
 
-Products of half precision are computed in float32 where the result has that dtype: a gradient that
-is summed over parts of the rows is rounded once, as it is where it is one product. The scheduler
+GEMMs of half precision are computed in float32 where the result has that dtype: a gradient that
+is summed over parts of the rows is rounded once, as it is where it is one GEMM. The scheduler
 begins nothing that stands behind such a call before it is done, so that parts do not mix.
 """
 
@@ -27,7 +27,7 @@ TERMS_AT_ONCE = 4096  # whose operands are converted on a CPU: a whole weight wo
 
 
 def _multiply(left: Tensor, right: Tensor, goal: Tensor) -> None:
-    """Writes the product into `goal`."""
+    """Writes the GEMM into `goal`."""
     if left.dtype is goal.dtype:
         torch.mm(left, right, out=goal)
     elif goal.is_cuda:

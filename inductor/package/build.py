@@ -1,7 +1,7 @@
 """The library of a package: objects of its kernels, of our own library kernels and of its runtime.
 
 In: texts of translation units. Out: the bytes of a shared library that needs nothing but OpenMP and
-the C library. Objects that many packages share (runtime, products, attention, convolutions) are
+the C library. Objects that many packages share (runtime, GEMMs, attention, convolutions) are
 kept in the cache folder.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.store.processor import HALF_SUPPORT
-from inductor.autotune.gemm_choice import own_product
+from inductor.autotune.gemm_choice import own_gemm
 from inductor.driver.cpu import cache_store
 
 aten = torch.ops.aten
@@ -53,7 +53,7 @@ def _addmv(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float
 def _added(
     added: Tensor, x: Tensor, y: Tensor, beta: float, alpha: float, multiply: Callable[..., Tensor]
 ) -> Tensor:
-    """A product and what is added, rounded once."""
+    """A GEMM and what is added, rounded once."""
     if x.dtype not in HALF_SUPPORT:
         return _sum(added, beta, multiply(x, y), alpha)
     return _cast(_sum(_cast(added), beta, multiply(_cast(x), _cast(y)), alpha), x.dtype)
@@ -78,14 +78,14 @@ def _has_steps(x: Tensor) -> bool:
 
 
 def _is_dense_linear(x: Tensor, y: Tensor) -> bool:
-    """Whether our product of half precision takes these matrices (`autotune/linear.py`)."""
+    """Whether our GEMM of half precision takes these matrices (`autotune/linear.py`)."""
     (_, k), n = x.shape, y.shape[1]
     return x.stride() == (k, 1) and y.stride() in ((1, k), (n, 1)) and min(n, k) > 1
 
 
 def _product(multiply: Callable[..., Any], dim: int, fits: Callable[..., bool]) -> Any:
     """Of matrices, or of stacks of them. dim: where the sum is taken in the product of all; fits:
-    whether there is a product of these of half precision."""
+    whether there is a GEMM of these of half precision."""
 
     def product(x: Tensor, y: Tensor) -> Any:
         if x.dtype is torch.float32:
@@ -115,7 +115,7 @@ def _convolution(
 
 def own_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table, for this processor."""
-    half = [dtype for dtype in HALF_SUPPORT if own_product(cache_store(), dtype) is not None]
+    half = [dtype for dtype in HALF_SUPPORT if own_gemm(cache_store(), dtype) is not None]
     return {
         aten.addmm.default: _addmm_for(half), aten.baddbmm.default: _baddbmm,
         aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
@@ -149,7 +149,7 @@ def _by_windows(
     dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
 ) -> Any:
     """A convolution as a product with all windows, which are copied side by side; that with one
-    element in channels-last order is a product as it is."""
+    element in channels-last order is a GEMM as it is."""
     axes = x.dim() - 2
     one = {*weight.shape[2:], *stride, *dilation} == {1} and not any(padding) and groups == 1
     if transposed or 0 in x.shape or one and _has_channels_last(x):
@@ -210,6 +210,6 @@ def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
 
 
 def _in_double(multiply: Callable[..., Any], dim: int) -> Any:
-    """Products of float64 as loops; others as they are."""
+    """GEMMs of float64 as loops; others as they are."""
     product = _product(multiply, dim, lambda x, y: True)
     return lambda x, y: product(x, y) if x.dtype is torch.float64 else NotImplemented

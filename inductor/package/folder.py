@@ -232,13 +232,13 @@ def _describe(package: Package, built: _Built) -> dict[str, Any]:
 def _tensors(variant: Variant) -> dict[str, Any]:
     tensors = [result for result in variant.code.results if isinstance(result, Seen)]
     return {
-        "inputs": [{"name": one.name, **_told(one.dtype, one.size, one.stride),
+        "inputs": [{"name": one.name, **_description(one.dtype, one.size, one.stride),
                     "written": one.written} for one in variant.arguments],
-        "outputs": [_told(one.dtype, one.size, one.stride) for one in tensors],
+        "outputs": [_description(one.dtype, one.size, one.stride) for one in tensors],
     }  # fmt: skip
 
 
-def _told(dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> dict[str, Any]:
+def _description(dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> dict[str, Any]:
     name = str(dtype).removeprefix("torch.")
     return {"dtype": name, "sizes": list(size), "strides": list(stride)}
 

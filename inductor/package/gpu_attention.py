@@ -1,4 +1,4 @@
-"""Attention in packages for a GPU: our own kernels, or products and a softmax.
+"""Attention in packages for a GPU: our own kernels, or GEMMs and a softmax.
 
 In: a captured graph, in which `serve_attention` calls the operator `dynamo_jit::attention`, and a
 step that calls it. Out: the launches that compute it.

@@ -1,7 +1,7 @@
 """A captured graph as the code of a package for a GPU: launches of Triton kernels, and weights.
 
 In: a captured graph of inference, of tensors on a CPU or a GPU, where each input and each result of
-the program comes from. Out: a `GpuCode`. All work is done by Triton kernels of our own: products by
+the program comes from. Out: a `GpuCode`. All work is done by Triton kernels of our own: GEMMs by
 the template, attention by its kernel. What is left makes an error with the user's line.
 """
 
@@ -28,8 +28,8 @@ from inductor.codegen.triton.print_kernel import (
 from inductor.codegen.triton.template import TemplateSource, print_template
 from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.codegen.triton.template_likely import likely_blocks
-from inductor.config import config, does
-from inductor.driver.known_results import served
+from inductor.config import config, is_enabled
+from inductor.driver.known_results import with_known_calls
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.pipeline import decompositions
@@ -75,14 +75,15 @@ def generate_gpu(
     those of the program and defects."""
     settings = {**settings, **SETTINGS, "gpu": _gpu_for(capability, settings.get("gpu", ""))}
     with config.patch(**settings), torch.no_grad():
-        gm = served(copied(gm), examples, settings)
+        gm = with_known_calls(copied(gm), examples, settings)
         check_graph(gm, examples)
         serve_attention(gm)
         table = {**decompositions(), **gpu_decompositions()}
         graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
         written = written_places(graph, inputs)
         module = write_in_place(read_parts(graph.module), LOWERINGS.__contains__)
-        loops = lower_graph(module, inline=does("inlining"), in_memory_order=does("layout")).graph
+        loops = lower_graph(
+            module, inline=is_enabled("inlining"), in_memory_order=is_enabled("layout")).graph
         _check_devices(loops)
         made = _Launches(loops, _scheduled(loops, capability)).made()
         slots = Slots(made.spec, loops.inputs, arguments, inputs, [
@@ -112,12 +113,12 @@ def _check_devices(loops: LoopGraph) -> None:
 
 
 def _scheduled(loops: LoopGraph, capability: int) -> Schedule:
-    """In the order of a GPU, with templates for all products. Errors: Unsupported."""
+    """In the order of a GPU, with templates for all GEMMs. Errors: Unsupported."""
     there = replace(loops, device=GPU)
-    schedule = schedule_graph(there, 1, does("fusion"))
+    schedule = schedule_graph(there, 1, is_enabled("fusion"))
     layouts = loops.layouts()
     candidates = [each for each in find_candidates(loops, schedule)
-                  if does("fusion") or not each.template.epilogues()]  # fmt: skip
+                  if is_enabled("fusion") or not each.template.epilogues()]  # fmt: skip
     chosen = choose_disjoint(
         candidates, lambda each: _with_blocks(each.template, layouts, capability))
     schedule = with_templates(schedule, chosen)

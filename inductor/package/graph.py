@@ -1,7 +1,7 @@
 """A captured graph as the code of a package: texts of kernels, tables for its runtime, weights.
 
 In: a captured graph of inference, where each input and each result of the program comes from. Out:
-a `Code`. Products, attention and convolutions are our own wherever these can compute them; what is
+a `Code`. GEMMs, attention and convolutions are our own wherever these can compute them; what is
 left is a call of an operator of libtorch.
 """
 
@@ -31,7 +31,7 @@ from dynamo.graph_operators.cuts import has_cuts
 from dynamo.graph_operators.gradients import has_gradients
 from inductor.config import OWN, config
 from inductor.driver.inference import Generated, generate_inference
-from inductor.driver.known_results import is_lazy, served
+from inductor.driver.known_results import is_lazy, with_known_calls
 from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.dynamic_shapes.subgraphs import has_unknowns
 from inductor.fx_passes.pipeline import decompositions
@@ -43,7 +43,7 @@ NONE = "none"
 ENTRY, READ = "int run(Runtime* rt)", re.compile(r"\bd\[(\d+)\]")
 Place = tuple[str, Any]
 """("argument", number), ("weight", tensor), or of a result ("graph", number), ("plain", value)."""
-SETTINGS = {"library_kernels": OWN, "frozen_megabytes": 1 << 20, "freezing": True}
+SETTINGS = {"library_kernels": OWN, "freezing": 1 << 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def generate(
     those of the program and defects."""
     settings = {**SETTINGS, **settings}
     with config.patch(**settings), torch.no_grad():
-        gm = served(copied(gm), examples, settings)
+        gm = with_known_calls(copied(gm), examples, settings)
         check_graph(gm, examples)
         if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in examples):
             raise Unsupported("its tensors are on a GPU and target=\"cpu\"; move them to the CPU")

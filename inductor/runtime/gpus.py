@@ -22,11 +22,11 @@ from inductor.config import config
 from inductor.ir.gpus import MEASURED, GpuProperties, described, known_device
 
 SIDE = 4096  # of matrices whose product is timed
-ROUNDS = 5
+ROUNDS = 5  # of which the best one counts; chosen, not measured
 # What the library reached of the maker's figure on an H200: a measured figure is divided by it.
 OF_MAKERS = 0.657
 TRANSFERS = 2  # of a clock of memory
-NEAR = 0.1
+NEAR = 0.1  # part by which a row may differ from what the device says: rows are rounded
 
 
 def properties_of(device: torch.device | None = None) -> GpuProperties:
@@ -54,7 +54,7 @@ def text_of_gpus() -> str:
 @functools.cache
 def _of_gpu(number: int) -> GpuProperties:
     facts = torch.cuda.get_device_properties(number)
-    return properties_from(facts, lambda: _kept_speed(number))
+    return properties_from(facts, lambda: _cached_speed(number))
 
 
 def properties_from(facts: Any, measure: Callable[[], float]) -> GpuProperties:
@@ -97,19 +97,19 @@ def _bandwidth(facts: Any) -> float:
     return float(clock) * 1e3 * TRANSFERS * width / 8
 
 
-def _kept_speed(number: int) -> float:
+def _cached_speed(number: int) -> float:
     store = open_store(dynamo_config.cache_dir)
     key = make_key("gpu", {"kind": kind_of_gpu(number), "torch": torch.__version__})
     known = store.values(key)
     if known is None:
         if torch.cuda.is_current_stream_capturing():
             return 0.0
-        known = measured_products(torch.device("cuda", number))
+        known = measured_gemms(torch.device("cuda", number))
         store.keep_values(key, known)
     return float(known)
 
 
-def measured_products(device: torch.device) -> float:
+def measured_gemms(device: torch.device) -> float:
     """Operations a second of a large product in half precision, as a maker would say them."""
     with _disable_current_modes(), torch.no_grad(), torch.cuda.device(device):
         left, right = (torch.ones(SIDE, SIDE, dtype=torch.float16, device=device) for _ in "lr")

@@ -12,15 +12,19 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
+from dynamo.base import logs
 from dynamo.store.content import Store
-from dynamo.store.toolchain import Toolchain
-from inductor.runtime.build import Built, build_library, is_whole, library_key
+from dynamo.store.toolchain import Toolchain, find_toolchain
+from inductor.runtime.build import BuildError, Built, build_library, is_whole, library_key
 
 Units = tuple[str, ...]
+Loaded = TypeVar("Loaded")
 SHIPPED = Path(__file__).parent / "libraries"
 
 _running: dict[Path, Future[Built]] = {}
@@ -47,6 +51,19 @@ def own_library(units: Units, store: Store, toolchain: Toolchain) -> str:
     if found is not None:
         return str(found)
     return str(build_library(units, fused, store).path)
+
+
+def loaded(load: Callable[[Store, Toolchain], Loaded], store: Store, what: str) -> Loaded | None:
+    """What `load` makes of a library; None, with a word in the log, where it can't be built."""
+    toolchain = find_toolchain(store)
+    if isinstance(toolchain, str):
+        return None
+    try:
+        return load(store, toolchain)
+    except BuildError as error:
+        why = str(error)
+        logs.log("inductor").emit(lambda: f"there is no {what} of our own: {why}")
+        return None
 
 
 def shipped(units: Units, toolchain: Toolchain) -> Path | None:

@@ -52,7 +52,7 @@ def _function() -> int:
 
 @functools.cache
 def why_not(device: torch.device) -> str:
-    """Why dropout on a device is left to ATen; empty if it need not be."""
+    """Why dropout on a device falls back to ATen; empty where it does not."""
     with _disable_current_modes(), torch.no_grad(), torch.cuda.device(device):
         try:
             generator = torch.Generator(device).manual_seed(SEED)

@@ -100,7 +100,7 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
             same_loop = (
                 not made.body.reduction_ranges
                 and made_width == width
-                and _reads_in_place(node, made, rows)
+                and _reads_in_place(node, made)
                 and name not in apart
             )
             stage = max(stage, stage_of[name] + (0 if same_loop else 1))
@@ -132,7 +132,7 @@ def _flat(body: LoopBody) -> Index:
     return outer * product(body.reduction_ranges) + inner
 
 
-def _reads_in_place(node: ComputedBuffer, made: ComputedBuffer, rows: int) -> bool:
+def _reads_in_place(node: ComputedBuffer, made: ComputedBuffer) -> bool:
     """Whether the node reads each element of `made` only at the iteration that makes it."""
     flat = _flat(node.body)
     return all(op.index == flat for op in node.body.loads() if op.buffer == made.name)
@@ -177,11 +177,11 @@ class _Assembler:
                     made = self.made[name]
                     if self.part_of[name] == self.part_of[node.name]:
                         pointwise = not made.body.reduction_ranges
-                        if pointwise and _reads_in_place(node, made, self.rows):
+                        if pointwise and _reads_in_place(node, made):
                             continue
                     elements = product(made.body.ranges) // self.rows
                     local = elements == 1 or (
-                        elements == part.width and _reads_in_place(node, made, self.rows)
+                        elements == part.width and _reads_in_place(node, made)
                     )
                     if local:
                         self.locals[name] = Local(name, made.layout.dtype, elements)

@@ -8,12 +8,10 @@ The next one has a window of its own for each channel, or a window of one elemen
 small: they are read for each strip. What lies between is large, and nobody else may want it. The
 first ones move down to the last, so nothing in between may write what they read, or touch what they
 write. Two threads compute the lines that both of their strips need: that does no harm, as the
-kernel behind a convolution stores nothing that it reads, and adds to nothing (`products.is_plain`).
+kernel behind a convolution stores nothing that it reads, and adds to nothing (`gemms.is_plain`).
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 
@@ -26,9 +24,9 @@ from inductor.ir.convolutions import (
 )
 from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
 from inductor.scheduler.domain import product as total
-from inductor.scheduler.gemms import written
 from inductor.scheduler.memory import touched
 from inductor.scheduler.schedule import ConvolutionChain, FusedConvolution, Schedule, Step
+from inductor.scheduler.uses import Uses, with_placed, written
 from inductor.scheduler.verify import verify_steps
 
 FEWEST_BYTES = 1 << 20
@@ -53,15 +51,11 @@ def chain_convolutions(graph: LoopGraph, schedule: Schedule) -> Schedule:
             links = tuple(link for at in found if (link := finder.links[at]) is not None)
             between = tuple(target_of(link) for link in links[:-1])
             placed[found[-1]] = ConvolutionChain(links, between)
-    steps: list[Step] = [
-        placed.get(position, step)
-        for position, step in enumerate(schedule.steps)
-        if position in placed or position not in gone
-    ]
     if not placed:
         return schedule
-    verify_steps(graph, steps)
-    return replace(schedule, steps=tuple(steps))
+    chained = with_placed(schedule, placed, gone)
+    verify_steps(graph, chained.steps)
+    return chained
 
 
 def call_of(link: Link) -> ExternKernel:
@@ -80,11 +74,9 @@ def _geometry(link: Link) -> Geometry:
     return geometry
 
 
-class _Finder:
+class _Finder(Uses):
     def __init__(self, graph: LoopGraph, schedule: Schedule) -> None:
-        self.steps = schedule.steps
-        self.layouts = graph.layouts()
-        self.outside = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
+        super().__init__(graph, schedule)
         self.links = [_link(step) for step in self.steps]
         self.touching: dict[str, list[int]] = {}
         self.shown: set[str] = set()  # memory that has another name, too

@@ -12,17 +12,17 @@ the kernel stores its own, which takes its place.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from inductor.ir.convolutions import is_own_convolution
-from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
+from inductor.ir.graph import ExternKernel, LoopGraph
 from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
-from inductor.scheduler.gemms import epilogue_ops, is_plain, written
+from inductor.scheduler.gemms import epilogue_ops, is_plain
 from inductor.scheduler.schedule import FusedConvolution, Kernel, Schedule, Step
+from inductor.scheduler.uses import Uses, with_placed
 
 
 def fuse_convolutions(graph: LoopGraph, schedule: Schedule) -> Schedule:
@@ -37,12 +37,7 @@ def fuse_convolutions(graph: LoopGraph, schedule: Schedule) -> Schedule:
         if found is not None:
             start, placed[position] = found
             gone.add(start)
-    steps: list[Step] = [
-        placed.get(position, step)
-        for position, step in enumerate(schedule.steps)
-        if position not in gone
-    ]
-    return replace(schedule, steps=tuple(steps))
+    return with_placed(schedule, placed, gone)
 
 
 def flat_place(call: ExternKernel) -> Index:
@@ -99,20 +94,13 @@ HALF = (torch.float16, torch.bfloat16)
 """Their kernels convert many numbers at once, more than a tile has."""
 
 
-class _Finder:
+class _Finder(Uses):
     def __init__(self, graph: LoopGraph, schedule: Schedule) -> None:
-        self.layouts = graph.layouts()
-        self.outside = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
+        super().__init__(graph, schedule)
         self.given = {b.name for b in (*graph.inputs, *graph.constants) if b is not None}
-        self.readers: dict[str, list[int]] = {}
-        self.writers: dict[str, list[int]] = {}
         self.calls: dict[str, tuple[int, ExternKernel]] = {}
         shown: set[str] = set()  # memory that has another name, too
         for position, step in enumerate(schedule.steps):
-            for name in step.reads():
-                self.readers.setdefault(name, []).append(position)
-            for name in written(step):
-                self.writers.setdefault(name, []).append(position)
             if not isinstance(step, ExternKernel):
                 continue
             if step.target.is_view:
@@ -143,7 +131,7 @@ class _Finder:
             return False
         if min(self.readers[call.name]) < position or self.shown.intersection(call.reads()):
             return False
-        if any(start < at < position for name in call.reads() for at in self.writers.get(name, ())):
+        if self.is_written(call.reads(), start, position):
             return False
         if call.name in self.shown or set(kernel.writes()) & set(call.reads()):
             return False

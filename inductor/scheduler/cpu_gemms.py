@@ -1,7 +1,7 @@
-"""Which kernels run inside of our own matrix products on the CPU, part by part of the result.
+"""Which kernels run inside of our own GEMMs on the CPU, part by part of the result.
 
-In: a loop graph and its schedule, where products of our own are library calls. Out: the same
-schedule where kernels behind them are `TemplateKernel`s: what the product has written is still in
+In: a loop graph and its schedule, where GEMMs of our own are library calls. Out: the same
+schedule where kernels behind them are `TemplateKernel`s: what the GEMM has written is still in
 the cache when they read it, and no further parallel region begins. Where nobody else wants the
 result, it is stored where the kernel stores its own, which takes its place.
 """
@@ -17,7 +17,7 @@ import torch
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.kernels.cpu.gemm_chain import MOST_POINTERS
 from inductor.scheduler.gemms import (
-    Candidate,
+    TemplateCandidate,
     as_product,
     choose_disjoint,
     epilogue_ops,
@@ -41,7 +41,7 @@ MATRICES = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
 def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
-    """The schedule with each kernel attached that can follow a product of our own."""
+    """The schedule with each kernel attached that can follow a GEMM of our own."""
     if graph.device.type != "cpu":
         return schedule
     found = [each for each in find_candidates(graph, schedule) if _is_ours(each)]
@@ -54,7 +54,7 @@ def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
     return made
 
 
-def _is_ours(candidate: Candidate) -> bool:
+def _is_ours(candidate: TemplateCandidate) -> bool:
     calls = [product.call for product in candidate.template.products()]
     return all(call.ours and call.target in MATRICES for call in calls)
 
@@ -70,8 +70,8 @@ def _free_targets(graph: LoopGraph, schedule: Schedule) -> frozenset[str]:
     )
 
 
-def _wanted(candidate: Candidate, free: Collection[str]) -> TemplateKernel | None:
-    """The template, if it is one product of known sizes with a kernel that walks along its rows;
+def _wanted(candidate: TemplateCandidate, free: Collection[str]) -> TemplateKernel | None:
+    """The template, if it is one GEMM of known sizes with a kernel that walks along its rows;
     the result itself is stored, too, if somebody else reads it or none of the free buffers can
     hold it."""
     template = candidate.template
@@ -113,7 +113,7 @@ def _walks_along_rows(kernel: Kernel, product: Product) -> bool:
 
 
 def join_chains(graph: LoopGraph, schedule: Schedule) -> Schedule:
-    """The schedule where two products of our own, of which the second one alone reads what the
+    """The schedule where two GEMMs of our own, of which the second one alone reads what the
     first one makes, are a chain where that is faster."""
     if graph.device.type != "cpu":
         return schedule
@@ -143,7 +143,7 @@ LEAST_BETWEEN, MOST_WEIGHTS = 3 << 19, 1 << 19
 
 
 def _between(first: Step, second: Step, layouts: Mapping[str, Layout]) -> str:
-    """The buffer between two products that can be a chain and are faster so; "" if they are not."""
+    """The buffer between two GEMMs that can be a chain and are faster so; "" if they are not."""
     one, two = _own_product(first, layouts), _own_product(second, layouts)
     if one is None or two is None:
         return ""
@@ -164,7 +164,7 @@ def _between(first: Step, second: Step, layouts: Mapping[str, Layout]) -> str:
 
 
 def _own_product(step: Step, layouts: Mapping[str, Layout]) -> Product | None:
-    """The product of float32 and known sizes that a step computes with our own function."""
+    """The GEMM of float32 and known sizes that a step computes with our own function."""
     product: Product | None
     if isinstance(step, TemplateKernel):
         (product,), (kernel,) = step.products(), step.epilogues()

@@ -21,16 +21,19 @@ from inductor.ir.index import Index, constant, floordiv
 from inductor.scheduler.dependencies import Dependencies, find_dependencies
 from inductor.scheduler.domain import flat_position, is_column, loop_names, merged_loops, product
 
-MOST_OPS = 400
+MOST_OPS = 400  # of a kernel; chosen, not measured
 # A value that is handed on in a register saves memory traffic; g++ needs a second for such a loop.
 MOST_OPS_OF_A_CHAIN = 2000
+# Chosen, not measured: pointers of a kernel; rows so short that a loop for each costs more than it
+# saves; rows too few for the threads, where they are so long; values of one element that make a
+# list, as norms of all gradients do.
 MOST_BUFFERS = 48
 SHORTEST_ROW = 8
 FEW_ROWS = 8
 LONG_ROW = 4096
 MANY_SCALARS = 8
 SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduces
-MANY_READERS = 8
+MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
 
 @dataclass(slots=True)
@@ -126,9 +129,9 @@ class _Fuser:
         scalars = sum(facts.iterations == facts.width for facts in self.facts.values())
         # What is done with each tensor of a list: see `scheduler/lists.py`.
         self.has_lists = bool(self.single) or self.on_gpu and scalars >= MANY_SCALARS
-        self.lone = self._lone_reductions() if self.has_lists else frozenset()
+        self.lone = self._isolated_reductions() if self.has_lists else frozenset()
 
-    def _lone_reductions(self) -> frozenset[int]:
+    def _isolated_reductions(self) -> frozenset[int]:
         """Reductions to one value that are no part of a list: few others lie as deep among such.
 
         A list has many that need nothing of each other (the norm of each gradient); the norms of a

@@ -1,10 +1,10 @@
-"""Matrix products of a schedule that one generated function can compute with what follows them.
+"""GEMMs of a schedule that one generated function can compute with what follows them.
 
 In: a schedule. Out: candidates (`TemplateKernel`s, each with the steps that it would replace), and
 the schedule where some of them stand for those steps. Nothing here says what is faster.
 
-A kernel may follow a product if it has one iteration for each element of the result and reads it at
-its own place only; it is then the epilogue. The product moves down to its epilogue, so nothing in
+A kernel may follow a GEMM if it has one iteration for each element of the result and reads it at
+its own place only; it is then the epilogue. The GEMM moves down to its epilogue, so nothing in
 between may read the result or write the operands. A kernel that has one iteration for each element
 of the left operand, which nobody else reads, may be the prologue. Products with the same left
 operand may stand side by side where the first of them stands.
@@ -24,25 +24,24 @@ from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
 from inductor.scheduler.domain import unflatten
 from inductor.scheduler.schedule import (
-    Generated,
     Kernel,
     Part,
     Product,
     Schedule,
-    Step,
     TemplateKernel,
     Window,
 )
+from inductor.scheduler.uses import Uses, with_placed, written
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-MOST_SIDE_BY_SIDE = 4
+MOST_SIDE_BY_SIDE = 4  # query, key, value, gate; chosen, not measured
 MOST_OPS = 120  # of an epilogue
 STRUCTURAL = ("indirect", "reduction", "keep")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TemplateCandidate:
     """What could replace the steps at `positions`; it stands at the position `at`."""
 
     template: TemplateKernel
@@ -51,7 +50,7 @@ class Candidate:
 
 
 def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None:
-    """The product that a call computes; None if it is none, or an odd one."""
+    """The GEMM that a call computes; None if it is none, or an odd one."""
     if call.kwargs or call.layout is None or call.layout.dtype not in DTYPES:
         return None
     if call.target is aten.convolution.default:
@@ -188,34 +187,28 @@ def epilogue_ops(kernel: Kernel, flat: Index) -> tuple[Op, ...]:
 
 
 def epilogue_over_rows(kernel: Kernel, one: Product) -> Kernel:
-    """The same kernel with loops over the rows and the columns of the product's result."""
+    """The same kernel with loops over the rows and the columns of the GEMM's result."""
     sizes = (one.batch * one.m, one.n)
     flat = variable("i0", sizes[0]) * one.n + variable("i1", one.n)
     return replace(kernel, outer=(), stages=(LoopBody(sizes, (), epilogue_ops(kernel, flat)),))
 
 
-class _Finder:
+class _Finder(Uses):
     def __init__(self, graph: LoopGraph, schedule: Schedule) -> None:
-        self.layouts = graph.layouts()
-        self.steps = schedule.steps
-        self.outside = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
-        self.readers: dict[str, list[int]] = {}
-        self.writers: dict[str, list[int]] = {}
+        super().__init__(graph, schedule)
         self.products: dict[str, tuple[int, Product]] = {}
         shown: set[str] = set()  # memory that has another name, too
         for position, step in enumerate(self.steps):
-            for name in step.reads():
-                self.readers.setdefault(name, []).append(position)
-            for name in written(step):
-                self.writers.setdefault(name, []).append(position)
-            if isinstance(step, ExternKernel) and step.target.is_view:
+            if not isinstance(step, ExternKernel):
+                continue
+            if step.target.is_view:
                 shown.add(step.name)
-            found = as_product(step, self.layouts) if isinstance(step, ExternKernel) else None
+            found = as_product(step, self.layouts)
             if found is not None and shown.isdisjoint(step.reads()):
                 self.products[found.name] = (position, found)
 
-    def with_epilogue(self) -> Iterator[Candidate]:
-        """Kernels behind the products that they read: all that fit together, or the last one."""
+    def with_epilogue(self) -> Iterator[TemplateCandidate]:
+        """Kernels behind the GEMMs that they read: all that fit together, or the last one."""
         for position, step in enumerate(self.steps):
             if not isinstance(step, Kernel) or not is_plain(step):
                 continue
@@ -231,7 +224,7 @@ class _Finder:
 
     def _behind(
         self, found: Sequence[tuple[int, Product]], kernel: Kernel, position: int
-    ) -> Candidate:
+    ) -> TemplateCandidate:
         products = tuple(each for _, each in found)
         kept = tuple(
             each.name for each in products
@@ -239,18 +232,17 @@ class _Finder:
         )
         part = Part(products, kernel, kept)
         template = TemplateKernel(f"{kernel.name}_template", (part,))
-        return Candidate(template, (*(start for start, _ in found), position), position)
+        return TemplateCandidate(template, (*(start for start, _ in found), position), position)
 
     def _fits(self, start: int, one: Product, kernel: Kernel, position: int) -> bool:
-        """Whether the product can move down to the kernel, and the kernel be its epilogue."""
+        """Whether the GEMM can move down to the kernel, and the kernel be its epilogue."""
         (stage,) = kernel.stages
         count = total((*kernel.outer, *stage.ranges))
         if count != one.batch * one.m * one.n or one.name in self._overwritten():
             return False
         if min(self.readers[one.name]) < position:
             return False
-        if any(start < at < position for name in one.call.reads()
-               for at in self.writers.get(name, ())):
+        if self.is_written(one.call.reads(), start, position):
             return False
         if set(written(kernel)) & set(one.call.reads()):
             return False  # a program may read what another one has overwritten
@@ -259,16 +251,17 @@ class _Finder:
         return all(op.index == flat for op in ops if op.buffer == one.name)
 
     def _overwritten(self) -> set[str]:
-        """Products that somebody overwrites later."""
+        """GEMMs that somebody overwrites later."""
         return {name for name in self.products if len(self.writers.get(name, ())) > 1}
 
-    def alone(self) -> Iterator[Candidate]:
-        """Each product without anything."""
+    def alone(self) -> Iterator[TemplateCandidate]:
+        """Each GEMM without anything."""
         for name, (position, one) in self.products.items():
             part = Part((one,), None, (name,))
-            yield Candidate(TemplateKernel(f"{name}_template", (part,)), (position,), position)
+            template = TemplateKernel(f"{name}_template", (part,))
+            yield TemplateCandidate(template, (position,), position)
 
-    def with_prologue(self, candidate: Candidate) -> Candidate | None:
+    def with_prologue(self, candidate: TemplateCandidate) -> TemplateCandidate | None:
         """The same with the kernel that makes the left operand; None where there is none for it."""
         template = candidate.template
         if len(template.products()) != 1:
@@ -280,9 +273,9 @@ class _Finder:
         if made is None:
             return None
         found = replace(template, parts=(replace(part, prologue=made[1]),))
-        return Candidate(found, (made[0], *candidate.positions), candidate.at)
+        return TemplateCandidate(found, (made[0], *candidate.positions), candidate.at)
 
-    def with_weights(self, candidate: Candidate) -> Candidate | None:
+    def with_weights(self, candidate: TemplateCandidate) -> TemplateCandidate | None:
         """The same with the kernels that make the right operands; None where some have none."""
         template, found = candidate.template, list[tuple[int, Kernel]]()
         if len(template.parts) != 1:
@@ -297,12 +290,12 @@ class _Finder:
         (part,) = template.parts
         parts = (replace(part, weights=tuple(kernel for _, kernel in found)),)
         positions = (*(start for start, _ in found), *candidate.positions)
-        return Candidate(replace(template, parts=parts), positions, candidate.at)
+        return TemplateCandidate(replace(template, parts=parts), positions, candidate.at)
 
     def _maker(
-        self, one: Product, view: ViewRef, place: Index, candidate: Candidate
+        self, one: Product, view: ViewRef, place: Index, candidate: TemplateCandidate
     ) -> tuple[int, Kernel] | None:
-        """The plain kernel that stores an operand of a product, all of it and nothing else, for
+        """The plain kernel that stores an operand of a GEMM, all of it and nothing else, for
         nobody else, and where it stands, if it can move down to the candidate."""
         makers = self.writers.get(view.buffer, [])
         kernel = self.steps[makers[0]] if len(makers) == 1 else None
@@ -313,8 +306,7 @@ class _Finder:
         if set(kernel.reads()) & set(candidate.template.writes()):
             return None
         start = makers[0]
-        if any(start < at < candidate.at for name in kernel.reads()
-               for at in self.writers.get(name, ())):
+        if self.is_written(kernel.reads(), start, candidate.at):
             return None
         return start, kernel
 
@@ -335,7 +327,7 @@ class _Finder:
         stores = [op for op in epilogue_ops(kernel, place) if op.name == "store"]
         return len(stores) == 1 and stores[0].index == place
 
-    def side_by_side(self) -> Iterator[Candidate]:
+    def side_by_side(self) -> Iterator[TemplateCandidate]:
         """Products with the same left operand, all where the first one stands."""
         groups: dict[tuple[Any, ...], list[tuple[int, Product]]] = {}
         for start, one in self.products.values():
@@ -348,17 +340,15 @@ class _Finder:
             if 2 <= len(found) <= MOST_SIDE_BY_SIDE:
                 parts = tuple(Part((one,), None, (one.name,)) for _, one in found)
                 template = TemplateKernel(f"{found[0][1].name}_template", parts)
-                yield Candidate(template, tuple(start for start, _ in found), first)
+                yield TemplateCandidate(template, tuple(start for start, _ in found), first)
 
     def _may_move_up(self, start: int, one: Product, first: int) -> bool:
-        return not any(
-            first <= at < start for name in one.call.reads() for at in self.writers.get(name, ())
-        )
+        return not self.is_written(one.call.reads(), first - 1, start)
 
 
 def find_candidates(
     graph: LoopGraph, schedule: Schedule, prologues: bool = False
-) -> list[Candidate]:
+) -> list[TemplateCandidate]:
     """What could become templates, those of more steps first; they may overlap. prologues: also
     with kernels that make operands."""
     finder = _Finder(graph, schedule)
@@ -370,7 +360,7 @@ def find_candidates(
     return sorted(found, key=lambda each: -len(each.positions))
 
 
-def with_templates(schedule: Schedule, chosen: Iterable[Candidate]) -> Schedule:
+def with_templates(schedule: Schedule, chosen: Iterable[TemplateCandidate]) -> Schedule:
     """The schedule with these candidates (no two of which replace the same step)."""
     placed: dict[int, TemplateKernel] = {}
     gone: set[int] = set()
@@ -379,21 +369,16 @@ def with_templates(schedule: Schedule, chosen: Iterable[Candidate]) -> Schedule:
             raise ValueError(f"{each.template.name} replaces what another template has replaced")
         placed[each.at] = each.template
         gone |= set(each.positions)
-    steps: list[Step] = []
-    for position, step in enumerate(schedule.steps):
-        if position in placed:
-            steps.append(placed[position])
-        elif position not in gone:
-            steps.append(step)
-    return replace(schedule, steps=tuple(steps))
+    return with_placed(schedule, placed, gone)
 
 
 def choose_disjoint(
-    candidates: Iterable[Candidate], wanted: Callable[[Candidate], TemplateKernel | None]
-) -> list[Candidate]:
+    candidates: Iterable[TemplateCandidate],
+    wanted: Callable[[TemplateCandidate], TemplateKernel | None],
+) -> list[TemplateCandidate]:
     """The first candidates that are wanted, do not overlap and stay in order. wanted: what is
     used, or None."""
-    found: list[Candidate] = []
+    found: list[TemplateCandidate] = []
     taken: set[int] = set()
     for each in candidates:
         if taken & set(each.positions) or any(_clash(each, other) for other in found):
@@ -405,17 +390,10 @@ def choose_disjoint(
     return found
 
 
-def _clash(one: Candidate, other: Candidate) -> bool:
+def _clash(one: TemplateCandidate, other: TemplateCandidate) -> bool:
     """Whether the one that stands first reads what the other one writes."""
     above, below = sorted((one, other), key=lambda each: each.at)
     return not set(above.template.reads()).isdisjoint(below.template.writes())
-
-
-def written(step: Step) -> tuple[str, ...]:
-    """Buffers that a step makes or changes."""
-    if isinstance(step, Generated):
-        return step.writes()
-    return (step.name, *step.mutates) if isinstance(step, ExternKernel) else (step.name,)
 
 
 def is_plain(kernel: Kernel) -> bool:

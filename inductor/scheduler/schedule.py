@@ -32,7 +32,7 @@ needs another one, and which do the same with other buffers, of sizes of their o
 
     KernelList := kernels(Kernel*)
 
-A TemplateKernel is one generated function that computes matrix products (a convolution is one of
+A TemplateKernel is one generated function that computes GEMMs (a convolution is one of
 its images, read through a window) tile by tile, and what is done with each element of them before
 it is stored (on a GPU; see `codegen/triton/template.py`):
 
@@ -40,8 +40,8 @@ it is stored (on a GPU; see `codegen/triton/template.py`):
     Part           := products(Product*) epilogue(Kernel?) kept(name*)
 
 The parts have the same left operand, right operands with the same strides, and stand side by side.
-The products of one part have equal sizes; its epilogue is a kernel of one stage with one iteration
-for each element, which reads the products at its own place only. kept: the products that are stored
+The GEMMs of one part have equal sizes; its epilogue is a kernel of one stage with one iteration
+for each element, which reads the GEMMs at its own place only. kept: the GEMMs that are stored
 as well.
 
 A FusedConvolution is a convolution of our own (on a CPU; see `kernels/cpu/convolution.py`) with a
@@ -51,7 +51,7 @@ place only, and runs for a part of it as soon as this has been stored in `target
     FusedConvolution := call(ExternKernel) epilogue(Kernel) target
 
 Chains (on a CPU) are steps that are computed together, part by part, so that what one stores for
-the next one alone, `between`, is never there as a whole. A ProductChain is two products of our own,
+the next one alone, `between`, is never there as a whole. A ProductChain is two GEMMs of our own,
 with or without epilogues, in bands of rows (`kernels/cpu/gemm_chain.py`); a ConvolutionChain is
 convolutions of our own in strips of lines (`kernels/cpu/convolution_chain.py`):
 
@@ -230,11 +230,11 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Products and what becomes of them; see the top of the file.
+    """GEMMs and what becomes of them; see the top of the file.
 
     prologue: a kernel that computes the left operand element by element, which is stored nowhere.
-    weights: the same of the right operands, one for each product, or none at all.
-    target: where a product on a CPU stores its result for the epilogue, if that is not kept: a
+    weights: the same of the right operands, one for each GEMM, or none at all.
+    target: where a GEMM on a CPU stores its result for the epilogue, if that is not kept: a
     buffer that the epilogue stores at the same places.
     """
 
@@ -248,7 +248,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TemplateKernel:
-    """Matrix products with what follows them, in one function; see the top of the file."""
+    """GEMMs with what follows them, in one function; see the top of the file."""
 
     name: str
     parts: tuple[Part, ...]
@@ -403,7 +403,7 @@ class Chain:
 
 
 class ProductChain(Chain):
-    """Two products in bands of rows."""
+    """Two GEMMs in bands of rows."""
 
     __slots__ = ()
     links: tuple[TemplateKernel | ExternKernel, ...]

@@ -20,7 +20,7 @@ from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.domain import substituted
 from inductor.scheduler.schedule import Kernel
 
-MOST_PIECES = 4
+MOST_PIECES = 4  # of a loop, each of which is compiled; chosen, not measured
 
 
 def split_kernel(kernel: Kernel) -> Kernel:
@@ -40,11 +40,11 @@ def split_stage(stage: LoopBody) -> list[LoopBody]:
     if not stage.ranges:
         return [stage]
     name, size = f"i{len(stage.ranges) - 1}", stage.ranges[-1]
-    pieces = find_pieces(stage.ops, name, size)
+    pieces = find_parts(stage.ops, name, size)
     return [_part(stage, name, *piece) for piece in pieces] if len(pieces) > 1 else [stage]
 
 
-def find_pieces(ops: Sequence[Op], name: str, size: int) -> list[tuple[int, int]]:
+def find_parts(ops: Sequence[Op], name: str, size: int) -> list[tuple[int, int]]:
     """(start, end) of the parts of a loop in which comparisons of its variable are constant; the
     whole loop where it has none, or too many."""
     inside = {c for c in _cuts(ops, name) if surely_less(0, c) and surely_less(c, size)}

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import dynamo
 from dynamo import aot
 from dynamo.aot import api
-from dynamo.aot.boxed import call_with, of_places, run_as_it_is, with_list
+from dynamo.aot.boxed import call_with, picking_arguments, run_as_it_is, with_list
 from dynamo.aot.budget import knapsack, within
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.fakes import bytes_of
@@ -145,7 +145,7 @@ def test_a_module_as_it_is_empties_its_list() -> None:
     given = [x, y]
     assert torch.equal(call_with(run, given), (x * y).sin() + y) and not given
     assert torch.equal(run(x, y), (x * y).sin() + y)
-    chosen = of_places(run, [2, 0])
+    chosen = picking_arguments(run, [2, 0])
     given = [y, None, x]  # type: ignore[list-item]
     assert torch.equal(call_with(chosen, given), (x * y).sin() + y) and not given
 

@@ -61,7 +61,7 @@ def test_the_page_has_a_state_in_each_row() -> None:
 
 
 def test_there_are_few_knobs() -> None:
-    assert len(config.list_options() | inductor.list_options()) <= 41
+    assert len(config.list_options() | inductor.list_options()) <= 40
 
 
 def test_patch_takes_a_dict() -> None:
@@ -81,6 +81,7 @@ def test_patch_takes_a_dict() -> None:
 def test_knobs_have_a_variable_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYNAMO_MAX_THINGS", "7")
     assert Config("test", [Knob("max_things", 1, "So many.")]).max_things == 7
+    assert Config("test", [Knob("max_things", True, "Some.", numbers=True)]).max_things == 7
 
 
 def test_settings_of_inductor_are_attributes_of_the_module() -> None:
@@ -297,14 +298,32 @@ def test_options_of_torch_are_taken_or_told_of() -> None:
     assert settings(None, {"leave_out": "fusion", "layout_optimization": False})["leave_out"] == "fusion, layout"
     assert settings(None, {"max_autotune_gemm": True, "max_autotune_pointwise": False}) == {"max_autotune": True}
     assert settings(None, {"trace.enabled": True, "guard_filter_fn": None, "fallback_random": True}) == {}
-    for refused, instead in (("trace.save_real_tensors", "DYNAMO_DEBUG_DIR"), ("nan_asserts", '"verify": True'),
-                             ("guard_filter_fn", "dynamo.mark_static"), ("force_disable_caches", '"graph_cache": False')):
+    assert settings(None, {"force_disable_caches": True, "rocm.arch": ["gfx942"]}) == {"graph_cache": False}
+    for refused, instead in (("nan_asserts", '"verify": True'), ("guard_filter_fn", "dynamo.mark_static")):
         with pytest.raises(ValueError, match=f"{refused}=.* always: .*{instead}"):
             dynamo.compile(lambda x: x, options={refused: True})
     with pytest.raises(TypeError, match="'epilogue_fusion': ...}} takes True or False, not 3".replace("}}", "}")):
         dynamo.compile(lambda x: x, options={"epilogue_fusion": 3})
     with pytest.raises(ValueError, match="did you mean 'shape_padding'"):
         dynamo.compile(lambda x: x, options={"shape_paddings": True})
+
+
+THEIRS = """
+import torch._inductor.config as theirs
+import inductor
+for name in sorted(theirs._config):
+    if name != "TYPE_CHECKING" and not name.startswith("_"):
+        value = theirs._config[name].default
+        try:
+            inductor.config.settings_of(None, {name: value})
+        except ValueError as error:
+            print(name, error)
+"""
+
+
+def test_every_option_of_the_installed_torch_has_a_place() -> None:
+    done = run_python("-c", THEIRS)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout
 
 
 def test_options_of_torch_without_effect_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

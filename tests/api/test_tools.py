@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import dynamo
-import inductor.config
 from dynamo import doctor
 from dynamo.backends import check
 from dynamo.base import progress, terminal
@@ -301,7 +300,3 @@ def test_an_operator_of_a_library_without_fake_kernel_is_one_sentence() -> None:
     text = str(error.value)
     assert "tools_library.nofake.default: it has no fake kernel. [DB0023]" in text and len(text.splitlines()) == 5
     assert torch.equal(dynamo.compile(lambda x: operator(x) + 1)(torch.ones(2)), torch.full((2,), 2.0))
-
-
-def test_knobs_are_few() -> None:
-    assert len(dynamo.config.list_options() | inductor.list_options()) <= 41

@@ -1,4 +1,4 @@
-"""Backends of the program's own: what they assume of open sizes and numbers becomes guards."""
+"""Backends of the program's own: what they assume of symbolic sizes and numbers becomes guards."""
 
 from __future__ import annotations
 

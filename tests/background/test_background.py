@@ -103,7 +103,7 @@ def test_ranks_switch_at_the_same_call(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             backend = Slow()
             backend.go.set()
-            backend.is_kept = lambda *args, rank=rank, **extra: rank == 1  # type: ignore[attr-defined]
+            backend.is_cached = lambda *args, rank=rank, **extra: rank == 1  # type: ignore[attr-defined]
             g = dynamo.compile(f, backend=backend, options=LATER)
             for calls in (0, 0, 1, 2):
                 assert torch.equal(g(x, x), f(x, x)) and backend.calls == calls

@@ -149,6 +149,10 @@ def in_one_inside_of_another(buffer: torch.Tensor, index: torch.Tensor, log: lis
     return buffer * 3
 
 
+def in_a_comprehension(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> Any:
+    return [step(buffer, each) for each in (index,)][0]
+
+
 def solved(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> Any:
     with tidied(log):
         return torch.linalg.solve(torch.eye(2)[index], buffer + 1)
@@ -159,7 +163,7 @@ CATCHING: list[Callable[..., Any]] = [
     in_a_manager_that_ends_it, in_one_inside_of_another,
 ]  # fmt: skip
 PASSING: list[Callable[..., Any]] = [
-    with_finally, of_another_class, in_a_manager, in_nested_managers, solved,
+    with_finally, of_another_class, in_a_manager, in_nested_managers, in_a_comprehension, solved,
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ def program(name: str, source: str) -> None:
 
 
 def of_value(name: str, value: str, expression: str = "x * VALUE", before: str = "") -> None:
-    """A program whose result hangs on a value of its module."""
+    """A program whose result depends on a value of its module."""
     program(name, f"""
 {before}
 VALUE = {value}
@@ -28,7 +28,7 @@ def run():
 
 
 def of_state(name: str, expression: str, first: str, second: str, before: str = "") -> None:
-    """A program whose result hangs on a state: `first` and `second` are context managers that set it."""
+    """A program whose result depends on a state: `first` and `second` are context managers that set it."""
     program(name, f"""
 import contextlib, os, sys
 {before}

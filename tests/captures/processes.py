@@ -35,7 +35,7 @@ def pair(f, *args, grad=False):
 
 
 class Outcome(NamedTuple):
-    """reused: kept traces that were taken; traced: frames that were traced; said: the log `cache`; warned: counters of
+    """reused: cached traces that were taken; traced: frames that were traced; said: the log `cache`; warned: counters of
     defects."""
 
     reused: int

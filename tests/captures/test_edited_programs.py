@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.captures.edited import PROGRAMS
 from tests.captures.versions import all_rows, rows_of_new_process
 
-# Programs of which nothing is kept, or not all. Seven hold a text with an address.
+# Programs of which nothing is cached, or not all. Seven hold a text with an address.
 UNKEPT = 52
 
 
@@ -17,7 +17,7 @@ def test_changed_programs_are_traced_anew_and_others_are_found(tmp_path: Path) -
     test: workers that shared them would all run the programs."""
     first, other, again = all_rows(tmp_path, 0), all_rows(tmp_path, 1), rows_of_new_process(tmp_path, 0)
     wrong = [(name, row) for run in (first, other, again) for name, row in run.items()
-             if row.difference or "kept traces" in row.defects]
+             if row.difference or "cached traces" in row.defects]
     assert not wrong and all(len(run) == len(PROGRAMS) for run in (first, other, again)), wrong
     found = [name for name, row in again.items() if row.reused]
     assert len(found) >= len(PROGRAMS) - UNKEPT, sorted({*PROGRAMS} - {*found})

@@ -1,4 +1,4 @@
-"""Files of kept traces: what is damaged, of another user, or written by several processes at once."""
+"""Files of cached traces: what is damaged, of another user, or written by several processes at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynamo.captures.keeper import Place
+from dynamo.captures.trace_cache import Place
 from tests.captures.processes import run, start
 from tests.processes import run_python
 
@@ -75,7 +75,7 @@ pathlib.Path.write_bytes = write_bytes
 """
     outcome = run(tmp_path, PROGRAM + full)
     assert outcome.traced == 1 and not outcome.defects
-    assert "it is not kept, [Errno 28] No space left on device" in outcome.said
+    assert "it is not cached, [Errno 28] No space left on device" in outcome.said
     assert not [*(tmp_path / "cache").glob("**/*.capture")]
 
 
@@ -130,7 +130,7 @@ def test_eight_processes_fill_one_folder(tmp_path: Path) -> None:
 
 def test_what_is_not_kept_says_why(tmp_path: Path) -> None:
     source = "M = torch.nn.Identity()\n" + PROGRAM.replace("* 2", "* (2 if id(M) in {id(M): 1} else 3)")
-    assert "it is not kept, it knows the id() of a module" in run(tmp_path, source).said
+    assert "it is not cached, it knows the id() of a module" in run(tmp_path, source).said
 
 
 def test_ids_that_are_keys_are_kept(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def f(x):
 def run():
     return [(one[0], two[0]) for one, two in [pair(f, torch.randn(4, 3))]]
 """
-    assert "its graph is not kept: it has a tensor on meta" in run(tmp_path, source).said
+    assert "its graph is not cached: it has a tensor on meta" in run(tmp_path, source).said
     assert run(tmp_path, source).reused == 0
 
 
@@ -195,13 +195,13 @@ def test_its_setting_turns_it_off(tmp_path: Path) -> None:
 def test_an_option_turns_it_off(tmp_path: Path) -> None:
     said = run(tmp_path, PROGRAM.replace("def run", "compile = dynamo.compile\ndynamo.compile = lambda f: compile("
                                          "f, options={'graph_cache': False})\ndef run")).said
-    assert "is not kept: the option graph_cache is False" in said
+    assert "is not cached: the option graph_cache is False" in said
 
 
 def test_another_backend_is_not_kept(tmp_path: Path) -> None:
     said = run(tmp_path, PROGRAM.replace("def run", "compile = dynamo.compile\ndynamo.compile = lambda f: compile("
                                          "f, backend=lambda gm, inputs: gm.forward)\ndef run")).said
-    assert "is not kept: the backend is <lambda>" in said
+    assert "is not cached: the backend is <lambda>" in said
 
 
 def test_a_miss_says_what_differs(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def run():
     first = run(tmp_path, source)
     second = run(tmp_path, source)
     assert second.traced == 0 and second.reused == first.traced + first.reused, second.said
-    assert second.said.count("a kept trace does not fit") < 3
+    assert second.said.count("a cached trace does not fit") < 3
 
 
 @pytest.mark.parametrize("line", [

@@ -1,7 +1,7 @@
 """Runs all programs of one version in one process, for `test_edited_programs.py`.
 
 In: a folder for modules and cache, which version. Out: a row for each program: whether it differs from eager, how
-many frames had a kept trace, how many were traced.
+many frames had a cached trace, how many were traced.
 """
 
 from __future__ import annotations

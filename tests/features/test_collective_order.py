@@ -20,8 +20,9 @@ Tensor = torch.Tensor
 operators: Any = torch.ops._c10d_functional
 WIDTH = 160  # enough to be on its way while kernels run
 OPTIONS: list[dict[str, Any]] = [
-    {}, {"collectives": {"megabytes": 0}}, {"collectives": {"between_bandwidth": 1e3}}, {"leave_out": "buckets"},
-    {"leave_out": "overlap"}, {"leave_out": "fusion"},
+    {"collectives": {"same_graphs": 1}}, {"collectives": {"megabytes": 0}}, {},
+    {"collectives": {"between_bandwidth": 1e3, "same_graphs": 1}}, {"collectives": {"same_graphs": 1}, "leave_out": "overlap"},
+    {"leave_out": "fusion"},
 ]
 
 
@@ -78,6 +79,26 @@ def check_programs(rank: int, seeds: range) -> None:
 
 def test_drawn_programs(tmp_path: Path) -> None:
     run_ranks(check_programs, tmp_path, range(100, 106))
+
+
+def test_ranks_that_need_other_things(tmp_path: Path) -> None:
+    """What one rank alone reads is an operand of its next collective there, and of nothing elsewhere: no rank joins
+    what another can't."""
+    run_ranks(check_unlike_ranks, tmp_path)
+
+
+def check_unlike_ranks(rank: int) -> None:
+    name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+
+    def f(x: Tensor) -> Tensor:
+        total = operators.wait_tensor(operators.all_reduce(x.sin(), "sum", name))
+        if rank == 0:
+            x = x + total
+        return operators.wait_tensor(operators.all_reduce(x, "sum", name)) * 2
+
+    x = torch.arange(4.0) + rank
+    torch.testing.assert_close(dynamo.compile(f, fullgraph=True)(x), f(x))
+    dist.barrier()
 
 
 @pytest.mark.long

@@ -10,12 +10,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.nn import functional as differentiable
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import loss_parallel
 
 import dynamo
 from tests.ranks import run_ranks
 
 MAX = dist.ReduceOp.MAX
+MESHES: list[DeviceMesh] = []
 
 
 def rooms(x: torch.Tensor) -> list[torch.Tensor]:
@@ -75,7 +80,14 @@ def with_history(x: torch.Tensor) -> torch.Tensor:
     return differentiable.broadcast(y, 0) * y
 
 
-ONE_GRAPH = (lists, singles, of_one_rank, unread, without_history)
+def over_split_vocabulary(x: torch.Tensor) -> torch.Tensor:
+    mesh = MESHES[0]
+    labels = DTensor.from_local(torch.arange(4), mesh, [Replicate()])
+    loss: Any = nn.functional.cross_entropy(DTensor.from_local(x * 2, mesh, [Shard(1)]), labels)
+    return x * loss.to_local()
+
+
+ONE_GRAPH = (lists, singles, of_one_rank, unread, without_history, over_split_vocabulary)
 if torch.__version__ >= "2.13":  # gloo had no all_to_all of lists before
     ONE_GRAPH += (exchanged,)
 
@@ -114,12 +126,14 @@ def run(call: Callable[..., Any], x: torch.Tensor, trained: bool) -> list[torch.
     return [value.detach(), x.grad]
 
 
+@loss_parallel()
 def check(rank: int) -> dict[str, Any]:
     """By program: graphs and breaks. AssertionError where one differs from eager's."""
     found = {}
+    MESHES[:] = [init_device_mesh("cpu", (2,))]
     for function in (*ONE_GRAPH, with_history, between):
         x = torch.arange(12.0).view(4, 3) + rank
-        trained = function in (without_history, with_history)
+        trained = function in (without_history, with_history, over_split_vocabulary)
         want = run(function, x, trained)
         for backend in ("eager", "inductor") if function in ONE_GRAPH else ("eager",):
             dynamo.reset()

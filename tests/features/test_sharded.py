@@ -76,6 +76,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, DeviceMesh], Any]] = {
     "asynchronous": asynchronous,
     "round trip": round_trip,
     "constants": ask,
+    "group of a mesh": lambda x, mesh: functional.all_reduce(x, "max", mesh.get_group()) + dist.get_rank(mesh.get_group()),
 }
 
 
@@ -170,3 +171,47 @@ def test_checkpointed_and_sharded_block(mesh: DeviceMesh) -> None:
     assert counter.frame_count == 1
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.full_tensor(), other.grad)
+
+
+class Split(nn.Linear):
+    """As torchtitan splits a module: a closure of its own, over itself and placements, is its `forward`."""
+
+    def split(self, mesh: DeviceMesh) -> None:
+        forward, placements = self.forward, (Shard(-1),)
+
+        def split_forward(x: torch.Tensor) -> torch.Tensor:
+            return forward(DTensor.from_local(x, mesh, (Replicate(),))).redistribute(mesh, placements).to_local()
+
+        self.weight, self.bias = (
+            nn.Parameter(distribute_tensor(part.data, mesh, [Shard(0)])) for part in (self.weight, self.bias))
+        self.forward = split_forward  # type: ignore[method-assign]
+
+
+def test_blocks_with_closures_of_their_own_are_one_graph(mesh: DeviceMesh) -> None:
+    counter, blocks, x = CompileCounter(), nn.Sequential(*(Split(4, 4) for _ in range(3))), torch.randn(2, 4)
+    for block in blocks:
+        block.split(mesh)
+    expected = blocks(x)
+    for block in blocks:
+        dynamo.compile_in_place(block, backend=counter, fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(blocks(x), expected)
+    assert counter.frame_count == 1
+
+
+def test_with_and_without_gradients_a_loop_over_blocks_breaks_in_the_same_places(mesh: DeviceMesh) -> None:
+    class Loop(nn.ModuleList):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self:
+                x = block(x)
+            return x
+
+    model, x = Loop([Block() for _ in range(3)]), torch.randn(2, 8)
+    for part in (*model, model):
+        fully_shard(part, mesh=mesh)
+    compiled, breaks = dynamo.compile(model, backend=CompileCounter()), dynamo.counters["graph_break"]
+    before = breaks.total()
+    for graded in (False, True):
+        with torch.set_grad_enabled(graded):
+            torch.testing.assert_close(compiled(x), model(x))
+    assert breaks.total() - before == 4  # before the loop and in it

@@ -24,7 +24,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 PLAIN = Call((), "fresh", "fresh", ((2, 2), (2, 2)), "plain", True, 1)
 # What once differed, as it was shrunk: (pieces, calls, dynamic).
 FOUND: dict[str, tuple[tuple[str, ...], tuple[Call, ...], bool]] = {
-    "bytes of open sizes": (("storage",), (PLAIN,), True),
+    "bytes of symbolic sizes": (("storage",), (PLAIN,), True),
     "a negative under inference mode": (("converted",), (replace(PLAIN, second="negative bit", state="inference mode"),), False),
     "a view detached in place": (("detach_",), (replace(PLAIN, second="channels last"),), False),
     "an inference tensor is not saved": (("product", "data"), (replace(PLAIN, first="inference", second="leaf"),), False),

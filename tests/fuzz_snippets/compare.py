@@ -31,7 +31,7 @@ class Box:
 
 
 class Told(Viewer):
-    """Exceptions are seen with all that hangs on them."""
+    """Exceptions are seen with all that depends on them."""
 
     def contents(self, value: Any) -> tuple[Any, ...]:
         if isinstance(value, BaseException):

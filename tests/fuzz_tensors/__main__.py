@@ -27,7 +27,7 @@ from tests.fuzzing import Fuzzer, Options
 
 RANDOM = re.compile(r"rand|bernoulli|dropout|normal|uniform|exponential|multinomial|poisson|rrelu|cauchy|geometric")
 ALONE = 10  # one of so many programs is compiled alone
-SYMBOLIC = 3  # at most so many programs of open sizes in one function: the time of a capture grows faster than they do
+SYMBOLIC = 3  # at most so many programs of symbolic sizes in one function: the time of a capture grows faster than they do
 # The loops, their widths and the order of their sums are the same; a third of the time is the compiler's at most.
 QUICK = {"-O3": ("-O1", "-ftree-vectorize", "-fvect-cost-model=dynamic")}
 
@@ -90,7 +90,7 @@ def outcomes(program: Program) -> list[Outcome]:
 
 
 def check_together(programs: Sequence[Program], options: Options) -> str | None:
-    """None where something isn't compiled: that is to hang on one program."""
+    """None where something isn't compiled: that is to depend on one program."""
     dynamo.reset()
     counters.counters["not_compiled"].clear()
     wanted = [outcomes(program) for program in programs]

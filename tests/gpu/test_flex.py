@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import dynamo
 from dynamo.graph_operators.flex_calls import FlexCall
-from inductor.operators.flex_ops import ServedFlex
+from inductor.operators.flex_ops import ChosenFlex
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 SIZES = (2, 4, 2, 300, 300, 64)
@@ -91,7 +91,7 @@ def test_our_kernels_serve() -> None:
     def keep(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         assert any(isinstance(node.target, FlexCall) for node in gm.graph.nodes)
         serve_attention(gm)
-        found.extend(node.target for node in gm.graph.nodes if isinstance(node.target, ServedFlex))
+        found.extend(node.target for node in gm.graph.nodes if isinstance(node.target, ChosenFlex))
         return gm.forward
 
     mod, mask = programs("cuda")["bias"]

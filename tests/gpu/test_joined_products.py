@@ -39,14 +39,14 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many joined products each graph has."""
     seen: list[int] = []
     where = importlib.import_module("inductor.driver.inference")
-    before = where.join_products
+    before = where.join_gemms
 
     def spying(module: torch.fx.GraphModule, *rest: Any) -> torch.fx.GraphModule:
         module = before(module, *rest)
         seen.append(len(module.graph.find_nodes(op="call_function", target=OPERATOR)))
         return module
 
-    monkeypatch.setattr(where, "join_products", spying)
+    monkeypatch.setattr(where, "join_gemms", spying)
     dynamo.reset()
     return seen
 

@@ -61,7 +61,7 @@ def is_mask(value: Any) -> bool:
 
 
 def runs(target: Any, sample: Sample) -> bool:
-    """Whether eager has it in this dtype, the same twice, with sizes that do not hang on data."""
+    """Whether eager has it in this dtype, the same twice, with sizes that do not depend on data."""
     if target._overloadname == "Tensor" and any(is_mask(x) for x in tree_leaves(sample[0][1:])):
         if "index" in target._schema.name:
             return False

@@ -167,7 +167,7 @@ def tokens(name: str) -> dict[str, Any]:
     return found
 
 
-WITH_EXPERTS = ("Mixtral", "Qwen2Moe")  # whose sizes hang on data: more than one graph
+WITH_EXPERTS = ("Mixtral", "Qwen2Moe")  # whose sizes depend on data: more than one graph
 
 
 @pytest.mark.parametrize("mode", MODES)

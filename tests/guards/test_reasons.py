@@ -272,7 +272,7 @@ SERIES: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], list[str]]] =
         f"d['s'] was 2, now it is 2.5. {ONE_TYPE}"]),
     "words": (named, [(X, "a"), (X, "b"), (flat(5), "c")], [
         f"text was 'a', now it is 'b'. {FEW}", f"text was 'b', now it is 'c'. {FEW}"]),
-    "an open size that is gone": (scale, [(flat(3), 2), (flat(4), 2), (flat(3, 3), 2), (2.0, 2)], [
+    "a symbolic size that is gone": (scale, [(flat(3), 2), (flat(4), 2), (flat(3, 3), 2), (2.0, 2)], [
         f"shape of x was [3], now it is [4]. {MARK}",
         "shape of x was [?], now it is [3, 3]. "
         "Pass tensors of one number of dimensions: each number is compiled for.",

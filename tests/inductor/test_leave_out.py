@@ -13,7 +13,7 @@ from torch import nn
 import dynamo
 import inductor
 from dynamo.base.logs import set_logs
-from inductor.config import STAGES, config, does
+from inductor.config import STAGES, config, is_enabled
 
 
 class Block(nn.Module):
@@ -119,4 +119,4 @@ def test_unknown_stages_are_refused() -> None:
     with pytest.raises(ValueError, match="no 'fuse'; there are decompositions"):
         dynamo.compile(lambda x: x, options={"leave_out": "fuse"})
     with config.patch(leave_out="layout fusion"):
-        assert [stage for stage in STAGES if not does(stage)] == ["fusion", "layout"]
+        assert [stage for stage in STAGES if not is_enabled(stage)] == ["fusion", "layout"]

@@ -1,4 +1,4 @@
-"""Answers of the tuner: measured once, kept on disk, without the ways that failed."""
+"""Answers of the tuner: measured once, kept on disk, without the candidates that failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dynamo.aot.worlds import capture_in_world
 from dynamo.store.content import Key, Store
 from inductor.autotune import gpu_blocks
 from inductor.autotune.gpu_blocks import least_bytes, tune_blocks
-from inductor.autotune.tuning import Question, Tuner, Way, make_question_key
+from inductor.autotune.tuning import Candidate, Question, Tuner, make_question_key
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph
@@ -27,11 +27,11 @@ GRAPH = LoopGraph((InputBuffer("arg0", Layout(CPU, torch.float32, (4, 3), (3, 1)
 
 
 def question(store, ran, text="a") -> Question:
-    def ways():
+    def candidates():
         ran.append(text)
-        return [Way(name, GRAPH, name) for name in ("slow", "fast", "broken", "large")]
+        return [Candidate(name, GRAPH, name) for name in ("slow", "fast", "broken", "large")]
 
-    return Question(make_question_key(CPU, {"text": text}), "a product", ways)
+    return Question(make_question_key(CPU, {"text": text}), "a product", candidates)
 
 
 def load(text, graph, measure):
@@ -82,7 +82,7 @@ def test_ways_with_other_results_are_left_out(tmp_path, monkeypatch) -> None:
 
     for tolerance, expected in ((0.01, {"first", "near"}), (0.0, set(results))):
         key = make_question_key(CPU, {"text": str(tolerance)})
-        one = Question(key, "it", lambda: [Way(n, GRAPH, n) for n in results], tolerance)
+        one = Question(key, "it", lambda: [Candidate(n, GRAPH, n) for n in results], tolerance)
         tuner = Tuner(Store(tmp_path), bound, lambda call, sets: 1.0)
         assert set(tuner.answers([one])[0]) == expected
 
@@ -99,7 +99,7 @@ class Device:
     def answers(self, questions):
         found = []
         for one in questions:
-            names = [way.name for way in one.ways()]
+            names = [way.name for way in one.candidates()]
             found.append({name: self.took(len(self.asked) + n) for n, name in enumerate(names)})
             self.asked += names
         return found

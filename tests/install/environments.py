@@ -103,7 +103,7 @@ def try_all(interpreter: str, folder: Path) -> None:
     one.step("a source distribution", sources)
     one.step("git+file://", lambda: replace(f"git+file://{ROOT}"))
     if shutil.which("clang++"):
-        tools = only(folder / "tools", "clang", "clang++", "ld")
+        tools = only(folder / "tools", "clang++", "ld")
         one.step("clang++ alone", lambda: replace(clone, PATH=tools), PATH=tools)
 
 

@@ -167,7 +167,7 @@ def test_a_number_that_is_1_as_a_size(count: int) -> None:
 
 
 def test_a_backward_whose_sizes_are_all_fixed() -> None:
-    """By the equality of two open sizes: its tangents have plain sizes, what it computes has not."""
+    """By the equality of two symbolic sizes: its tangents have plain sizes, what it computes has not."""
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows = x.shape[0]
         return x[: rows - 6].sum(0), x[: rows - 4].mean(0)

@@ -464,3 +464,21 @@ def test_gradients_of_an_attention_with_queries_that_all_rows_share(backend: str
     compiled = dynamo.compile(attend, backend=backend)
     found, wanted = (torch.autograd.grad(f(query, states).sum(), (query, states)) for f in (compiled, attend))
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("size", [(2, 12, 4, 3), (3, 12, 1, 2), (3, 12, 2, 1), (2, 12, 2, 3, 4)], ids=str)
+@pytest.mark.parametrize("dtype, of_weight", [(torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_a_group_norm_keeps_how_images_lie(size: tuple[int, ...], dtype: Any, of_weight: Any, dynamic: Any) -> None:
+    """Torch's fakes are row-major from 2.14 on."""
+    last = torch.channels_last if len(size) == 4 else torch.channels_last_3d
+    x, weight = torch.randn(size, dtype=dtype).to(memory_format=last), torch.ones(12, dtype=of_weight)
+
+    def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return torch.native_group_norm(x * 2, weight, None, size[0], 12, x[0, 0].numel(), 6, 1e-5)
+
+    dynamo.reset()
+    want, got = program(x, weight), dynamo.compile(program, backend="aot_eager", dynamic=dynamic)(x, weight)
+    assert [(t.stride(), t.dtype) for t in got] == [(t.stride(), t.dtype) for t in want]
+    found = dynamo.compile(lambda x: F.silu(F.group_norm(x + 1, 6)), dynamic=dynamic)(x)
+    assert found.stride() == x.stride()

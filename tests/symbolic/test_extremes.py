@@ -174,7 +174,7 @@ COUNTED: dict[str, Callable[[torch.Tensor], Any]] = {
     "sym_max": lambda s: s.sum() / torch.sym_max(s.shape[0], 1),
     "sym_min": lambda s: s.sum() / (torch.sym_min(s.shape[0], 2) + 1),
     "sizes": lambda s: torch.ones(max(s.shape[0], 1)).sum() + s.sum(),
-    "of an open size": lambda s: s.sum() + max(s.shape[0], s.shape[1]),
+    "of a symbolic size": lambda s: s.sum() + max(s.shape[0], s.shape[1]),
 }
 
 

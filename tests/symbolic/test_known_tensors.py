@@ -74,7 +74,7 @@ def assert_same(found: Any, expected: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-# Of open sizes; sized by values.
+# Of symbolic sizes; sized by values.
 NOT_SYMBOLIC = ("a mask like x", "repeated", "chosen", "chosen, and kept", "unique")
 
 

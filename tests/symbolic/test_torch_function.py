@@ -7,6 +7,7 @@ the arguments, and what the program's own functions have noted must be the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -432,3 +433,58 @@ def test_a_wrapper_becomes_a_parameter() -> None:
             torch.ones(2))
         assert is_one and isinstance(made, nn.Parameter) and type(made) is Quiet
         torch.testing.assert_close(double.b, torch.full((2,), 4.0))
+
+
+@dataclass
+class Settings:
+    by: float
+    name: str = "rows"
+
+
+class Configured(Quiet):
+    """Its function reads settings and sizes of tensors that views have made."""
+
+    def __init__(self, a: Any, b: Any, settings: Any, block: Any) -> None:
+        super().__init__(a, b)
+        self.settings, self.block = settings, block
+
+    @staticmethod
+    def __new__(cls: Any, a: Any, b: Any, settings: Any, block: Any) -> Any:
+        return Pair.__new__(cls, a, b)
+
+    def __tensor_flatten__(self) -> Any:
+        return ["a", "b"], (self.settings, self.block)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Configured(inner["a"], inner["b"], *context)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func in (torch.ops.aten.t.default, torch.ops.aten.detach.default), func
+        (of,) = args
+        made = cls(func(of.a), func(of.b), of.settings, list(of.block)[::-1])
+        return return_and_correct_aliasing(func, args, kwargs or {}, made)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.linear:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        weight = args[1].t()
+        by = weight.settings.by if weight.settings.name == "rows" else 1
+        return args[0] @ weight.a * by + sum(weight.block)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_settings_of_what_a_view_made(backend: str) -> None:
+    dynamo.reset()
+    linear = dynamo.compile(lambda x, w: F.linear(x, w), backend=backend, fullgraph=True)
+    settings = Settings(0.5)
+    for rows, by in ((3, 0.5), (5, 0.5), (7, 0.5), (7, 2.0)):
+        settings.by = by
+        inner = torch.randn(rows, 4)
+        weight = Configured(inner, inner + 1, settings, [1, rows])
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(linear(x, weight), x @ inner.t() * by + 1 + rows)
+    assert dynamo.counters["stats"]["graphs"] <= 4 and not dynamo.counters["graph_break"]

@@ -21,7 +21,7 @@ from dynamo.backends.engines.records import Engine
 from dynamo.base import logs
 from dynamo.store.content import Key, Store, make_key
 from dynamo.store.folder import keep_small
-from inductor.cache.graph_cache import cache_defect
+from inductor.cache.graph_cache import report_defect
 from inductor.cache.graph_key import NoKey, parts_of_graph
 from inductor.config import config
 from inductor.driver import cpu
@@ -66,8 +66,8 @@ def _key_of(
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # it can be converted all the same
-        reason = cache_defect("the key of an engine's model", defect)
-    logs.log("cache").emit(lambda: f"this part of {engine.name} is not kept: {reason}")
+        reason = report_defect("the key of an engine's model", defect)
+    logs.log("cache").emit(lambda: f"this part of {engine.name} is not cached: {reason}")
     return None
 
 
@@ -107,4 +107,4 @@ def _keep(key: Key, made: bytes, store: Store) -> None:
         keep_small()
     except OSError as error:
         reason = str(error)
-        logs.log("cache").emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+        logs.log("cache").emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")

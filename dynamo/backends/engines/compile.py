@@ -30,7 +30,7 @@ from dynamo.graph_operators.gradients import has_gradients
 from inductor.driver.freezing import frozen_inputs
 from inductor.driver.known_results import is_lazy
 from inductor.dynamic_shapes.specialise import BySizes, fits, is_symbolic
-from inductor.dynamic_shapes.subgraphs import NothingToCompile, compile_pieces, has_unknowns
+from inductor.dynamic_shapes.subgraphs import NothingToCompile, compile_subgraphs, has_unknowns
 
 Compiled = Callable[..., Any]
 
@@ -43,7 +43,7 @@ def compile_by(engine: Engine, gm: fx.GraphModule, example_inputs: list[Any]) ->
     engine.check_options(None, None)
     example_inputs = real_examples(example_inputs)
 
-    def compile_piece(module: fx.GraphModule, inputs: list[Any]) -> Compiled:
+    def compile_subgraph(module: fx.GraphModule, inputs: list[Any]) -> Compiled:
         compiled = functools.partial(_compile, engine, site_now())
         if not is_symbolic(module, inputs):
             return compiled(module, inputs)
@@ -58,13 +58,13 @@ def compile_by(engine: Engine, gm: fx.GraphModule, example_inputs: list[Any]) ->
         if any(map(is_lazy, example_inputs)):
             raise Unsupported("an input is not what its memory holds")
         if has_unknowns(gm) or has_cuts(gm) or has_gradients(gm):
-            return compile_pieces(gm, compile_piece)
+            return compile_subgraphs(gm, compile_subgraph)
     except NothingToCompile:
         return gm.forward
     except Unsupported as refusal:
         refused(GRAPH, refusal.reason, place_of(refusal, gm.graph.nodes))
         return gm.forward
-    return compile_piece(gm, example_inputs)
+    return compile_subgraph(gm, example_inputs)
 
 
 def _compile(engine: Engine, site: Site, gm: fx.GraphModule, inputs: list[Any]) -> Compiled:

@@ -2,7 +2,7 @@
 
 In: the graph and an engine. Out: a callable like the graph. What the engine may not have (dtypes
 that it would convert, random numbers, effects) is left out at once; an operator that its converter
-refuses by name is left out in the next attempt. Both are counted and told.
+refuses by name is left out in the next attempt. Both are counted and reported.
 
 The first results of each part are compared with PyTorch's: a part that differs runs as captured.
 """
@@ -151,14 +151,14 @@ def compile_parts(
 
 def _tell(engine: Engine, module: fx.GraphModule, cutter: Cutter, site: Site) -> None:
     """Each operator that PyTorch runs, once for each reason."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for node in module.graph.nodes:
         name = name_of(node)
         if not name or name in VIEWS or name in MAKES:
             continue
         why = cutter.why_not(node)
-        if why and (name, why) not in told:
-            told.add((name, why))
+        if why and (name, why) not in reported:
+            reported.add((name, why))
             refused(PIECE, f"{engine.name} does not get {name}: {why}", line_of([node]),
                     strict=site.strict)
 
@@ -201,7 +201,7 @@ class Part(torch.nn.Module):
         self.lock = threading.Lock()
         self.plain: Built | None = None
         self.examples = [example_of(one.meta["val"]) for one in self.inputs]
-        # Weights are known at a call; what the converter refuses is told without them.
+        # Weights are known at a call; what the converter refuses is reported without them.
         self.make = self._guarded(self._prepare)
         if not self.baked:
             self.plain = self._guarded(lambda: self.make({}))

@@ -7,15 +7,13 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several, contiguous_stride
-from dynamo.shapes.rules.table import shape_rule
+from dynamo.shapes.rules.table import Args, Kwargs, shape_rule
 
 aten = torch.ops.aten
 
 
 @shape_rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def _flash_attention_cpu(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _flash_attention_cpu(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     query, key, value = (arg.facts for arg in args[:3])
     if len(query.size) != 4 or len(key.size) != 4 or query.device.type != "cpu":
         return None
@@ -37,9 +35,7 @@ def _flash_attention_cpu(
 
 
 @shape_rule(aten._transformer_encoder_layer_fwd.default)
-def _encoder_layer(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _encoder_layer(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     if len(source.size) != 3 or 0 in source.size:
         return None

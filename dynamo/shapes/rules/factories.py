@@ -8,7 +8,14 @@ import torch
 
 from dynamo.shapes.facts import OpCache, Outcome
 from dynamo.shapes.iteration import broadcast_sizes
-from dynamo.shapes.rules.table import contiguous, shape_rule, shared_device, tensors_of
+from dynamo.shapes.rules.table import (
+    Args,
+    Kwargs,
+    contiguous,
+    shape_rule,
+    shared_device,
+    tensors_of,
+)
 
 aten = torch.ops.aten
 # Draws of given parameters; the results are dense whatever the strides of these, which torch's own
@@ -38,9 +45,7 @@ def _is_plain_factory(kwargs: dict[str, Any]) -> bool:
     aten.zeros.default, aten.ones.default, aten.empty.memory_format, aten.rand.default,
     aten.randn.default, aten.full.default,
 )  # fmt: skip
-def _filled(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _filled(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     device = _factory_device(kwargs)
     size = tuple(args[0])
     if device is None or not _is_plain_factory(kwargs) or any(extent < 0 for extent in size):
@@ -57,9 +62,7 @@ def _filled(
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.scalar_tensor.default,
     aten.linspace.default, aten.eye.default, aten.eye.m,
 )  # fmt: skip
-def _sequence(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _sequence(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     """Small ones are simply made; their values cost less than a model of their rounding."""
     device = _factory_device(kwargs)
     if device is None or not _is_plain_factory(kwargs):
@@ -72,9 +75,7 @@ def _sequence(
 
 @shape_rule(aten.new_zeros.default, aten.new_ones.default, aten.new_empty.default,
             aten.new_full.default)  # fmt: skip
-def _new(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _new(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     device = _factory_device({"device": kwargs.get("device") or source.device})
     if device is None or not _is_plain_factory(kwargs) or any(extent < 0 for extent in args[1]):
@@ -83,9 +84,7 @@ def _new(
 
 
 @shape_rule(*DRAWS)
-def _drawn(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _drawn(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     """Nothing is probed: that would draw."""
     tensors = tensors_of(args, kwargs)
     size = broadcast_sizes([each.facts.size for each in tensors])

@@ -9,6 +9,8 @@ import torch
 from dynamo.shapes.facts import Fresh, OpCache, Outcome, contiguous_stride, facts_of
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from dynamo.shapes.rules.table import (
+    Args,
+    Kwargs,
     argument,
     contiguous,
     shape_rule,
@@ -20,9 +22,7 @@ aten = torch.ops.aten
 
 
 @shape_rule(aten.cat.default)
-def _cat(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _cat(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     pieces = [piece.facts for piece in args[0]]
     first = pieces[0]
     axis = wrap_axis(argument(func, "dim", args, kwargs), len(first.size))
@@ -48,9 +48,7 @@ def _cat(
 
 
 @shape_rule(aten.embedding.default)
-def _embedding(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _embedding(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     table, index = args[0].facts, args[1].facts
     if len(table.size) != 2 or index.dtype not in (torch.int64, torch.int32):
         return None
@@ -60,9 +58,7 @@ def _embedding(
 
 
 @shape_rule(aten.gather.default)
-def _gather(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _gather(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, index = args[0].facts, args[2].facts
     if len(source.size) != len(index.size) or index.dtype is not torch.int64 or source.bits:
         return None
@@ -78,9 +74,7 @@ def _gather(
 @shape_rule(
     aten.slice_scatter.default, aten.select_scatter.default, aten.tril.default, aten.triu.default
 )
-def _changed_copy(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _changed_copy(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     """A copy of the first argument with some elements replaced; row-major sources only."""
     source = args[0].facts
     if source.bits or source.stride != contiguous_stride(source.size) or len(source.size) < 2:
@@ -95,9 +89,7 @@ def _changed_copy(
 
 
 @shape_rule(aten.channel_shuffle.default)
-def _channel_shuffle(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _channel_shuffle(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     """The CPU's kernel copies where torch's decomposition may give a view (one group)."""
     source, groups = args[0].facts, args[1]
     if source.bits or source.device.type != "cpu" or len(source.size) < 3 or groups <= 0:

@@ -8,6 +8,8 @@ import torch
 
 from dynamo.shapes.facts import Facts, OpCache, Outcome, Several
 from dynamo.shapes.rules.table import (
+    Args,
+    Kwargs,
     argument,
     common_layout,
     contiguous,
@@ -33,9 +35,7 @@ def _alike(facts: list[Facts]) -> str | None:
     aten.binary_cross_entropy.default, aten.binary_cross_entropy_with_logits.default,
     aten.soft_margin_loss.default,
 )  # fmt: skip
-def _loss(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _loss(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     facts = [tensor.facts for tensor in tensors_of(args, kwargs)]
     layout, source = _alike(facts), facts[0]
     if layout is None:
@@ -50,9 +50,7 @@ def _loss(
     aten.huber_loss_backward.default, aten.binary_cross_entropy_backward.default,
     aten.log_sigmoid_backward.default,
 )  # fmt: skip
-def _loss_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _loss_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     facts = [tensor.facts for tensor in tensors_of(args, kwargs)]
     if not facts[0].size:  # the gradient of a mean or a sum
         facts = facts[1:]
@@ -62,9 +60,7 @@ def _loss_backward(
 
 
 @shape_rule(aten.log_sigmoid_forward.default)
-def _log_sigmoid(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _log_sigmoid(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     if _alike([source]) is None:
         return None
@@ -93,9 +89,7 @@ def _classes(args: tuple[Any, ...]) -> tuple[Facts, Facts] | None:
 
 
 @shape_rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
-def _nll_loss(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _nll_loss(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     classes = _classes(args)
     if classes is None or (len(classes[0].size) == 2) != (func is aten.nll_loss_forward.default):
         return None
@@ -106,9 +100,7 @@ def _nll_loss(
 
 
 @shape_rule(aten.nll_loss_backward.default)
-def _nll_loss_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _nll_loss_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     classes = _classes(args[1:])
     if classes is None or len(classes[0].size) != 2:
         return None

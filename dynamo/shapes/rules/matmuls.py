@@ -8,15 +8,13 @@ import torch
 
 from dynamo.shapes.facts import Fresh, OpCache, Outcome
 from dynamo.shapes.iteration import broadcast_sizes
-from dynamo.shapes.rules.table import contiguous, shape_rule
+from dynamo.shapes.rules.table import Args, Kwargs, contiguous, shape_rule
 
 aten = torch.ops.aten
 
 
 @shape_rule(aten.mm.default, aten.bmm.default)
-def _product(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _product(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     if len(args) != 2 or kwargs:
         return None
     one, two = args[0].facts, args[1].facts
@@ -31,9 +29,7 @@ def _product(
 
 
 @shape_rule(aten.addmm.default, aten.baddbmm.default)
-def _product_plus(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _product_plus(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     product = _product(
         cache, aten.mm.default if func is aten.addmm.default else aten.bmm.default, args[1:3], {}
     )

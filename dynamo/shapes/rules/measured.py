@@ -16,15 +16,13 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Several
-from dynamo.shapes.rules.table import shape_rule, tensors_of
+from dynamo.shapes.rules.table import Args, Kwargs, shape_rule, tensors_of
 
 aten = torch.ops.aten
 _LIMIT = 1 << 26  # bytes
 
 
-def measure(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def measure(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     """What the kernel gives for zeros; None on other devices and for large arguments."""
     facts = [tensor.facts for tensor in tensors_of(args, kwargs)]
     if not facts or any(each.bits or each.device.type != "cpu" for each in facts):
@@ -129,9 +127,7 @@ shape_rule(
 
 
 @shape_rule(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def _bags(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _bags(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     """What is kept for backward depends on which kernel runs; the weights it reads are few here."""
     weight, *rest = args
     others = tensors_of(tuple(rest), kwargs)

@@ -9,6 +9,8 @@ import torch
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Several, contiguous_stride
 from dynamo.shapes.rules.measured import measure
 from dynamo.shapes.rules.table import (
+    Args,
+    Kwargs,
     common_layout,
     contiguous,
     laid_out,
@@ -22,9 +24,7 @@ _FLOATS = (torch.float32, torch.float64)
 
 
 @shape_rule(aten.native_layer_norm.default)
-def _layer_norm(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _layer_norm(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, normalized = args[0].facts, tuple(args[1])
     rank = len(normalized)
     if not rank or source.size[-rank:] != normalized or source.device.type != "cpu":
@@ -45,9 +45,7 @@ def _layer_norm(
 
 
 @shape_rule(aten._native_batch_norm_legit_no_training.default, aten.native_batch_norm.default)
-def _batch_norm(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _batch_norm(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     if len(source.size) < 2 or 0 in source.size:
         return None
@@ -89,9 +87,7 @@ def _vectors_fit(vectors: Any, source: Facts) -> bool:
 
 
 @shape_rule(aten._native_batch_norm_legit_functional.default)
-def _batch_norm_functional(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _batch_norm_functional(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     if not args[5] or args[3] is None or args[4] is None:
         return None
     on_cpu, kept = args[0].facts.device.type == "cpu", args[3].facts.dtype
@@ -107,9 +103,7 @@ def _batch_norm_functional(
 
 
 @shape_rule(aten.native_batch_norm_backward.default)
-def _batch_norm_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _batch_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     grad, source = args[0].facts, args[1].facts
     layout = common_layout([grad, source])
     if len(source.size) < 2 or 0 in source.size or grad.size != source.size:
@@ -123,9 +117,7 @@ def _batch_norm_backward(
 
 
 @shape_rule(aten.native_layer_norm_backward.default)
-def _layer_norm_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _layer_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     grad, source = args[0].facts, args[1].facts
     normalized = tuple(args[2])
     if grad.size != source.size or source.size[len(source.size) - len(normalized) :] != normalized:
@@ -146,26 +138,35 @@ def _layer_norm_backward(
 
 
 @shape_rule(aten.native_group_norm.default)
-def _group_norm(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _group_norm(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, (batch, channels, inner, groups) = args[0].facts, args[3:7]
-    layout = common_layout([source])
-    if layout is None or source.dtype not in _FLOATS or not _vectors_fit(args[1:3], source):
-        return None
+    layout, kept = common_layout([source]), _dtype_of_statistics(source, args[1:3])
+    if layout is None or kept is None:
+        # From torch 2.14 on, fakes are row-major, whatever the kernel of the CPU gives.
+        return None if 0 in source.size else measure(cache, func, args, kwargs)
     if groups <= 0 or channels % groups or source.size[:2] != (batch, channels):
         return None
     if source.numel() != batch * channels * inner:
         return None
     made = laid_out(cache, source.size, source.dtype, layout, source.device)
-    statistics = contiguous(cache, (batch, groups), source.dtype, source.device)
+    statistics = contiguous(cache, (batch, groups), kept, source.device)
     return Several(tuple, (made, statistics, statistics))
 
 
+def _dtype_of_statistics(source: Facts, vectors: Any) -> torch.dtype | None:
+    """Of a group norm; parameters of half precision images may be float32. None for the rest."""
+    given = [vector.facts for vector in vectors if vector is not None]
+    if any(each.size != source.size[1:2] for each in given):
+        return None
+    kinds = {each.dtype for each in given} or {source.dtype}
+    if kinds == {source.dtype} and source.dtype in (*_FLOATS, torch.bfloat16, torch.float16):
+        return source.dtype
+    mixed = kinds == {torch.float32} and source.dtype in (torch.bfloat16, torch.float16)
+    return torch.float32 if mixed else None
+
+
 @shape_rule(aten.native_group_norm_backward.default)
-def _group_norm_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _group_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     grad, source, weight = args[0].facts, args[1].facts, args[4]
     layout = common_layout([grad, source])
     if layout is None or source.dtype not in _FLOATS or grad.size != source.size:

@@ -25,6 +25,8 @@ from dynamo.shapes.iteration import (
     probe,
 )
 from dynamo.shapes.rules.table import (
+    Args,
+    Kwargs,
     Rule,
     contiguous,
     is_fake,
@@ -36,9 +38,7 @@ from dynamo.shapes.rules.table import (
 aten = torch.ops.aten
 
 
-def _pointwise(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _pointwise(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     tensors = tensors_of(args, kwargs)
     if not tensors or "out" in kwargs:
         return None
@@ -138,9 +138,7 @@ shape_rule(
 
 
 @shape_rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def _masked_fill(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _masked_fill(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     if len(args) != 3:
         return None
     tensors = tensors_of(args, kwargs)
@@ -153,9 +151,7 @@ def _masked_fill(
 
 
 @shape_rule(aten.clone.default, aten._to_copy.default)
-def _copy(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _copy(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     if len(args) > 1 or source.bits or kwargs.get("layout") not in (None, torch.strided):
         return None
@@ -185,9 +181,7 @@ def _stride_in_format(source: Facts, memory_format: Any) -> tuple[int, ...] | No
     aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default,
     aten.full_like.default, aten.rand_like.default, aten.randn_like.default,
 )  # fmt: skip
-def _like(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _like(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory" or value}
     if "pin_memory" in kwargs:
         return None
@@ -195,9 +189,7 @@ def _like(
 
 
 @shape_rule(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor)
-def _masked_fill_in_place(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _masked_fill_in_place(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     if len(args) != 3 or kwargs:
         return None
     target, mask = args[0].facts, args[1].facts
@@ -212,9 +204,7 @@ def _masked_fill_in_place(
 
 
 @shape_rule(aten.pow.Scalar)
-def _power_of_number(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _power_of_number(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     facts = args[1].facts
     if facts.bits or kwargs:
         return None
@@ -223,9 +213,7 @@ def _power_of_number(
 
 
 @shape_rule(aten._prelu_kernel.default)
-def _prelu(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _prelu(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, weight = args[0].facts, args[1].facts
     if broadcast_sizes([source.size, weight.size]) != source.size:
         return None
@@ -235,9 +223,7 @@ def _prelu(
 
 
 @shape_rule(aten.copy_.default, aten.fill_.Scalar, aten.zero_.default)
-def _overwrite(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _overwrite(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     target = args[0].facts
     if target.has_internal_overlap():
         return None

@@ -9,6 +9,8 @@ import torch
 from dynamo.shapes.facts import OpCache, Outcome, Several
 from dynamo.shapes.iteration import probe
 from dynamo.shapes.rules.table import (
+    Args,
+    Kwargs,
     argument,
     contiguous,
     is_fake,
@@ -41,9 +43,7 @@ def _reduced_size(size: tuple[int, ...], axes: Any, keepdim: bool) -> tuple[int,
     aten.std.correction, aten.var_mean.correction, aten.linalg_vector_norm.default,
     aten.logsumexp.default, aten.norm.ScalarOpt_dim, aten.norm.Scalar,
 )  # fmt: skip
-def _reduction(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _reduction(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     if 0 in source.size:  # the meta kernels of min and max do not refuse it
         func(torch.empty(source.size, dtype=source.dtype), *args[1:], **kwargs)
@@ -65,9 +65,7 @@ def _reduction(
 
 
 @shape_rule(aten._softmax.default, aten._log_softmax.default)
-def _along_axis(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _along_axis(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     result = probe(func, args, kwargs, 1, is_fake)  # the meta kernel checks no axis
     if source.bits or source.device.type != "cpu":
@@ -76,9 +74,7 @@ def _along_axis(
 
 
 @shape_rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
-def _softmax_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _softmax_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     grad = args[0].facts
     if grad.size != args[1].facts.size or grad.bits or grad.device.type != "cpu":
         return None

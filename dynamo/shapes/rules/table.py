@@ -23,7 +23,9 @@ from dynamo.shapes.facts import (
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 
 aten = torch.ops.aten
-Rule = Callable[[OpCache, Any, tuple[Any, ...], dict[str, Any]], "Outcome | None"]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Rule = Callable[[OpCache, Any, Args, Kwargs], "Outcome | None"]
 
 SHAPE_RULES: dict[Any, Rule] = {}
 

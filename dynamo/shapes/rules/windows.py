@@ -8,16 +8,14 @@ import torch
 
 from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several, contiguous_stride
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
-from dynamo.shapes.rules.table import argument, shape_rule
+from dynamo.shapes.rules.table import Args, Kwargs, argument, shape_rule
 from dynamo.shapes.rules.windows_backward import transposed_convolution
 
 aten = torch.ops.aten
 
 
 @shape_rule(aten.convolution.default)
-def _convolution(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _convolution(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, weight = args[0].facts, args[1].facts
     stride, padding, dilation, transposed, _, groups = args[3:9]
     spatial = len(source.size) - 2
@@ -55,9 +53,7 @@ def _pair(values: Any, default: Any = None) -> tuple[int, int] | None:
 
 
 @shape_rule(aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
-def _pool(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _pool(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source = args[0].facts
     kernel = _pair(args[1])
     stride = _pair(argument(func, "stride", args, kwargs), kernel)
@@ -84,9 +80,7 @@ def _pool(
 
 
 @shape_rule(aten._adaptive_avg_pool2d.default)
-def _adaptive_pool(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _adaptive_pool(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, wanted = args[0].facts, tuple(args[1])
     if len(source.size) != 4 or 0 in source.size or any(extent <= 0 for extent in wanted):
         return None

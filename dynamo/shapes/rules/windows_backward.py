@@ -7,7 +7,15 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import OpCache, Outcome
-from dynamo.shapes.rules.table import common_layout, contiguous, laid_out, shape_rule, wanted
+from dynamo.shapes.rules.table import (
+    Args,
+    Kwargs,
+    common_layout,
+    contiguous,
+    laid_out,
+    shape_rule,
+    wanted,
+)
 
 aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.float64)
@@ -43,9 +51,7 @@ def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | N
 
 
 @shape_rule(aten.convolution_backward.default)
-def _convolution_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _convolution_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     grad, source, weight = (arg.facts for arg in args[:3])
     layout = common_layout([source, weight])
     if layout is None or source.dtype not in _FLOATS or len(source.size) not in (3, 4):
@@ -67,9 +73,7 @@ def _convolution_backward(
     aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default,
     aten._adaptive_avg_pool2d_backward.default,
 )  # fmt: skip
-def _pool_backward(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
+def _pool_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     """The gradient has the size and layout of the pooled tensor."""
     grad, source = args[0].facts, args[1].facts
     layout = common_layout([source])

@@ -20,8 +20,8 @@ from dynamo.base.words import shown
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import Identities
-from dynamo.symbolic.core.lookup import module_of, told_name
-from dynamo.symbolic.core.type_methods import call_type_method
+from dynamo.symbolic.core.lookup import module_of, name_in_c
+from dynamo.symbolic.core.type_methods import NativeVar
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps, wraps_if
 
@@ -52,7 +52,7 @@ GUARDED_BY_VALUE = frozenset(VALUE_TYPES) | {torch.device}
 MOST_BITS = 1024  # of an int in a graph, which is shown as text: more has no operation
 
 
-class ConstVar(Var):
+class ConstVar(NativeVar):
     """A constant. `value` guards it when it came from a source."""
 
     __slots__ = ("_trace", "_value")
@@ -108,25 +108,17 @@ class ConstVar(Var):
     def truth(self, tx: Frame) -> bool:
         return bool(self.value)
 
-    def get_attr(self, tx: Frame, name: str) -> Var:
-        return tx.trace.attributes.get_builtin_attr(tx, self, name)
-
     def call(self, tx: Frame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         tx.trace.raise_exception(
-            TypeError, f"'{told_name(type(self.value))}' object is not callable"
+            TypeError, f"'{name_in_c(type(self.value))}' object is not callable"
         )
-
-    def call_method(
-        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return call_type_method(tx, self, name, args, kwargs)
 
     def iterate(self, tx: Frame) -> Var:
         if type(self.value) is tuple:  # a key of a dict from outside
             return tx.trace.constant(self.value).iterate(tx)
         if not isinstance(self.value, str | bytes):
             tx.trace.raise_exception(
-                TypeError, f"'{told_name(type(self.value))}' object is not iterable"
+                TypeError, f"'{name_in_c(type(self.value))}' object is not iterable"
             )
         return tx.trace.make.iterator([ConstVar(item) for item in self.value], self)
 

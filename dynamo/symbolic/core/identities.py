@@ -1,4 +1,4 @@
-"""What a trace knows of objects that are told apart by identity: keys of dicts, and `id()`."""
+"""What a trace knows of objects that are distinguished by identity: keys of dicts, and `id()`."""
 
 from __future__ import annotations
 

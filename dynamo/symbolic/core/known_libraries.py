@@ -1,6 +1,6 @@
 """What is known of functions of libraries that programs call in the middle of their models.
 
-In: a real function. Out: whether its caches can be told apart from calls of what they hold.
+In: a real function. Out: whether its caches can be distinguished from calls of what they hold.
 """
 
 from __future__ import annotations

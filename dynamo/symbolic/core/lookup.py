@@ -233,10 +233,10 @@ def name_with_module(cls: type) -> str:
     return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
-def told_name(cls: type) -> str:
+def name_in_c(cls: type) -> str:
     """The name of a type in the messages of C code.
 
-    >>> told_name(collections.deque), told_name(dict)
+    >>> name_in_c(collections.deque), name_in_c(dict)
     ('collections.deque', 'dict')
     """
     order = type.__dict__["__mro__"].__get__(cls)

@@ -80,7 +80,7 @@ def is_its_own_iterator(kind: type) -> bool:
 
 
 class HiddenVar(OpaqueVar):
-    """A class whose metaclass sees all look-ups, or an instance of one: not even its type is told,
+    """A class whose metaclass sees all look-ups, or an instance of one: not even its type is known,
     since what a type has is asked for by look-ups."""
 
     def python_type(self) -> type:

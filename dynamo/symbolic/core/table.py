@@ -184,7 +184,7 @@ def parts_of_sets(value: Any) -> list[Any]:
 HASHED = (set, frozenset)
 WRITERS = (repr, str, format, ascii, str.format, str.__mod__, str.__format__, tuple.__repr__,
            tuple.__str__, tuple.__hash__, operator.mod)
-# What tells of a set nothing that hangs on its order.
+# What tells of a set nothing that depends on its order.
 UNORDERED = (len, bool, operator.contains, operator.truth, operator.not_, operator.eq, operator.ne,
              operator.le, operator.lt, operator.ge, operator.gt, set.__len__, frozenset.__len__)
 

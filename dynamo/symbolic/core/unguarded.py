@@ -67,7 +67,7 @@ class Unguarded:
             self.answer(issubclass, [cls, abstract], {}, found)
 
     def ordered(self, values: Any) -> None:
-        """The order of a set was asked for, which hangs on hashes: those of texts are random."""
+        """The order of a set was asked for, which depends on hashes: those of texts are random."""
         if not all(map(has_same_hash, values)):
             self.refuse("it depends on the order of a set")
 

@@ -30,7 +30,7 @@ from dynamo.base.errors import Break, Signal
 from dynamo.base.words import noun
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core.large import break_where_many
-from dynamo.symbolic.core.lookup import no_deletion, told_name
+from dynamo.symbolic.core.lookup import name_in_c, no_deletion
 
 if TYPE_CHECKING:
     from dynamo.symbolic.core.frame import Frame
@@ -167,7 +167,7 @@ class Var:
         """The method of an operator; the TypeError of the operator where the class has none."""
         kind = self.python_type()
         if not hasattr(kind, name):
-            tx.trace.raise_exception(TypeError, missing.format(told_name(kind)))
+            tx.trace.raise_exception(TypeError, missing.format(name_in_c(kind)))
         return self.call_method(tx, name, list(args), {})
 
     def contains(self, tx: Frame, item: Var) -> Var:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import name_with_module, told_name
+from dynamo.symbolic.core.lookup import name_in_c, name_with_module
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
@@ -37,7 +37,7 @@ def check_context(tx: Frame, cls: type) -> None:
             if tx.trace.attributes.find_special(cls, name) is None:
                 tx.trace.raise_exception(TypeError, no_manager(cls, name))
         return
-    text = f"'{told_name(cls)}' object does not support the context manager protocol"
+    text = f"'{name_in_c(cls)}' object does not support the context manager protocol"
     if tx.trace.attributes.find_special(cls, "__enter__") is None:
         tx.trace.raise_exception(TypeError, text)
     if tx.trace.attributes.find_special(cls, "__exit__") is None:

@@ -36,7 +36,7 @@ STATES = "torch.distributed."  # what torch keeps of a module that is spread, by
 NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
 
-def is_noticed(var: Var, real_values: Mapping[Var, Any]) -> bool:
+def is_observed(var: Var, real_values: Mapping[Var, Any]) -> bool:
     """True for a real value that tells when it dies, and for what holds one."""
     return any(
         part.source is not None and _holds(_real_value(part, real_values), _telling)
@@ -121,8 +121,13 @@ def _telling(kind: type) -> Callable[[Any], bool]:
 
 def _of_local_class(kind: type) -> Callable[[Any], bool]:
     if issubclass(kind, type):
-        return is_local
-    return _always if is_local(kind) else _never
+        return _is_ending_class
+    return _always if _is_ending_class(kind) else _never
+
+
+def _is_ending_class(cls: type) -> bool:
+    """The class of a sharded module, which `fully_shard` makes, is kept by torch."""
+    return is_local(cls) and not str(find_in_mro(cls, "__module__")).startswith(STATES)
 
 
 def _tells(kind: type) -> bool:
@@ -188,7 +193,7 @@ class Noticed:
     def __init__(self, locals_: Mapping[str, Var]) -> None:
         self._unread: dict[int, tuple[Any, list[weakref.ref[Var]]]] = {}
         for var in locals_.values():
-            if isinstance(var, UnreadVar) and is_noticed(var, {}):
+            if isinstance(var, UnreadVar) and is_observed(var, {}):
                 places = self._unread.setdefault(id(var.value), (var.value, []))[1]
                 places.append(weakref.ref(var))
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 # Python functions that are traced in place of C functions.
-STAND_INS = frozenset(
+POLYFILLS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
         python/polyfills python/polyfill_iterators python/polyfill_heaps python/polyfill_checks
@@ -42,7 +42,7 @@ STAND_INS = frozenset(
 # Programs that are compiled like those of users: those of the backends' check, int8 layers.
 PROGRAMS = frozenset(os.path.join(OWN_FOLDER, *name) for name in (
     ("backends", "programs.py"), ("graphs", "quantize.py"), ("graphs", "int8.py")))
-TRACED = STAND_INS | PROGRAMS
+TRACED = POLYFILLS | PROGRAMS
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {
     "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,
@@ -258,7 +258,7 @@ def resume_generator(
     started = frame.current.op == "YIELD_VALUE"
     if exception is not None:
         if started:
-            delegated = _throw_into_delegate(frame, tx, exception)
+            delegated = _throw_into_delegate(frame)
             if delegated is not None:
                 return delegated
             if frame.handled is not None:  # an `except` block of the generator's own
@@ -286,7 +286,7 @@ def resume_generator(
     tx.trace.raise_exception(StopIteration, result)
 
 
-def _throw_into_delegate(frame: RunningFrame, tx: RunningFrame, exception: Var) -> Var | None:
+def _throw_into_delegate(frame: RunningFrame) -> Var | None:
     """`yield from` passes an exception on to its iterator; not modelled."""
     following = frame.decoded.instructions[frame.ip]
     if following.op == "NOP" and following.arg is not None:

@@ -85,36 +85,27 @@ def mean(
     return reduced(call, call.cast(x, call.dtype), torch.mean, axis, keepdims)
 
 
-@function("var")
-def var(call: Call, x: TensorVar, axis: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
-    need(type(ddof) in (int, float), "ddof")
-    return reduced(call, call.cast(x, call.dtype), torch.var, axis, keepdims, correction=ddof)
+def _register_moment(name: str, of: Any) -> None:
+    @function(name)
+    def moment(
+        call: Call, x: TensorVar, axis: Any = None, *, ddof: Any = 0, keepdims: Any = False
+    ) -> Any:
+        need(type(ddof) in (int, float), "ddof")
+        return reduced(call, call.cast(x, call.dtype), of, axis, keepdims, correction=ddof)
 
 
-@function("std")
-def std(call: Call, x: TensorVar, axis: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
-    need(type(ddof) in (int, float), "ddof")
-    return reduced(call, call.cast(x, call.dtype), torch.std, axis, keepdims, correction=ddof)
+def _register_choice(names: tuple[str, ...], of: Any, of_truth: bool) -> None:
+    @function(*names)
+    def choice(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+        return reduced(call, call(torch.ne, x, 0) if of_truth else x, of, axis, keepdims)
 
 
-@function("max", "amax")
-def max_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
-    return reduced(call, x, torch.amax, axis, keepdims)
-
-
-@function("min", "amin")
-def min_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
-    return reduced(call, x, torch.amin, axis, keepdims)
-
-
-@function("all")
-def all_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
-    return reduced(call, call(torch.ne, x, 0), torch.all, axis, keepdims)
-
-
-@function("any")
-def any_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
-    return reduced(call, call(torch.ne, x, 0), torch.any, axis, keepdims)
+_register_moment("var", torch.var)
+_register_moment("std", torch.std)
+_register_choice(("max", "amax"), torch.amax, False)
+_register_choice(("min", "amin"), torch.amin, False)
+_register_choice(("all",), torch.all, True)
+_register_choice(("any",), torch.any, True)
 
 
 def one_axis(call: Call, x: TensorVar, torch_function: Any, axis: Any, **more: Any) -> Any:

@@ -22,7 +22,7 @@ from dynamo.symbolic.core.lookup import (
     find_in_mro,
     find_owner,
     is_own_method,
-    told_name,
+    name_in_c,
 )
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python import function_attributes
@@ -181,7 +181,7 @@ class Attributes:
             getter = self.bind(tx, var, cls, "__getattr__")
             return getter.call(tx, [ConstVar(name)], {})
         self.trace.raise_exception(
-            AttributeError, f"'{told_name(cls)}' object has no attribute '{name}'"
+            AttributeError, f"'{name_in_c(cls)}' object has no attribute '{name}'"
         )
 
     def get_plain(self, tx: Frame, var: ObjectVar, name: str) -> Var | None:
@@ -252,7 +252,7 @@ class Attributes:
         found = find_owner(cls, name)
         if found is None:
             self.trace.raise_exception(
-                AttributeError, f"'{told_name(cls)}' object has no attribute '{name}'"
+                AttributeError, f"'{name_in_c(cls)}' object has no attribute '{name}'"
             )
         raw = found[1]
         if not callable(raw) and var.is_constant() and not isinstance(raw, classmethod):
@@ -289,7 +289,7 @@ class Attributes:
         if self.has_special(type(cls), "__getattr__"):
             return self.bind(tx, var, type(cls), "__getattr__").call(tx, [ConstVar(name)], {})
         self.trace.raise_exception(
-            AttributeError, f"type object '{told_name(cls)}' has no attribute '{name}'"
+            AttributeError, f"type object '{name_in_c(cls)}' has no attribute '{name}'"
         )
 
     def _from_metaclass(
@@ -376,7 +376,7 @@ class Attributes:
         """The error of a write where instances have no dict."""
         if has_instance_dict(cls):
             return
-        text = f"'{told_name(cls)}' object "
+        text = f"'{name_in_c(cls)}' object "
         text += f"has no attribute '{name}'{WITHOUT_DICT}" if found is None else (
             f"attribute '{name}' is read-only")
         self.trace.raise_exception(AttributeError, text)
@@ -416,7 +416,7 @@ class Attributes:
             self._check_dict(cls, name, find_owner(cls, name))
             present = var.read_own(tx, name)
         if present is None:  # CPython says no more of a slot than its name
-            missing = f"'{told_name(cls)}' object has no attribute '{name}'"
+            missing = f"'{name_in_c(cls)}' object has no attribute '{name}'"
             message = name if is_slot(raw) else missing
             self.trace.raise_exception(AttributeError, message)
         var.write_own(tx, name, None)

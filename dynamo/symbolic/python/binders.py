@@ -21,7 +21,7 @@ from dynamo.base.instances import hides_dict
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
 from dynamo.hook import Compiled
 from dynamo.symbolic.core.frame import Evaluation, Frame
-from dynamo.symbolic.core.lookup import class_dict, find_in_mro, is_derived, is_local, told_name
+from dynamo.symbolic.core.lookup import class_dict, find_in_mro, is_derived, is_local, name_in_c
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.python.lists import TupleVar
@@ -219,7 +219,7 @@ def bind_slot(tx: Frame, raw: RawAttribute) -> Var:
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
     found = raw.instance.read_slot(tx, slot_name(tx, raw.value, raw.cls), raw.value)
     if found is None:
-        message = f"'{told_by_slots(raw.cls)}' object has no attribute '{raw.name}'"
+        message = f"'{name_in_slot_errors(raw.cls)}' object has no attribute '{raw.name}'"
         tx.trace.raise_exception(AttributeError, message)
     return found
 
@@ -243,13 +243,13 @@ def slot_name(tx: Frame, slot: types.MemberDescriptorType, cls: type) -> str:
     if not is_derived(cls, slot.__objclass__):
         tx.trace.raise_exception(TypeError, (
             f"descriptor '{slot.__name__}' for '{slot.__objclass__.__name__}' objects doesn't "
-            f"apply to a '{told_name(cls)}' object"))
+            f"apply to a '{name_in_c(cls)}' object"))
     if find_in_mro(cls, slot.__name__) is not slot:
         raise Break("attribute_unknown", f"a hidden slot {slot.__name__} of {cls.__qualname__}")
     return slot.__name__
 
 
-def told_by_slots(cls: type) -> str:
+def name_in_slot_errors(cls: type) -> str:
     """The name of a class in the error of an empty slot: from 3.13 on with its module."""
     if sys.version_info < (3, 13):
         return cls.__name__

@@ -23,7 +23,7 @@ from dynamo.symbolic.core.lookup import (
     is_derived,
     is_own_method,
     module_of,
-    told_name,
+    name_in_c,
 )
 from dynamo.symbolic.core.table import NONE, first_rule, rule
 from dynamo.symbolic.core.unguarded import Unguarded
@@ -113,8 +113,8 @@ def is_instance(tx: Frame, var: Var, cls: type, kinds: type) -> bool:
     if is_derived(cls, kinds):
         return True
     check_protocol(tx, var, kinds)
-    told = told_class(tx, var, cls)
-    return any([is_subclass(tx, kind, kinds) for kind in {cls, told}])
+    read = read_class(tx, var, cls)
+    return any([is_subclass(tx, kind, kinds) for kind in {cls, read}])
 
 
 def check_abstract(tx: Frame, cls: type, kinds: type) -> None:
@@ -144,7 +144,7 @@ def check_protocol(tx: Frame, var: Var, kinds: type) -> None:
         raise Break("call_of_unknown_function", f"isinstance({var!r}, {kinds.__qualname__})")
 
 
-def told_class(tx: Frame, var: Var, cls: type) -> type:
+def read_class(tx: Frame, var: Var, cls: type) -> type:
     """What `var.__class__` gives, which a class may compute."""
     if not isinstance(var, ObjectVar):
         if issubclass(cls, weakref.ProxyTypes) or (
@@ -152,8 +152,8 @@ def told_class(tx: Frame, var: Var, cls: type) -> type:
         ):
             raise Break("attribute_unknown", f"__class__ of {var!r}")
         return cls
-    told = tx.trace.attributes.unless_missing(tx, lambda: var.get_attr(tx, "__class__"))
-    return told.cls if isinstance(told, ClassVar) else cls
+    read = tx.trace.attributes.unless_missing(tx, lambda: var.get_attr(tx, "__class__"))
+    return read.cls if isinstance(read, ClassVar) else cls
 
 
 def is_subclass(tx: Frame, cls: type, kinds: type) -> bool:
@@ -210,8 +210,8 @@ KNOWN_CHECKS = OPAQUE | {"abc", "typing", "torch", "torch._C", "torch.nn.paramet
 @rule(type.__subclasses__, ClassVar)
 def subclasses(tx: Frame, cls: ClassVar) -> Var:
     """Those that there are now; the next call looks again."""
-    told = CallSource(AttrSource(cls.source or ObjectSource(cls.cls, "class"), "__subclasses__"))
-    return ListVar(tx.trace.wrap(type.__subclasses__(cls.cls), told).unpack(tx))
+    source = CallSource(AttrSource(cls.source or ObjectSource(cls.cls, "class"), "__subclasses__"))
+    return ListVar(tx.trace.wrap(type.__subclasses__(cls.cls), source).unpack(tx))
 
 
 @rule(type.mro, ClassVar)
@@ -250,7 +250,7 @@ def attribute_name(tx: Frame, name: Var) -> str:
     """The name of an attribute; an error of the program where it is no text."""
     kind = name.python_type()
     if not issubclass(kind, str):
-        message = f"attribute name must be string, not '{told_name(kind)}'"
+        message = f"attribute name must be string, not '{name_in_c(kind)}'"
         tx.trace.raise_exception(TypeError, message)
     return name.as_constant()  # type: ignore[no-any-return]
 
@@ -317,7 +317,7 @@ def object_getattribute(tx: Frame, var: Var, name: Var) -> Var:
         return var.get_attr(tx, attribute_name(tx, name))
     found = tx.trace.attributes.get_plain(tx, var, attribute_name(tx, name))
     if found is None:
-        text = f"'{told_name(var.cls)}' object has no attribute '{attribute_name(tx, name)}'"
+        text = f"'{name_in_c(var.cls)}' object has no attribute '{attribute_name(tx, name)}'"
         missing = ExceptionVar(AttributeError, [ConstVar(text)])
         missing.name_once(name=name, obj=var)
         raise ObservedException(missing)

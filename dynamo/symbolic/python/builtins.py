@@ -19,7 +19,7 @@ import torch
 from dynamo.base.errors import Break, SkipFrame
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import is_own_method, told_name
+from dynamo.symbolic.core.lookup import is_own_method, name_in_c
 from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -134,7 +134,7 @@ def special_number(tx: Frame, args: tuple[Var, ...], names: tuple[str, ...]) -> 
 def check_spec(tx: Frame, var: Var, spec: Var = ConstVar("")) -> None:  # noqa: B008
     kind = spec.python_type()
     if not issubclass(kind, str):
-        shown = "None" if kind is type(None) else told_name(kind)
+        shown = "None" if kind is type(None) else name_in_c(kind)
         tx.trace.raise_exception(TypeError, f"format() argument 2 must be str, not {shown}")
 
 

@@ -21,7 +21,7 @@ from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.known_libraries import is_pure
-from dynamo.symbolic.core.lookup import find_in_mro, told_name
+from dynamo.symbolic.core.lookup import find_in_mro, name_in_c
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps
@@ -65,7 +65,7 @@ class CachedFunctionVar(Var):
         values = [real_value(trace, arg, keeps_hash) for arg in args]
         keywords = {name: real_value(trace, arg, keeps_hash) for name, arg in kwargs.items()}
         is_known = pure or is_constant(inner) or (
-            not keywords and is_kept(self.real, values))
+            not keywords and is_cached(self.real, values))
         if not is_known and trace.effects.has_outside():
             raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
         if not is_known and is_full(self.real) and not trace.context.settings.fullgraph:
@@ -89,7 +89,7 @@ class CachedFunctionVar(Var):
         if find_in_mro(self.python_type(), name) is not None:
             raise Break("attribute_unknown", f"{name} of {self!r}")
         tx.trace.guard("LACKS_ATTR", self.source, name)
-        message = f"'{told_name(self.python_type())}' object has no attribute '{name}'"
+        message = f"'{name_in_c(self.python_type())}' object has no attribute '{name}'"
         tx.trace.raise_exception(AttributeError, message)
 
     def hash_key(self, tx: Frame) -> Hashable:
@@ -114,7 +114,7 @@ def name_of(cached: Any) -> str:
     return str(getattr(cached, "__qualname__", "of another object"))
 
 
-def is_kept(cached: Any, values: list[Any]) -> bool:
+def is_cached(cached: Any, values: list[Any]) -> bool:
     """True where the cache has the answer to a call with these positional arguments."""
     parameters = cached.__dict__.get("cache_parameters")
     if parameters is None or parameters()["typed"]:

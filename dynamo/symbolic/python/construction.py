@@ -33,7 +33,7 @@ from dynamo.symbolic.core.lookup import (
     full_name,
     is_derived,
     module_of,
-    told_name,
+    name_in_c,
 )
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.unguarded import Unguarded
@@ -77,6 +77,9 @@ class Construction:
         if found is not None and found[1] is dict:  # a TypedDict
             return tx.trace.call(tx, dict, *args, **kwargs)
         if found is not None and found[1] is not type.__call__:
+            constant = self.make_constant(tx, cls, args, kwargs)  # pybind11's classes, torch 2.11
+            if constant is not None:
+                return constant
             if not issubclass(cls, enum.Enum):
                 method = self.trace.attributes.bind(tx, var, type(cls), "__call__")
                 return method.call(tx, args, kwargs)
@@ -122,7 +125,7 @@ class Construction:
             method = self.trace.attributes.bind(tx, made, cls, "__init__")
             result = tx.call(method, args, kwargs).python_type()
             if result is not type(None):
-                message = f"__init__() should return None, not '{told_name(result)}'"
+                message = f"__init__() should return None, not '{name_in_c(result)}'"
                 tx.trace.raise_exception(TypeError, message)
         elif issubclass(cls, collections.OrderedDict):  # it may call methods of the class
             self.trace.call_real(tx, collections.OrderedDict.__init__, [made, *args], kwargs)

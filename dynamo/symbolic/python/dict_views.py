@@ -15,7 +15,7 @@ from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source, 
 from dynamo.guards.states import state_of
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.type_methods import call_type_method
+from dynamo.symbolic.core.type_methods import NativeVar
 from dynamo.symbolic.core.unguarded import COPY_OF_PROXY
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
@@ -75,7 +75,7 @@ VIEW_TYPES = {
 }
 
 
-class DictViewVar(Var):
+class DictViewVar(NativeVar):
     """`d.keys()`, `d.values()` or `d.items()` (`part`)."""
 
     def __init__(self, mapping: DictVar, part: str) -> None:
@@ -122,11 +122,6 @@ class DictViewVar(Var):
         if name == "mapping":
             return MappingProxyVar(self.mapping)
         return tx.trace.attributes.get_builtin_attr(tx, self, name)
-
-    def call_method(
-        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return call_type_method(tx, self, name, args, kwargs)
 
 
 @wraps(types.MappingProxyType)

@@ -26,9 +26,9 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar, may_be_address
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import Identities
-from dynamo.symbolic.core.lookup import is_own_dict, is_whole, told_name
+from dynamo.symbolic.core.lookup import is_own_dict, is_whole, name_in_c
 from dynamo.symbolic.core.stack_values import OpaqueVar
-from dynamo.symbolic.core.type_methods import call_type_method
+from dynamo.symbolic.core.type_methods import NativeVar
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
@@ -45,7 +45,7 @@ from dynamo.symbolic.python.keys import (
 )
 
 
-class DictVar(Var):
+class DictVar(NativeVar):
     """Exactly `dict`, `OrderedDict` or `defaultdict` (`kind`).
 
     entries: hash key -> (key Var, value Var), in order.
@@ -301,7 +301,7 @@ class DictVar(Var):
         if name not in own:
             if self.source is not None:
                 tx.trace.guard("LACKS_ATTR", self.source, name)
-            message = f"'{told_name(self.kind)}' object has no attribute '{name}'"
+            message = f"'{name_in_c(self.kind)}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         assert self.source is not None
         self.attributes[name] = tx.trace.wrap(own[name], AttrSource(self.source, name))
@@ -321,13 +321,8 @@ class DictVar(Var):
         tx.trace.effects.store_attr(self, name, value)
         self.attributes[name] = value
 
-    def call_method(
-        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return call_type_method(tx, self, name, args, kwargs)
-
     def hash_key(self, tx: Frame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(self.python_type())}'")
 
 
 # Dicts that get a single entry without a look at the others.
@@ -341,7 +336,7 @@ class NumberedKeyVar(Var):
         return ("identity", self)
 
 
-class SetVar(Var):
+class SetVar(NativeVar):
     """Exactly `set`. entries: hash key -> item; twin: a real set with the same items and order.
 
     CPython's iteration order of sets is not modelled: iterating breaks unless at most one item is
@@ -502,16 +497,8 @@ class SetVar(Var):
         items = self.ordered(tx.trace)
         return LiveIteratorVar(type(iter(set())), self, lambda: len(self.entries), items)
 
-    def get_attr(self, tx: Frame, name: str) -> Var:
-        return tx.trace.attributes.get_builtin_attr(tx, self, name)
-
-    def call_method(
-        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return call_type_method(tx, self, name, args, kwargs)
-
     def hash_key(self, tx: Frame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(self.python_type())}'")
 
 
 class FrozensetVar(SetVar):

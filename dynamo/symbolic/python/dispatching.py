@@ -12,7 +12,7 @@ from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 
 DISPATCH = functools.singledispatch(lambda value: value).dispatch.__code__
 
@@ -26,7 +26,7 @@ def cache_rule(name: str) -> Any:
         def handle(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
             if tx.code is DISPATCH:
                 return handler(tx, *args)  # type: ignore[no-any-return]
-            return inline_stand_in(tx, function, list(args), kwargs)
+            return inline_polyfill(tx, function, list(args), kwargs)
 
         return handler
 

@@ -10,11 +10,7 @@ from typing import Any
 from dynamo.symbolic.core import table
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python import builtins as builtin_rules
 from dynamo.symbolic.python.classes import ClassVar
-
-RULED_FIRST = builtin_rules.__name__  # the rules of the same functions are asked first
-
 
 # Of `operator`: classes, and functions that change their argument or call it.
 NOT_PURE = frozenset("""attrgetter itemgetter methodcaller setitem delitem iconcat call

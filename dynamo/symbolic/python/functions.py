@@ -31,7 +31,7 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import identity_key
-from dynamo.symbolic.core.lookup import find_in_mro, module_of, note_written, order_names, told_name
+from dynamo.symbolic.core.lookup import find_in_mro, module_of, name_in_c, note_written, order_names
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps, wraps_if
@@ -429,7 +429,7 @@ class MethodVar(Var):
         if name == "__class__":
             return tx.trace.wrap(kind, None)  # type: ignore[no-any-return]
         if kind is not types.MethodType and find_in_mro(kind, name) is None:
-            message = f"'{told_name(kind)}' object has no attribute '{name}'"
+            message = f"'{name_in_c(kind)}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         if name in OWN_OF_METHODS or (name == "__module__" and kind is types.BuiltinFunctionType):
             raise Break("attribute_unknown", f"{name} of {self!r}")
@@ -545,7 +545,7 @@ def keywords_of(tx: Frame, mapping: Var) -> dict[str, Var]:
     return found
 
 
-def inline_stand_in(
+def inline_polyfill(
     tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var:
     """Runs a Python function that is no part of the program as part of this trace."""

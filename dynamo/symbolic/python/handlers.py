@@ -18,8 +18,9 @@ from dynamo.symbolic.python.objects import ObjectVar
 
 # What the handler of a `with` block begins with, behind the exception's push.
 WITH_BLOCK = "WITH_EXCEPT_START"
-# Handlers that only tidy up, and raise again.
-TIDYING = frozenset({"COPY", "STOPITERATION_ERROR"})
+# Handlers that only tidy up, and raise again. From Python 3.12 on, a comprehension is part of its
+# function; its own (SWAP) drops the unfinished list and gives the function's names their values.
+TIDYING = frozenset({"COPY", "STOPITERATION_ERROR", "SWAP"})
 # What the class of an `except` clause is read with.
 NAMES_OF_CLASSES = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_FAST", "LOAD_DEREF", "BUILD_TUPLE"})

@@ -289,7 +289,7 @@ def none_if_none(var: Var | None) -> Var | None:
 
 
 class Rank:
-    """A key of a sort; Python's own sort compares with `<` only, and so do its stand-ins."""
+    """A key of a sort; Python's own sort compares with `<` only, and so do its polyfills."""
 
     __slots__ = ("tx", "key", "item")
 

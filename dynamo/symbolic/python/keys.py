@@ -54,7 +54,8 @@ NO_KEY = object()
 def single_key(var: Var) -> Any:
     """A key whose presence alone a guard can check: a constant, a class, or a tuple of such; NO_KEY
     for others."""
-    if isinstance(var, ConstVar) and is_plain_key(var.value):
+    if isinstance(var, ConstVar) and (
+            is_plain_key(var.value) or type(var.value) in TORCH_VALUE_TYPES):
         return var.value
     if isinstance(var, ClassVar) and type(var.cls).__hash__ is type.__hash__:
         return var.cls

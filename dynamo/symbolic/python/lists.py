@@ -20,8 +20,8 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
 from dynamo.symbolic.core.constant import ConstVar, part_value
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.large import MOST_ITEMS
-from dynamo.symbolic.core.lookup import find_in_mro, instance_dict, told_name
-from dynamo.symbolic.core.type_methods import call_type_method
+from dynamo.symbolic.core.lookup import find_in_mro, instance_dict, name_in_c
+from dynamo.symbolic.core.type_methods import NativeVar
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.core.wrapping import wraps, wraps_if
 from dynamo.symbolic.python.ranges import SliceVar
@@ -30,7 +30,7 @@ from dynamo.symbolic.python.ranges import SliceVar
 NEW_ITEMS_FIRST = sys.version_info >= (3, 13)
 
 
-class SequenceVar(Var):
+class SequenceVar(NativeVar):
     """Base of what holds its items in order.
 
     real: an existing sequence whose items are still unread (then `trace` and `source` are set).
@@ -118,14 +118,6 @@ class SequenceVar(Var):
 
     def unpack(self, tx: Frame) -> list[Var]:
         return list(self.items)
-
-    def get_attr(self, tx: Frame, name: str) -> Var:
-        return tx.trace.attributes.get_builtin_attr(tx, self, name)
-
-    def call_method(
-        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return call_type_method(tx, self, name, args, kwargs)
 
     def index(self, tx: Frame, key: Var, what: str = "") -> int | slice:
         """A checked index, or a slice of constants. The key is asked first: it may change what is
@@ -347,7 +339,7 @@ class ListVar(SequenceVar):
         return super().read_alone(key)
 
     def hash_key(self, tx: Frame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(self.python_type())}'")
 
     def change(self, tx: Frame) -> list[Var]:
         """The items, to be mutated now; new code writes all of them again."""

@@ -29,10 +29,10 @@ from dynamo.symbolic.core.lookup import (
     instance_dict,
     is_own_dict,
     is_own_method,
+    name_in_c,
     no_deletion,
     note_written,
     order_names,
-    told_name,
 )
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
@@ -214,7 +214,7 @@ class ObjectVar(Var):
     def call(self, tx: Frame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         method = self.special(tx, "__call__")
         if method is None:
-            tx.trace.raise_exception(TypeError, f"'{told_name(self.cls)}' object is not callable")
+            tx.trace.raise_exception(TypeError, f"'{name_in_c(self.cls)}' object is not callable")
         return method.call(tx, args, kwargs)
 
     def call_method(
@@ -241,7 +241,7 @@ class ObjectVar(Var):
     def _item_method(self, tx: Frame, name: str, why: str, *args: Var) -> Var:
         method = self.special(tx, name)
         if method is None:
-            tx.trace.raise_exception(TypeError, f"'{told_name(self.cls)}' object {why}")
+            tx.trace.raise_exception(TypeError, f"'{name_in_c(self.cls)}' object {why}")
         return method.call(tx, list(args), {})
 
     def get_item(self, tx: Frame, key: Var) -> Var:
@@ -252,21 +252,21 @@ class ObjectVar(Var):
 
     def del_item(self, tx: Frame, key: Var) -> None:
         if self.special(tx, "__delitem__") is None:
-            message = no_deletion(self.cls, key.python_type()).format(told_name(self.cls))
+            message = no_deletion(self.cls, key.python_type()).format(name_in_c(self.cls))
             tx.trace.raise_exception(TypeError, message)
         self._item_method(tx, "__delitem__", "", key)
 
     def length(self, tx: Frame) -> Var:
         if not self.has_special(tx, "__len__"):
             tx.trace.raise_exception(
-                TypeError, f"object of type '{told_name(self.cls)}' has no len()"
+                TypeError, f"object of type '{name_in_c(self.cls)}' has no len()"
             )
         return self.call_special(tx, "__len__")
 
     def contains(self, tx: Frame, item: Var) -> Var:
         method = self.has_special(tx, "__contains__")
         if method and find_in_mro(self.cls, "__contains__") is None:
-            message = f"'{told_name(self.cls)}' object is not a container"
+            message = f"'{name_in_c(self.cls)}' object is not a container"
             tx.trace.raise_exception(TypeError, message)
         if method:
             return ConstVar(self.call_special(tx, "__contains__", item).truth(tx))
@@ -275,7 +275,7 @@ class ObjectVar(Var):
         except ObservedException as error:
             if not issubclass(error.value.python_type(), TypeError):
                 raise
-            message = f"argument of type '{told_name(self.cls)}' is not {CONTAINER}"
+            message = f"argument of type '{name_in_c(self.cls)}' is not {CONTAINER}"
             tx.trace.raise_exception(TypeError, message)
         return ConstVar(is_among(tx, iterator, item))
 
@@ -289,11 +289,11 @@ class ObjectVar(Var):
             if self.real is not None and owner is not None and not owner[0].__flags__ & HEAP_TYPE:
                 tx.trace.run_real(lambda: iter(self.real))  # of C code: it may be no sequence
             return tx.trace.make.index_iterator(self)
-        tx.trace.raise_exception(TypeError, f"'{told_name(self.cls)}' object is not iterable")
+        tx.trace.raise_exception(TypeError, f"'{name_in_c(self.cls)}' object is not iterable")
 
     def next_item(self, tx: Frame) -> Var:
         if not self.has_special(tx, "__next__"):
-            message = f"'{told_name(self.cls)}' object is not an iterator"
+            message = f"'{name_in_c(self.cls)}' object is not an iterator"
             tx.trace.raise_exception(TypeError, message)
         return self.call_special(tx, "__next__")
 
@@ -304,7 +304,7 @@ class ObjectVar(Var):
         if hasher is object.__hash__ and find_special(cls, "__eq__") is object.__eq__:
             return identity_key(tx.trace, self)
         if hasher is None:
-            tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(cls)}'")
+            tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(cls)}'")
         if is_frozen_dataclass(cls):
             for name in ("__hash__", "__eq__"):
                 tx.trace.attributes.guard_own(cls, name)
@@ -318,7 +318,7 @@ def as_iterator(tx: Frame, result: Var) -> Var:
     """The result of `__iter__`, checked."""
     kind = result.python_type()
     if tx.trace.attributes.find_special(kind, "__next__") is None:
-        message = f"iter() returned non-iterator of type '{told_name(kind)}'"
+        message = f"iter() returned non-iterator of type '{name_in_c(kind)}'"
         tx.trace.raise_exception(TypeError, message)
     return result
 

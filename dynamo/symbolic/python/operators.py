@@ -45,7 +45,7 @@ from dynamo.symbolic.python.reflected import (
 )
 from dynamo.symbolic.python.sameness import same
 from dynamo.symbolic.python.sized import is_iterable
-from dynamo.symbolic.python.texts import is_told
+from dynamo.symbolic.python.texts import has_known_text
 from dynamo.symbolic.shapes import numbers, unbacked
 
 BINARY = {
@@ -282,7 +282,7 @@ def of_texts(tx: Frame, op: Operator, formats: bool, a: Var, b: Var) -> Var | No
     if formats and issubclass(a.python_type(), bytes):
         raise Break("operator_unknown", f"{a!r} % {b!r}")
     if op.name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
-        if not is_told(b):
+        if not has_known_text(b):
             raise Break("not_a_constant", f"the text of {b!r}")
         operand = table.plain_value(b)
         large.break_where_large(operator.mod, [a.as_constant(), operand])

@@ -7,7 +7,7 @@ from typing import Any
 
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar
-from dynamo.symbolic.python.polyfills import stands_in
+from dynamo.symbolic.python.polyfills import polyfill
 
 LONGEST = 2500  # a longer list is put in order in another succession, to use the processor's cache
 
@@ -79,28 +79,28 @@ def exchange(heap: list[Any], item: Any, largest: bool) -> Any:
     return first
 
 
-@stands_in(heapq.heapify, heap=is_short_list)
+@polyfill(heapq.heapify, heap=is_short_list)
 def heapify(heap: list[Any], /) -> None:
     order_all(heap, False)
 
 
-@stands_in(heapq.heappush, heap=is_list)
+@polyfill(heapq.heappush, heap=is_list)
 def heappush(heap: list[Any], item: Any, /) -> None:
     heap.append(item)
     rise(heap, len(heap) - 1, 0, False)
 
 
-@stands_in(heapq.heappop, heap=is_list)
+@polyfill(heapq.heappop, heap=is_list)
 def heappop(heap: list[Any], /) -> Any:
     return take(heap, False)
 
 
-@stands_in(heapq.heapreplace, heap=is_list)
+@polyfill(heapq.heapreplace, heap=is_list)
 def heapreplace(heap: list[Any], item: Any, /) -> Any:
     return exchange(heap, item, False)
 
 
-@stands_in(heapq.heappushpop, heap=is_list)
+@polyfill(heapq.heappushpop, heap=is_list)
 def heappushpop(heap: list[Any], item: Any, /) -> Any:
     if heap and heap[0] < item:
         return exchange(heap, item, False)
@@ -112,16 +112,16 @@ def of_largest(name: str) -> list[Any]:
     return [vars(heapq)[each] for each in (name, f"_{name}") if each in vars(heapq)]
 
 
-@stands_in(*of_largest("heapify_max"), heap=is_short_list)
+@polyfill(*of_largest("heapify_max"), heap=is_short_list)
 def heapify_max(heap: list[Any], /) -> None:
     order_all(heap, True)
 
 
-@stands_in(*of_largest("heappop_max"), heap=is_list)
+@polyfill(*of_largest("heappop_max"), heap=is_list)
 def heappop_max(heap: list[Any], /) -> Any:
     return take(heap, True)
 
 
-@stands_in(*of_largest("heapreplace_max"), heap=is_list)
+@polyfill(*of_largest("heapreplace_max"), heap=is_list)
 def heapreplace_max(heap: list[Any], item: Any, /) -> Any:
     return exchange(heap, item, True)

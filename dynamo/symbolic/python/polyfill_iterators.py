@@ -19,17 +19,17 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.generators import ASKS_AGAIN, ITERATOR_MAKERS, SHARING, GeneratorVar
 from dynamo.symbolic.python.lists import TupleVar
-from dynamo.symbolic.python.polyfills import is_index, run_stand_in
+from dynamo.symbolic.python.polyfills import is_index, run_polyfill
 
 
 class Nothing:
     """Stands where there is no item."""
 
 
-def stands_in(
+def polyfill(
     *real: Any, generator: Any = None, **wants: Callable[[Var], bool]
 ) -> Callable[[Any], Any]:
     """Registers the decorated function for calls of the real ones; the generator that it gives is
@@ -39,7 +39,7 @@ def stands_in(
         ITERATOR_MAKERS[(generator or function).__code__] = real[0]
 
         def handle(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
-            made = run_stand_in(tx, function, wants, args, kwargs)
+            made = run_polyfill(tx, function, wants, args, kwargs)
             if isinstance(made, GeneratorVar):
                 made.frame.created_at = tx.step_at_start
             return made
@@ -50,13 +50,13 @@ def stands_in(
     return register
 
 
-@stands_in(itertools.chain)
+@polyfill(itertools.chain)
 def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
     for iterable in iterables:
         yield from iterable
 
 
-@stands_in(itertools.chain.from_iterable)
+@polyfill(itertools.chain.from_iterable)
 def from_iterable(iterable: Iterable[Any], /) -> Iterator[Any]:
     for part in iterable:
         yield from part
@@ -99,7 +99,7 @@ def _index_or(value: Any, default: Any) -> Any:
         return -1
 
 
-@stands_in(itertools.islice, generator=_islice)
+@polyfill(itertools.islice, generator=_islice)
 def islice(
     iterable: Iterable[Any], first: Any, second: Any = Nothing, step: Any = 1, /
 ) -> Iterator[Any]:
@@ -126,7 +126,7 @@ def _accumulate(iterable: Iterable[Any], func: Any, *, initial: Any) -> Iterator
         yield total
 
 
-@stands_in(itertools.accumulate, generator=_accumulate)
+@polyfill(itertools.accumulate, generator=_accumulate)
 def accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
     return _accumulate(iter(iterable), func, initial=initial)
 
@@ -145,7 +145,7 @@ def _forever(object: Any) -> Iterator[Any]:
 ITERATOR_MAKERS[_forever.__code__] = itertools.repeat
 
 
-@stands_in(itertools.repeat, generator=_repeat, times=is_index)
+@polyfill(itertools.repeat, generator=_repeat, times=is_index)
 def repeat(object: Any, times: Any = Nothing) -> Iterator[Any]:
     if times is Nothing:
         return _forever(object)
@@ -165,7 +165,7 @@ def is_number(var: Var) -> bool:
     return var.is_tensor or issubclass(var.python_type(), int | float | complex)
 
 
-@stands_in(itertools.count, generator=_count, start=is_number, step=is_number)
+@polyfill(itertools.count, generator=_count, start=is_number, step=is_number)
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
     return _count(start, step)
 
@@ -179,7 +179,7 @@ def _pairwise(iterable: Iterator[Any]) -> Iterator[Any]:
         before = item
 
 
-@stands_in(itertools.pairwise, generator=_pairwise)
+@polyfill(itertools.pairwise, generator=_pairwise)
 def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _pairwise(iter(iterable))
 
@@ -200,7 +200,7 @@ def _batched(iterable: Iterator[Any], n: int, strict: bool) -> Iterator[Any]:
 
 if hasattr(itertools, "batched"):  # since Python 3.12, where it does not take `strict`
 
-    @stands_in(itertools.batched, generator=_batched, n=is_index)
+    @polyfill(itertools.batched, generator=_batched, n=is_index)
     def batched(iterable: Iterable[Any], n: int, *, strict: Any = Nothing) -> Iterator[Any]:
         if strict is not Nothing and sys.version_info < (3, 13):
             raise TypeError("batched() takes at most 2 arguments (3 given)")
@@ -224,7 +224,7 @@ def _product(*iterables: Any, repeat: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.product, generator=_product, repeat=is_index)
+@polyfill(itertools.product, generator=_product, repeat=is_index)
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
     if repeat < 0:
         raise ValueError("repeat argument cannot be negative")
@@ -280,7 +280,7 @@ def _groupby(iterable: Iterator[Any], key: Any) -> Iterator[Any]:
         yield groups.key, groups.group(groups.number, iterable)
 
 
-@stands_in(itertools.groupby, generator=_groupby)
+@polyfill(itertools.groupby, generator=_groupby)
 def groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
     return _groupby(iter(iterable), key)
 
@@ -297,7 +297,7 @@ def _cycle(iterable: Iterator[Any]) -> Iterator[Any]:
         yield from seen
 
 
-@stands_in(itertools.cycle, generator=_cycle)
+@polyfill(itertools.cycle, generator=_cycle)
 def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _cycle(iter(iterable))
 
@@ -309,7 +309,7 @@ def _takewhile(predicate: Any, iterable: Iterator[Any]) -> Iterator[Any]:
         yield item
 
 
-@stands_in(itertools.takewhile, generator=_takewhile)
+@polyfill(itertools.takewhile, generator=_takewhile)
 def takewhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _takewhile(predicate, iter(iterable))
 
@@ -322,7 +322,7 @@ def _dropwhile(predicate: Any, iterable: Iterator[Any]) -> Iterator[Any]:
     yield from iterable
 
 
-@stands_in(itertools.dropwhile, generator=_dropwhile)
+@polyfill(itertools.dropwhile, generator=_dropwhile)
 def dropwhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _dropwhile(predicate, iter(iterable))
 
@@ -333,7 +333,7 @@ def _filterfalse(function: Any, iterable: Iterator[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.filterfalse, generator=_filterfalse)
+@polyfill(itertools.filterfalse, generator=_filterfalse)
 def filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _filterfalse(function, iter(iterable))
 
@@ -343,7 +343,7 @@ def _starmap(function: Any, iterable: Iterator[Any]) -> Iterator[Any]:
         yield function(*tuple(items))
 
 
-@stands_in(itertools.starmap, generator=_starmap)
+@polyfill(itertools.starmap, generator=_starmap)
 def starmap(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _starmap(function, iter(iterable))
 
@@ -357,7 +357,7 @@ def _compress(data: Iterator[Any], selectors: Iterator[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.compress, generator=_compress)
+@polyfill(itertools.compress, generator=_compress)
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
     return _compress(iter(data), iter(selectors))
 
@@ -376,7 +376,7 @@ def _zip_longest(*iterables: Iterator[Any], fillvalue: Any) -> Iterator[Any]:
         yield tuple(row)
 
 
-@stands_in(itertools.zip_longest, generator=_zip_longest)
+@polyfill(itertools.zip_longest, generator=_zip_longest)
 def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
     return _zip_longest(*[iter(iterable) for iterable in iterables], fillvalue=fillvalue)
 
@@ -416,7 +416,7 @@ def tee(tx: Frame, iterable: Var, n: Var = ConstVar(2)) -> Var:  # noqa: B008
     iterator = tx.trace.call(tx, iter, iterable)
     if tx.trace.call(tx, hasattr, iterator, ConstVar("__copy__")).truth(tx):
         raise Break("call_of_unknown_function", f"tee({iterator!r}), which copies itself")
-    return inline_stand_in(tx, share, [iterator, n], {})
+    return inline_polyfill(tx, share, [iterator, n], {})
 
 
 # -- choices: positions in a pool, in the order of the positions -----------------------------------
@@ -435,7 +435,7 @@ def _combinations(iterable: Any, r: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.combinations, generator=_combinations, r=is_index)
+@polyfill(itertools.combinations, generator=_combinations, r=is_index)
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[Any]:
     pool = tuple(iterable)
     if r < 0:
@@ -455,7 +455,7 @@ def _with_replacement(iterable: Any, r: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.combinations_with_replacement, generator=_with_replacement, r=is_index)
+@polyfill(itertools.combinations_with_replacement, generator=_with_replacement, r=is_index)
 def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[Any]:
     pool = tuple(iterable)
     if r < 0:
@@ -478,7 +478,7 @@ def _permutations(iterable: Any, r: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.permutations, generator=_permutations)
+@polyfill(itertools.permutations, generator=_permutations)
 def permutations(iterable: Iterable[Any], r: Any = None) -> Iterator[Any]:
     pool = tuple(iterable)
     if r is not None and not isinstance(r, int):

@@ -17,17 +17,17 @@ from dynamo.symbolic.core.lookup import base_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, TupleVar, is_structseq
 from dynamo.symbolic.python.objects import ObjectVar
 
-Wants = dict[str, Callable[[Var], bool]]  # what the stand-in takes for a parameter
+Wants = dict[str, Callable[[Var], bool]]  # what the polyfill takes for a parameter
 
 
-def run_stand_in(
+def run_polyfill(
     tx: Frame, function: Any, wants: Wants, args: tuple[Var, ...], kwargs: dict[str, Var]
 ) -> Var:
-    """Traces the stand-in; Break for wrong arguments, of which the real function complains."""
+    """Traces the polyfill; Break for wrong arguments, of which the real function complains."""
     try:
         given = inspect.signature(function).bind(*args, **kwargs).arguments
     except TypeError as error:
@@ -35,7 +35,7 @@ def run_stand_in(
     for name, fits in wants.items():
         if name in given and not fits(given[name]):
             raise Break("argument_mismatch", f"{function.__name__}({name}={given[name]!r})")
-    return inline_stand_in(tx, function, list(args), kwargs)
+    return inline_polyfill(tx, function, list(args), kwargs)
 
 
 def is_index(var: Var) -> bool:
@@ -53,12 +53,12 @@ def is_sequence(var: Var) -> bool:
     return has_both and not issubclass(kind, dict)
 
 
-def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any]:
+def polyfill(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any]:
     """Registers the decorated Python function for calls of the real ones."""
 
     def register(function: Any) -> Any:
         def handle(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
-            return run_stand_in(tx, function, wants, args, kwargs)
+            return run_polyfill(tx, function, wants, args, kwargs)
 
         rule(list(real))(handle)
         return function
@@ -66,7 +66,7 @@ def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any
     return register
 
 
-@stands_in(bisect.bisect_left, a=is_sequence, lo=is_index, hi=is_index_or_none)
+@polyfill(bisect.bisect_left, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def bisect_left(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> int:
@@ -80,7 +80,7 @@ def bisect_left(
     return lo
 
 
-@stands_in(bisect.bisect_right, a=is_sequence, lo=is_index, hi=is_index_or_none)
+@polyfill(bisect.bisect_right, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def bisect_right(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> int:
@@ -94,21 +94,21 @@ def bisect_right(
     return lo
 
 
-@stands_in(bisect.insort_left, a=is_sequence, lo=is_index, hi=is_index_or_none)
+@polyfill(bisect.insort_left, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def insort_left(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> None:
     a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
-@stands_in(bisect.insort_right, a=is_sequence, lo=is_index, hi=is_index_or_none)
+@polyfill(bisect.insort_right, a=is_sequence, lo=is_index, hi=is_index_or_none)
 def insort_right(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> None:
     a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
-@stands_in(collections._count_elements)  # type: ignore[attr-defined]
+@polyfill(collections._count_elements)  # type: ignore[attr-defined]
 def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
     for item in iterable:
         hash(item)  # its error is the plain one, which names no dict
@@ -199,7 +199,7 @@ def reduce_ex(tx: Frame, value: Var, protocol: Var) -> Var | None:
         return None  # those that the class itself has given
     if base_of(kind) is object and keeps_more(kind, len(names)):
         return None  # an error, or as a class of C has it
-    return inline_stand_in(tx, reduce_object, [value, tx.trace.constant(tuple(names))], {})
+    return inline_polyfill(tx, reduce_object, [value, tx.trace.constant(tuple(names))], {})
 
 
 def keeps_more(kind: type, slots: int) -> bool:

@@ -161,10 +161,10 @@ def read_of_library(module: types.ModuleType, name: str) -> Any:
     """`getattr(module, name)`; Break where a `__getattr__` warns, which is for the program."""
     if name in module.__dict__ or "__getattr__" not in module.__dict__:
         return attribute(module, name)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         value = attribute(module, name)
-    if told:
+    if warned:
         module.__dict__.pop(name, None)  # kept by some, which warn once: now the program reads
         raise Break("attribute_unknown", f"{name} of {root_of(module)}, which warns")
     return value

@@ -6,7 +6,7 @@ from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.frame import Evaluation, Frame
-from dynamo.symbolic.core.lookup import told_name
+from dynamo.symbolic.core.lookup import name_in_c
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.exceptions import ExceptionVar
@@ -29,7 +29,7 @@ def as_exception(tx: Frame, args: list[Var]) -> Var:
         return first
     tx.trace.raise_exception(TypeError, (
         "exceptions must be classes or instances deriving from BaseException, not "
-        + told_name(first.python_type())))
+        + name_in_c(first.python_type())))
 
 
 def exception_of(tx: Frame, cls: ClassVar) -> Var:

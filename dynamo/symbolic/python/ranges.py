@@ -11,7 +11,7 @@ from dynamo.guards.sources import ObjectSource, Source
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.large import MOST_ITEMS
-from dynamo.symbolic.core.type_methods import call_type_method
+from dynamo.symbolic.core.type_methods import NativeVar
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
 
@@ -22,7 +22,7 @@ def break_where_long(items: range) -> None:
         raise Break("value_too_large", f"the items of {shown(items)}")
 
 
-class RangeVar(Var):
+class RangeVar(NativeVar):
     """`range` of constants."""
 
     def __init__(
@@ -66,11 +66,6 @@ class RangeVar(Var):
             return ConstVar(getattr(self.value, name))
         return tx.trace.attributes.get_builtin_attr(tx, self, name)
 
-    def call_method(
-        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return call_type_method(tx, self, name, args, kwargs)
-
     def get_item(self, tx: Frame, key: Var) -> Var:
         if isinstance(key, SliceVar):
             return RangeVar(self.value[key.resolve(tx)])
@@ -80,7 +75,7 @@ class RangeVar(Var):
         return ConstVar(tx.trace.run_real(lambda: self.value[position]))
 
 
-class SliceVar(Var):
+class SliceVar(NativeVar):
     """`slice`."""
 
     def __init__(self, start: Var, stop: Var, step: Var, source: Source | None = None) -> None:
@@ -128,11 +123,6 @@ class SliceVar(Var):
         if name in ("start", "stop", "step"):
             return {"start": self.start, "stop": self.stop, "step": self.step}[name]
         return tx.trace.attributes.get_builtin_attr(tx, self, name)
-
-    def call_method(
-        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return call_type_method(tx, self, name, args, kwargs)
 
     def hash_key(self, tx: Frame) -> Hashable:
         raise Break("hash_unknown", repr(self))

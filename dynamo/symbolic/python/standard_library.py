@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import io
 import logging
@@ -26,6 +27,7 @@ import torch
 
 from dynamo import hook
 from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, ItemSource, ObjectSource
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro, module_of
@@ -73,11 +75,11 @@ def is_silent(pattern: str | bytes, flags: int) -> bool:
     """True where compiling the pattern tells nothing; whether it is right is not looked at."""
     if flags & TELLING:
         return False
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with contextlib.suppress(Exception):
             COMPILE_PATTERN(pattern, flags)  # does not remember it
-    return not told
+    return not warned
 
 
 def _register_pattern(function: Any) -> None:
@@ -194,6 +196,29 @@ def exc_info(tx: Frame) -> Var | None:
 @rule(sys.exception)
 def exception(tx: Frame) -> Var | None:
     return tx.exception or (None if handled_outside(tx.trace) else ConstVar(None))
+
+
+@rule(importlib.util.find_spec)
+def find_spec(tx: Frame, name: Var, package: Var | None = None) -> Var | None:
+    """Whether a module can be imported: as while tracing, as long as it is neither imported nor
+    forgotten and the places to look in are the same."""
+    if not name.is_constant() or (package is not None and not is_none(package)):
+        return None
+    text = name.as_constant()
+    if type(text) is not str or "." in text:  # imports the package around it
+        return None
+    modules = AttrSource(ObjectSource(sys, "sys"), "modules")
+    module = sys.modules.get(text)
+    if module is not None:
+        place = ItemSource(modules, text)
+        tx.trace.guard("ID", place, module)
+        if getattr(module, "__spec__", None) is None:
+            return None
+        return tx.trace.wrap(module.__spec__, AttrSource(place, "__spec__"))
+    tx.trace.guard("DICT_LACKS", modules, text)
+    tx.trace.guard("CONST", AttrSource(ObjectSource(sys, "sys"), "path"), list(sys.path))
+    found = tx.trace.run_real(functools.partial(importlib.util.find_spec, text))
+    return tx.trace.wrap(found, None)
 
 
 @rule(os.fspath)

@@ -22,16 +22,16 @@ from dynamo.symbolic.python.python_modules import PythonModuleVar
 from dynamo.symbolic.python.sized import is_iterable
 
 
-def is_told(var: Var) -> bool:
+def has_known_text(var: Var) -> bool:
     """False for what holds a set, whose order is not known, or a container of a subclass,
     which may show itself as it likes."""
     if isinstance(var, SetVar):
-        return len(var.entries) <= 1 and all(map(is_told, var.entries.values()))
+        return len(var.entries) <= 1 and all(map(has_known_text, var.entries.values()))
     if isinstance(var, DictVar):
         parts = [part for pair in var.entries.values() for part in pair]
-        return var.python_type() is dict and all(map(is_told, parts))
+        return var.python_type() is dict and all(map(has_known_text, parts))
     if isinstance(var, ListVar | TupleVar):
-        return var.python_type() in SHOWN and all(map(is_told, var.items))
+        return var.python_type() in SHOWN and all(map(has_known_text, var.items))
     return True
 
 
@@ -41,7 +41,7 @@ SHOWN = (list, tuple, torch.Size)
 @first_rule([repr, str, format], (ListVar, TupleVar, DictVar, SetVar))
 def text_of_container(tx: Frame, var: Var, *rest: Var) -> None:
     """That of plain values is known; see `table.fold`."""
-    if not isinstance(var, NamedTupleVar) and not is_told(var):
+    if not isinstance(var, NamedTupleVar) and not has_known_text(var):
         raise Break("not_a_constant", f"the text of {var!r}")
 
 

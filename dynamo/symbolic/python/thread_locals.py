@@ -1,4 +1,4 @@
-"""`threading.local`: what its attributes are hangs on the thread, of which guards read the dict.
+"""`threading.local`: what its attributes are depends on the thread, of which guards read the dict.
 
 An instance made in the trace is not modelled. In a thread that has not used it yet, looking makes
 the dict, and runs `__init__`, as reading an attribute does in eager.

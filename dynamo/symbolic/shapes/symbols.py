@@ -350,10 +350,11 @@ class Symbols:
         if any(word in text for word in UNGUARDED):
             self._fix_facts(text)
             return answer
-        told = text if answer else f"(not {text})"
-        if told not in self._said:
-            logs.log("dynamic").emit(lambda: f"{self.spell(told)} is assumed at {self.place()}")
-        self.assume(told)
+        assumption = text if answer else f"(not {text})"
+        if assumption not in self._said:
+            logs.log("dynamic").emit(
+                lambda: f"{self.spell(assumption)} is assumed at {self.place()}")
+        self.assume(assumption)
         return answer
 
     def evaluate(self, text: str) -> Any:

@@ -182,7 +182,7 @@ def refuse(name: str, a: Var, b: Var) -> NoReturn:
 
 
 def unary(trace: Evaluation, name: str, a: Var) -> Var | None:
-    """`-a`, `+a`, `abs(a)` of an unknown number."""
+    """`-a`, `+a`, `abs(a)` of an unbacked number."""
     if not is_unknown(a):
         return None
     if a.python_type() is bool or name not in ("neg", "pos", "abs"):
@@ -211,7 +211,7 @@ def extreme(trace: Evaluation, name: str, args: tuple[Var, ...]) -> Var | None:
 
 
 def convert(trace: Evaluation, kind: type, a: Var) -> Var | None:
-    """`int(a)` and `float(a)` of an unknown number."""
+    """`int(a)` and `float(a)` of an unbacked number."""
     if not is_unknown(a):
         return None
     if a.python_type() is kind:

@@ -80,7 +80,7 @@ class Unknowns:
         if constant is not None:
             return ConstVar(constant)
         node = make_node()
-        symbol = self.trace.world.lone_unknown(value)
+        symbol = self.trace.world.single_unbacked(value)
         if symbol is not None:
             self._name(value, node)
         return UnknownNumber(self.trace, value, node, exact)
@@ -91,7 +91,7 @@ class Unknowns:
         if not world.is_symbolic or not isinstance(fake, torch.Tensor):
             return
         for axis, size in enumerate(fake.shape):
-            if world.lone_unknown(size) is not None:
+            if world.single_unbacked(size) is not None:
                 self._name(size, (node, axis))
 
     def _name(self, value: Any, origin: fx.Node | tuple[fx.Node, int]) -> None:
@@ -136,12 +136,12 @@ class Unknowns:
         return answer
 
     def refuse(self, condition: Any) -> NoReturn:
-        """A decision that needs an unknown number: a break, or an error where it was declared."""
+        """A decision that needs an unbacked number: a break, or an error where it was declared."""
         expression = condition.node.expr
         self._refuse(expression, self.trace.world.names_in(expression))
 
     def undecided(self, error: Undecided) -> NoReturn:
-        """An operation needed to know an unknown number."""
+        """An operation needed to know an unbacked number."""
         self._refuse(error.expression, error.names)
 
     def _refuse(self, expression: Any, names: Iterable[str]) -> NoReturn:
@@ -205,7 +205,7 @@ class Unknowns:
         return True
 
     def keep_checks(self, function: Any) -> None:
-        """After an operation: what it assumed of unknown numbers must be what it checks itself."""
+        """After an operation: what it assumed of unbacked numbers must be what it checks itself."""
         world = self.trace.world
         if not world.is_symbolic:
             return
@@ -222,7 +222,7 @@ class Unknowns:
         raise Break("unknown_number_unchecked", " and ".join(map(self.words, checks)))
 
     def words(self, check: Any) -> str:
-        """A condition in words of the program, and where its unknown numbers come from."""
+        """A condition in words of the program, and where its unbacked numbers come from."""
         names = self.trace.world.names_in(check)
         if "" in names:
             return "a value of a tensor"

@@ -22,12 +22,12 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named
-from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_stand_in
+from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_polyfill
 from dynamo.symbolic.python.lists import SizeVar
 from dynamo.symbolic.python.polyfill_checks import check_assertion
 from dynamo.symbolic.tensors import hooks, torch_functions
 from dynamo.symbolic.tensors.overriding import read_attribute, special, write_attribute
-from dynamo.symbolic.tensors.picking import keep_unasked
+from dynamo.symbolic.tensors.picking import refuse_picked
 from dynamo.symbolic.tensors.plain_subclasses import write_own
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -63,7 +63,7 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
         tensor_state(trace).guard_history(var)
         if name == "grad_fn" and var.fake.grad_fn is not None:
             if var.source is None:
-                keep_unasked(trace, var)
+                refuse_picked(trace, var)
                 return hooks.history(tx, var)
             raise Break("attribute_unknown", f"grad_fn of {var!r}")
         if name == "output_nr" and var.real is not None:
@@ -295,7 +295,7 @@ def new_of_size(tx: Frame, /, tensor: Var, size: Var, **kwargs: Var) -> Var:
 @rule([torch._assert])
 def check_assert(tx: Frame, condition: Var, message: Var) -> Var:
     if isinstance(condition, TensorVar):  # a branch, which the graph can test
-        return inline_stand_in(tx, check_assertion, [condition, message], {})
+        return inline_polyfill(tx, check_assertion, [condition, message], {})
     if not condition.truth(tx):
         tx.trace.raise_exception(AssertionError, message)
     return ConstVar(None)
@@ -327,7 +327,7 @@ fold_torch_state()
 
 def fold_about_gpus(function: Any) -> None:
     """What a function tells of a GPU is a constant where all GPUs are of one kind: the current one
-    may be another in the next call. Other machines have others: a kept trace is found only where
+    may be another in the next call. Other machines have others: a cached trace is found only where
     the GPUs are as they were, if it was known before the trace which these are."""
 
     @rule([function])

@@ -191,7 +191,7 @@ def look_through(tx: Frame, cls: type, args: list[Var]) -> Look:
         ]
         if not set(written).issubset(dirty):
             raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
-        own_functions.note_told(tx, look, context)
+        own_functions.note_context(tx, look, context)
         if enabled and any(needs):
             backward(tx, cls, context, look, mark)
         if transforms.has_level(TransformType.Jvp):

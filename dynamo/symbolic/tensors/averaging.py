@@ -16,7 +16,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in
+from dynamo.symbolic.python.functions import FunctionVar, inline_polyfill
 from dynamo.symbolic.tensors.modules import ModuleVar
 
 # The code of what torch's own makers give.
@@ -39,7 +39,7 @@ def update_parameters(tx: Frame, averaged: ModuleVar, model: ModuleVar) -> Var |
         if real is None or getattr(inspect.unwrap(real), "__code__", None) not in OWN[name]:
             return None
     try:
-        return inline_stand_in(tx, update_averages, [averaged, model], {})
+        return inline_polyfill(tx, update_averages, [averaged, model], {})
     except ObservedException as error:  # eager may raise at the second update alone
         raise Break("call_of_unknown_function", "update_parameters, which raises") from error
 

@@ -22,6 +22,7 @@ import torch.utils.checkpoint
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Break
 from dynamo.base.recomputing import running_again
 from dynamo.graph_operators.cuts import expect
@@ -32,7 +33,7 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cached import real_value
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in
+from dynamo.symbolic.python.functions import FunctionVar, inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.partials import PartialVar
 from dynamo.symbolic.tensors import torch_functions
@@ -120,17 +121,13 @@ def draws_once() -> tuple[TorchDispatchMode, TorchDispatchMode]:
     return _Draws(drawn, replay=False), _Draws(drawn, replay=True)
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(OwnDispatchMode):
     """Keeps what operations draw, or gives back what was kept, in order."""
 
     def __init__(self, drawn: list[Any], replay: bool) -> None:
         super().__init__()
         self.drawn, self.replay = drawn, replay
         self.left: Iterator[Any] = iter(())
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch would import its own compiler
 
     def __enter__(self) -> _Draws:
         self.left = iter(self.drawn)
@@ -173,12 +170,12 @@ def checkpoint(tx: Frame, /, function: Var, *args: Var, **kwargs: Var) -> Var:
 
 
 @functools.cache
-def told_by_torch(reentrant: tuple[bool, ...]) -> tuple[str, type[Warning]]:
+def warning_of_torch(reentrant: tuple[bool, ...]) -> tuple[str, type[Warning]]:
     """What torch warns of first, where `use_reentrant` is such, and no tensor needs gradients."""
-    with warnings.catch_warnings(record=True) as told, torch.no_grad():
+    with warnings.catch_warnings(record=True) as warned, torch.no_grad():
         warnings.simplefilter("always")
         RUN(lambda: None, **dict(zip(["use_reentrant"], reentrant, strict=False)))
-    return str(told[0].message), told[0].category
+    return str(warned[0].message), warned[0].category
 
 
 class Open:
@@ -196,7 +193,7 @@ def warn_as_torch(tx: Frame, reentrant: tuple[bool, ...]) -> None:
     if state.depth:
         state.warnings.append(reentrant)
         return
-    text, category = told_by_torch(reentrant)
+    text, category = warning_of_torch(reentrant)
     tx.trace.call(tx, warnings.warn, ConstVar(text), tx.trace.wrap(category, None))
 
 
@@ -209,7 +206,7 @@ def call_without_gradients(tx: Frame, function: Var, args: tuple[Var, ...]) -> V
     """The form that runs backward inside of backward, where no argument needs gradients: it makes
     results without, whatever else the function reads."""
     mark = tx.trace.graph.mark()
-    result = inline_stand_in(tx, without_gradients, [function, *args], {})
+    result = inline_polyfill(tx, without_gradients, [function, *args], {})
     found: list[TensorVar] = []
     collect(result, found)
     body = tx.trace.graph.operations_after(mark)

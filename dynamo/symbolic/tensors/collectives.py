@@ -14,6 +14,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.graph_operators import collectives
+from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import Handler, late_rule
@@ -74,10 +75,26 @@ def plain(tx: Frame, var: Var | None, default: Any = None) -> Any:
     return default if var is None else held(tx.trace, var)
 
 
+def default_group() -> tuple[str, int, int] | None:
+    """Name, rank and size of the group of all processes; None where there is none."""
+    real = torch.distributed.group.WORLD
+    return None if real is None else (str(real.group_name), real.rank(), real.size())
+
+
+DEFAULT_GROUP = CallSource(ObjectSource(default_group, "torch.distributed.group.WORLD"))
+
+
 def group_of(tx: Frame, group: Var | None) -> Any:
-    """The process group that is meant, in the form that names it."""
+    """The process group that is meant, in the form that names it. Errors: Break where there is
+    none, which eager says."""
     real = plain(tx, group)
-    return torch.distributed.group.WORLD if real is None else real
+    if real is None:
+        known = default_group()
+        tx.trace.guard("CONST", DEFAULT_GROUP, known)
+        if known is None:
+            raise Break("call_of_unknown_function", "a collective without a process group")
+        return torch.distributed.group.WORLD
+    return real
 
 
 def reduction(tx: Frame, op: Var | None) -> str:

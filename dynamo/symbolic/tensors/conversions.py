@@ -11,7 +11,7 @@ from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.shapes.symbolic_text import UnreadText
 from dynamo.symbolic.tensors import held
-from dynamo.symbolic.tensors.min_max import winner
+from dynamo.symbolic.tensors.min_max import extreme
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 
@@ -54,9 +54,9 @@ def format_tensor(tx: Frame, tensor: Var, spec: Var = ConstVar("")) -> Var | Non
 
 @first_rule([min])
 def min_of_tensor(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else held.extreme(tx, "min", args) or winner(tx, "min", args)
+    return None if kwargs else held.extreme(tx, "min", args) or extreme(tx, "min", args)
 
 
 @first_rule([max])
 def max_of_tensor(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else held.extreme(tx, "max", args) or winner(tx, "max", args)
+    return None if kwargs else held.extreme(tx, "max", args) or extreme(tx, "max", args)

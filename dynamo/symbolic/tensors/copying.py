@@ -20,7 +20,7 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in, shortens
+from dynamo.symbolic.python.functions import FunctionVar, inline_polyfill, shortens
 from dynamo.symbolic.python.global_names import GlobalNames
 from dynamo.symbolic.python.polyfills import copy_once
 from dynamo.symbolic.tensors.hooks import set_requires_grad
@@ -44,7 +44,7 @@ def deepcopy_tensor(tx: Frame, var: TensorVar, memo: Var) -> Var:
     tensor_state(tx.trace).guard_history(var)
     if not var.fake.is_leaf:  # eager refuses
         raise Break("call_of_unknown_function", f"deepcopy({var!r}), which is no leaf")
-    return inline_stand_in(tx, copy_once, [var, memo, copied_alone], {})
+    return inline_polyfill(tx, copy_once, [var, memo, copied_alone], {})
 
 
 @shortens(copy.deepcopy)  # type: ignore[arg-type]

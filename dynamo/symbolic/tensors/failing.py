@@ -87,8 +87,8 @@ def break_where_seen(tx: Frame, function: Any, error: Var) -> None:
     """Breaks the graph for a call that has failed on fakes, whose error may tell other sizes (or
     be of another kind) than eager's, where code of the program sees it. What torch says of types
     and names it says of fakes, too."""
-    told = issubclass(error.python_type(), TypeError | AttributeError)
-    if not told and any(map(handles, tx.trace.frames)):
+    is_usual = issubclass(error.python_type(), TypeError | AttributeError)
+    if not is_usual and any(map(handles, tx.trace.frames)):
         name = getattr(function, "__name__", str(function))
         raise Break("caught_error", f"{name}: {error.python_type().__name__}")
 

@@ -21,7 +21,7 @@ from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import first_rule, late_rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import FunctionVar, inline_stand_in
+from dynamo.symbolic.python.functions import FunctionVar, inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.checkpointing import check_unseen
@@ -65,7 +65,7 @@ def function_of_scores(tx: Frame) -> Iterator[None]:
 
 @late_rule("flex_attention", "_create_empty_block_mask")
 def make_empty_block_mask(tx: Frame, query: Var, key: Var) -> Var:
-    return inline_stand_in(tx, empty_block_mask, [query, key], {})
+    return inline_polyfill(tx, empty_block_mask, [query, key], {})
 
 
 @late_rule("flex_attention", "create_mask")
@@ -76,12 +76,12 @@ def make_mask(
     if not isinstance(mod_fn, FunctionVar) or mod_fn.code.co_argcount != 4:
         raise Break(CODE, "create_mask of a function of scores")
     with function_of_scores(tx):
-        return inline_stand_in(tx, dense_mask, [mod_fn, B, H, Q_LEN, KV_LEN, device], {})
+        return inline_polyfill(tx, dense_mask, [mod_fn, B, H, Q_LEN, KV_LEN, device], {})
 
 
 @late_rule("traceback", "annotate")
 def annotate(tx: Frame, annotation_dict: Var) -> Var:
-    return inline_stand_in(tx, without_annotation, [annotation_dict], {})
+    return inline_polyfill(tx, without_annotation, [annotation_dict], {})
 
 
 @first_rule(torch.Tensor.__getitem__, TensorVar, (TensorVar, TupleVar))
@@ -201,7 +201,7 @@ def trace_function(
     given = [mod, TupleVar(sizes), trace.constant(device), *first]
     with function_of_scores(tx), without_autocast(device.type):
         try:
-            result = inline_stand_in(tx, over_all, given, {})
+            result = inline_polyfill(tx, over_all, given, {})
         except ObservedException as error:
             raise Break(CODE, f"a function of scores that raises {error.value!r}") from error
     kind = scores.fake.dtype if first else torch.bool

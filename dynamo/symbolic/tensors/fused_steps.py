@@ -19,7 +19,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import SequenceVar
 from dynamo.symbolic.tensors.tensor import TensorVar
 
@@ -95,7 +95,7 @@ def _rule_of(step: Callable[..., None]) -> Callable[..., Var | None]:
         params = args[0].unpack(tx) if args and isinstance(args[0], SequenceVar) else []
         if not params or any(getattr(x, "fake", NONE).dtype not in EXACT for x in params):
             raise Break("tensor_not_modelled", "a fused optimizer of parameters in 16 bits")
-        return inline_stand_in(tx, step, list(args), kwargs)
+        return inline_polyfill(tx, step, list(args), kwargs)
 
     return call
 

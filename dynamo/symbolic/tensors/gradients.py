@@ -72,7 +72,7 @@ def compute(
     materialize = materialize_grads.truth(tx)
     unused = materialize if is_none(allow_unused) else allow_unused.truth(tx)
     sources = tensors_of(outputs, name)
-    ways_to(tx, sources, name)
+    paths_to(tx, sources, name)
     given = given_gradients(tx, sources, grad_outputs, name)
     flags = [ConstVar(flag) for flag in (keeps, create, unused)]
     found = run(tx, gradients, [TupleVar([*sources]), TupleVar(given), TupleVar([*wanted]), *flags])
@@ -113,7 +113,7 @@ def backward(
         raise Break("backward", f"{name} with special options")
     keeps = not is_none(retain_graph) and retain_graph.truth(tx)
     sources = tensors_of(tensors, name)
-    leaves, copies = ways_to(tx, sources, name)
+    leaves, copies = paths_to(tx, sources, name)
     if not is_none(inputs):
         wanted = tensors_of(inputs, name)
         if any(var not in leaves for var in wanted):
@@ -192,7 +192,7 @@ def run(tx: Frame, function: Any, args: list[Var]) -> list[Var]:
 # -- what else has a say -----------------------------------------------------------------------
 
 
-def ways_to(
+def paths_to(
     tx: Frame, outputs: list[TensorVar], name: str
 ) -> tuple[list[TensorVar], bool]:
     """The leaves that lead to the outputs, and whether a function of the program lies on the way.
@@ -259,7 +259,7 @@ def watch_all(tx: Frame, inputs: list[TensorVar]) -> None:
             watch(tx, var)
 
 
-def watch_asked(trace: Evaluation, outputs: Collection[Var], others: Collection[Var]) -> None:
+def watch_wanted(trace: Evaluation, outputs: Collection[Var], others: Collection[Var]) -> None:
     """Gradients of one result with respect to another, which backends give one node in autograd's
     graph: where the program is about to ask for them, the other one gets a place of its own.
 

@@ -82,7 +82,7 @@ class HistoryVar(Var):
         return f"the grad_fn of {self.tensor!r}"
 
     def python_type(self) -> type:
-        self.check_kept()
+        self.check_stays()
         return type(self.tensor.fake.grad_fn)
 
     def truth(self, tx: Frame) -> bool:
@@ -94,7 +94,7 @@ class HistoryVar(Var):
     def children(self) -> Iterable[Var]:
         return (self.tensor,)
 
-    def check_kept(self) -> None:
+    def check_stays(self) -> None:
         """Break where a backend may put another node in the place of this one."""
         if self.node is not self.tensor.fake.grad_fn or self.node.name() != KEPT:
             raise Break("attribute_unknown", f"grad_fn of {self.tensor!r}")
@@ -102,7 +102,7 @@ class HistoryVar(Var):
     def call_method(
         self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
-        self.check_kept()
+        self.check_stays()
         if name == "name":
             return ConstVar(KEPT)
         if name in NODE_METHODS and len(args) == 1 and not kwargs:

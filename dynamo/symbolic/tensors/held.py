@@ -54,7 +54,7 @@ def with_dtypes(tx: Frame, args: list[Var]) -> list[Var]:
     beside = [arg for arg in args if isinstance(arg, TensorVar) and not isinstance(arg, HeldNumber)]
     if not beside or any(arg.fake.dim() for arg in beside):
         return args
-    return [as_beside(tx, arg, beside[0]) for arg in args]
+    return [in_dtype_of(tx, arg, beside[0]) for arg in args]
 
 
 def _lists_with_dtypes(tx: Frame, args: list[Var]) -> list[Var]:
@@ -65,12 +65,12 @@ def _lists_with_dtypes(tx: Frame, args: list[Var]) -> list[Var]:
     for arg in args:
         if isinstance(arg, SequenceVar) and len(arg.items) == len(first.items):
             pairs = zip(arg.items, first.items, strict=True)
-            arg = arg.clone([as_beside(tx, item, other) for item, other in pairs])
+            arg = arg.clone([in_dtype_of(tx, item, other) for item, other in pairs])
         made.append(arg)
     return made
 
 
-def as_beside(tx: Frame, var: Var, other: Var) -> Var:
+def in_dtype_of(tx: Frame, var: Var, other: Var) -> Var:
     """A held number in the dtype of a tensor of no dimension; anything else as it is."""
     if not isinstance(var, HeldNumber) or isinstance(other, HeldNumber) or (
         var.fake.dtype is torch.bool

@@ -72,10 +72,10 @@ def register_alone(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
     node = tensor.grad_fn
     shares = node is not None and len(node._input_metadata) > 1
 
-    def told(gradient: torch.Tensor | None) -> Any:
+    def with_gradient(gradient: torch.Tensor | None) -> Any:
         return None if gradient is None else hook(gradient)
 
-    return tensor.register_hook(told if shares else hook)
+    return tensor.register_hook(with_gradient if shares else hook)
 
 
 REGISTER_ALONE = Disabled(register_alone)
@@ -163,7 +163,7 @@ def set_requires_grad(tx: Frame, var: TensorVar, flag: Var) -> Var:
     if var in tensor_state(trace).watched:
         raise Break("hooked_tensor_changed", repr(var))
     if var.source is not None:
-        tensor_state(trace).told.setdefault(var, trace.steps)
+        tensor_state(trace).settings_of_grad.setdefault(var, trace.steps)
     result = torch_functions.call_in_graph(tx, torch._C.TensorBase.requires_grad_, [var, flag], {})
     trace.graph.mark().meta["written"] = (var.fake,)
     tensor_state(trace).note_mutation(var)

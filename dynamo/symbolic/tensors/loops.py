@@ -21,7 +21,7 @@ from dynamo.graph_operators.cuts import runs_alone
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import late_rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.conditional import facts, trace_branch
@@ -180,7 +180,7 @@ def associative_scan(
     if on_gpu and mode.as_constant() == "pointwise":
         mode = constant("generic")
     backwards = constant(False) if reverse is None else reverse
-    return inline_stand_in(tx, in_python, [combine_fn, xs, dim, backwards, mode], {})
+    return inline_polyfill(tx, in_python, [combine_fn, xs, dim, backwards, mode], {})
 
 
 @late_rule("map", "map")
@@ -215,7 +215,7 @@ def unrolled(tx: Frame, loop: Callable[..., Any], args: list[Var]) -> Var:
     versions = [var.fake._version for var in tensors]
     state = tensor_state(tx.trace)
     mutated = dict(state.mutated)
-    result = inline_stand_in(tx, loop, args, {})
+    result = inline_polyfill(tx, loop, args, {})
     written = [var.fake._version for var in tensors] != versions or state.mutated != mutated
     if written or tx.trace.effects.changed_outside(before):
         raise refuse(loop.__name__, "with a step that changes something")

@@ -120,11 +120,11 @@ def keep_apart(trace: Evaluation) -> None:
         raise RestartTrace(None)
 
 
-def keep_told_apart(trace: Evaluation) -> None:
-    """Guards that no input is a view of one that is told to require grad: it would then say that it
-    requires grad, too. Errors: RestartTrace where it may be one."""
+def guard_views_apart(trace: Evaluation) -> None:
+    """Guards that no input is a view of one that was made to require grad: it would then say that
+    it requires grad, too. Errors: RestartTrace where it may be one."""
     state = tensor_state(trace)
-    for var, step in state.told.items():
+    for var, step in state.settings_of_grad.items():
         for other in dict.fromkeys((*state.tensor_inputs, *state.looked_at)):
             if other is var or var.real is None or other.real is None:
                 continue

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import EqualSource, SameAs, Source
+from dynamo.guards.sources import EqualSource, ObjectSource, SameAs, Source
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.var import Var
@@ -116,12 +116,8 @@ def answer(tx: Frame, value: Any, what: str) -> Var:
     if type(value) is tuple:
         return tx.trace.make.tuple([answer(tx, item, what) for item in value])
     if isinstance(value, GROUPS):
-        return GroupVar(tx.trace, value, None)
+        return tx.trace.wrap(value, ObjectSource(value, "group"))
     raise Break("attribute_unknown", what)
-
-
-class GroupVar(ValueVar):
-    """A process group that a mesh has named: the same object as long as the mesh is equal."""
 
 
 @wraps_if(8, lambda value: is_of_distributed(value))

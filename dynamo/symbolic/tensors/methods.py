@@ -1,5 +1,5 @@
 """Making bound methods and simple objects: `types.MethodType(f, x)`, `types.SimpleNamespace(...)`,
-`operator.itemgetter`, `attrgetter` and `methodcaller` through Python stand-ins."""
+`operator.itemgetter`, `attrgetter` and `methodcaller` through polyfills."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`max(x, 0.5)` and `min` of a tensor without dimensions and a number: Python gives one of the two
 objects, as the values tell.
 
-The graph goes on with a `Winner`, which knows both. Beside a tensor (`t * max(x, 0.5)`) its value
+The graph goes on with a `Extreme`, which knows both. Beside a tensor (`t * max(x, 0.5)`) its value
 is all that counts: a choice in the graph. Where the program asks which object it is, or keeps it,
 the trace begins again with a break in that place.
 """
@@ -46,7 +46,7 @@ class Parts:
     made_at: int
 
 
-class Winner(Var):
+class Extreme(Var):
     """One of a tensor and a number; see the module."""
 
     hides_identity = True
@@ -110,7 +110,7 @@ class Winner(Var):
         self.look()
 
 
-def winner(tx: Frame, name: str, args: tuple[Var, ...]) -> Winner | None:
+def extreme(tx: Frame, name: str, args: tuple[Var, ...]) -> Extreme | None:
     """`min(a, b)` or `max(a, b)`; None where they are not a tensor and a number."""
     if len(args) != 2 or in_transform():
         return None
@@ -122,7 +122,7 @@ def winner(tx: Frame, name: str, args: tuple[Var, ...]) -> Winner | None:
     condition = tx.trace.call(tx, FIRST[name], right, left)
     if tensor is left:
         condition = tx.trace.call(tx, torch.logical_not, condition)
-    return Winner(Parts(condition, tensor, number, tx.step_at_start))
+    return Extreme(Parts(condition, tensor, number, tx.step_at_start))
 
 
 def _is_plain(tx: Frame, var: Var) -> bool:
@@ -142,12 +142,12 @@ def _is_plain_number(var: Var) -> bool:
 
 
 def beside(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
-    """A function of two arguments, one of them a winner; None where none is."""
+    """A function of two arguments, one of them an extreme; None where none is."""
     given = [*args, *kwargs.values()]
-    found = [arg for arg in given if isinstance(arg, Winner)]
+    found = [arg for arg in given if isinstance(arg, Extreme)]
     if not found:
         return None
-    others = [arg for arg in given if not isinstance(arg, Winner)]
+    others = [arg for arg in given if not isinstance(arg, Extreme)]
     if len(found) != 1 or len(others) != 1:
         found[0].look()
     if _is_plain_number(others[0]):
@@ -158,7 +158,7 @@ def beside(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) ->
         {name: value if arg is found[0] else arg for name, arg in kwargs.items()})  # fmt: skip
 
 
-def _with_number(tx: Frame, function: Any, args: list[Var], found: Winner) -> Var:
+def _with_number(tx: Frame, function: Any, args: list[Var], found: Extreme) -> Var:
     """Again one of a tensor and a number."""
     parts = found.parts
     if function not in ARITHMETIC or parts.tensor.fake.requires_grad:
@@ -176,12 +176,12 @@ def _with_number(tx: Frame, function: Any, args: list[Var], found: Winner) -> Va
     if not isinstance(tensor, TensorVar) or not _is_plain_number(number):
         found.look()
     assert isinstance(number, ConstVar)
-    return Winner(Parts(parts.condition, tensor, number, parts.made_at))
+    return Extreme(Parts(parts.condition, tensor, number, parts.made_at))
 
 
-def _value_beside(tx: Frame, found: Winner, other: Var) -> Var:
+def _value_beside(tx: Frame, found: Extreme, other: Var) -> Var:
     """The value as a tensor, where results beside `other` do not tell it from the number: they have
-    the dtype of `other`, and no gradient goes to the winner."""
+    the dtype of `other`, and no gradient goes to the extreme."""
     tensor, trace = found.parts.tensor, tx.trace
     if not isinstance(other, TensorVar) or isinstance(other, HeldNumber) or in_transform():
         found.look()
@@ -198,14 +198,14 @@ def _value_beside(tx: Frame, found: Winner, other: Var) -> Var:
 
 def _register(function: Callable[..., Any], *kinds: type[Var]) -> None:
     @first_rule(function, *kinds)
-    def of_winner(tx: Frame, *args: Var, **kwargs: Var) -> Var | None:
+    def of_extreme(tx: Frame, *args: Var, **kwargs: Var) -> Var | None:
         return beside(tx, function, list(args), kwargs)
 
 
 for _function in (*ARITHMETIC, *COMPARISONS):
-    _register(_function, Winner, Var)
-    _register(_function, Var, Winner)
+    _register(_function, Extreme, Var)
+    _register(_function, Var, Extreme)
 for _function in IN_PLACE:  # of a tensor; `w *= 2` writes into one if it is one
-    _register(_function, TensorVar, Winner)
+    _register(_function, TensorVar, Extreme)
 for _function in (*FUNCTIONS, *METHODS):
     _register(_function, TensorVar)

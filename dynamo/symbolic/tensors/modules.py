@@ -26,7 +26,7 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python.builtin_attributes import has_flag
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import SequenceVar, TupleVar
 from dynamo.symbolic.python.objects import TRACKERS, ObjectVar
 from dynamo.symbolic.python.ranges import SliceVar
@@ -155,11 +155,11 @@ class ModuleVar(ObjectVar):
             raise Break("call_of_unknown_function", f"{self!r} with hooks of several kinds")
         given: Var = TupleVar(args)
         for hook in before:
-            given = inline_stand_in(tx, run_before, [hook, self, given], {})
+            given = inline_polyfill(tx, run_before, [hook, self, given], {})
         result = self.call_hooked(tx, given.unpack(tx), kwargs)
         for function, hook in registered:
             if function is REGISTER_FORWARD:
-                result = inline_stand_in(tx, run_behind, [hook, self, given, result], {})
+                result = inline_polyfill(tx, run_behind, [hook, self, given, result], {})
         return result
 
     def call_hooked(self, tx: Frame, args: list[Var], kwargs: dict[str, Var]) -> Var:

@@ -18,7 +18,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 
@@ -126,7 +126,7 @@ def _register(real: Any, step: Callable[..., None]) -> None:
         if step is factored_step and not is_plain(args[0].unpack(tx), kwargs["lr"]):
             return None
         settings = {name: var for name, var in kwargs.items() if name not in IN_EAGER}
-        return inline_stand_in(tx, step, list(args), settings)
+        return inline_polyfill(tx, step, list(args), settings)
 
 
 for update, stand_in in STEPS.items():
@@ -148,7 +148,7 @@ def _register_check(function: Callable[..., Any]) -> None:
         steps = args[place] if place < len(args) else kwargs["state_steps"]
         if not all(isinstance(step, TensorVar) for step in steps.unpack(tx)):
             tx.trace.raise_exception(RuntimeError, NOT_TENSORS)
-        return inline_stand_in(tx, function, list(args), kwargs)
+        return inline_polyfill(tx, function, list(args), kwargs)
 
 
 for update in COUNTED:
@@ -161,7 +161,7 @@ def zero_grad(tx: Frame, optimizer: Var, set_to_none: Var = ConstVar(True)) -> V
     """Which gradients there were does not matter, where all are gone afterwards."""
     if not set_to_none.truth(tx):
         return None
-    return inline_stand_in(tx, forget_gradients, [optimizer], {})
+    return inline_polyfill(tx, forget_gradients, [optimizer], {})
 
 
 def forget_gradients(optimizer: Any) -> None:

@@ -20,13 +20,13 @@ from dynamo.base.subclasses import OVERRIDE, PLAIN, TURNED_OFF
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
-from dynamo.symbolic.core.lookup import find_in_mro, find_owner, is_derived, module_of, told_name
+from dynamo.symbolic.core.lookup import find_in_mro, find_owner, is_derived, module_of, name_in_c
 from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.comparisons import COMPARE, SYMBOLS
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_stand_in
+from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.operators import BINARY, function_of
@@ -94,7 +94,7 @@ def intercept(
     if not is_concerned(tx.trace, [*args, *kwargs.values()] if kwargs else args):
         return None
     if isinstance(function, types.FunctionType):  # it asks by itself
-        return inline_stand_in(tx, function, args, kwargs)
+        return inline_polyfill(tx, function, args, kwargs)
     return by_stand_ins(tx, function, args, kwargs)
 
 
@@ -262,7 +262,7 @@ def refused(tx: Frame, a: Var, b: Var, shown: str, name: str) -> Var:
     """Where neither side has answered: Python's error, or which object it is."""
     if name in ("__eq__", "__ne__"):
         return ConstVar(same(tx, a, b) is (name == "__eq__"))
-    kinds = [f"'{told_name(var.python_type())}'" for var in (a, b)]
+    kinds = [f"'{name_in_c(var.python_type())}'" for var in (a, b)]
     if name.strip("_") in COMPARE:
         message = f"'{shown}' not supported between instances of {' and '.join(kinds)}"
     else:
@@ -362,7 +362,7 @@ def handle_torch_function(
     order: list[Var] = []
     if tensor_state(tx.trace).functions_enabled:
         order = in_order(tx, relevant_args.unpack(tx))
-    rest = [TupleVar(list(args)), DictVar.from_names(dict(kwargs))]
+    rest: list[Var] = [TupleVar(list(args)), DictVar.from_names(dict(kwargs))]
     kinds = [var.python_type() for var in order]
     answer = dispatch(tx, public_api, kinds, order, rest)
     if answer is not None:

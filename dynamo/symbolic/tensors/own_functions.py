@@ -35,7 +35,7 @@ class Look:
     result: of `forward`. seeds: the gradients that `backward` was given; grads: what it returned,
     None where it was not traced. body, back: the operations of either. saved, fixed: what was given
     to `save_for_backward` and to `mark_non_differentiable`. once: `backward` has no gradients of
-    its own. plain: nothing else was told to the context.
+    its own. plain: nothing else was set on the context.
     """
 
     result: Var
@@ -105,7 +105,7 @@ def function_of(own: OwnFunction, once: bool) -> Any:
     def backward(ctx: Any, *seeds: Any) -> Any:
         half = own.backward
         assert half is not None
-        values = half.values(kept=kept_by(ctx), seed=seeds)
+        values = half.values(kept=saved_by(ctx), seed=seeds)
         return tuple(None if place is None else values[place[0]][place[1]]
                      for place in half.results)  # fmt: skip
 
@@ -125,7 +125,7 @@ def keep(ctx: Any, own: OwnFunction, values: dict[str, Any]) -> None:
     ctx.watched = watched
 
 
-def kept_by(ctx: Any) -> list[Any]:
+def saved_by(ctx: Any) -> list[Any]:
     saved = iter(ctx.saved_tensors)
     pairs = zip(ctx.others, ctx.watched, strict=True)
     return [next(saved) if is_watched else value for value, is_watched in pairs]
@@ -151,15 +151,15 @@ class NodeVar(Var):
         return self.node.meta["example_value"]
 
 
-def note_told(tx: Frame, look: Look, context: Var) -> None:
-    """What `forward` has told the context."""
-    def told(name: str) -> list[Var]:
+def note_context(tx: Frame, look: Look, context: Var) -> None:
+    """What `forward` has set on the context."""
+    def read(name: str) -> list[Var]:
         return context.get_attr(tx, name).unpack(tx)
 
-    look.saved = [var for var in told("saved_tensors") if isinstance(var, TensorVar)]
-    look.fixed = [var for var in told("fixed") if isinstance(var, TensorVar)]
+    look.saved = [var for var in read("saved_tensors") if isinstance(var, TensorVar)]
+    look.fixed = [var for var in read("fixed") if isinstance(var, TensorVar)]
     fills = context.get_attr(tx, "materialize_grads")
-    look.plain = not told("dirty") and fills.is_constant() and fills.as_constant() is True
+    look.plain = not read("dirty") and fills.is_constant() and fills.as_constant() is True
 
 
 def has_no_second_order(function: Any) -> bool:

@@ -180,11 +180,11 @@ def ask_view(tx: Frame, *args: Var) -> Var | None:
     """What a copy answers differently."""
     for var in args:
         if isinstance(var, TensorVar):
-            keep_unasked(tx.trace, var)
+            refuse_picked(tx.trace, var)
     return None
 
 
-def keep_unasked(trace: Evaluation, var: TensorVar) -> None:
+def refuse_picked(trace: Evaluation, var: TensorVar) -> None:
     """Errors: RestartTrace for a tensor that is a picked one, or a view of one."""
     if trace.state(Picks).made:
         storage = storage_of(var.fake)

@@ -285,7 +285,7 @@ def run(tx: Frame, op: Operation) -> Any:
             if made is not None:
                 return made
         if any(var.cls not in PLAIN and var.acts_in_graph for var in op.tensors):
-            function = as_asked(tx, function)
+            function = as_called_in_graph(tx, function)
         return run_on_fakes(tx, function, op.fake_args, op.fake_kwargs)
     except Break as reason:
         if reason.code in OF_VALUES:
@@ -321,7 +321,7 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     }
     kind, target = op.kind, op.target
     if any(var.cls not in PLAIN and var.acts_in_graph for var in op.tensors):
-        kind, target = "call_function", as_asked(tx, function)
+        kind, target = "call_function", as_called_in_graph(tx, function)
     node = trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = op.may_raise
     note_failing(tx, node, function, trace.world.noticed)
@@ -337,7 +337,7 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     return wrap_result(tx, node, result, op.tensors)
 
 
-def as_asked(tx: Frame, function: Any) -> Any:
+def as_called_in_graph(tx: Frame, function: Any) -> Any:
     """A function as a graph calls it on wrapper subclasses: code of the program asks their
     `__torch_function__`, torch's own functions have asked it in the trace."""
     asks = tensor_state(tx.trace).functions_enabled and runs_program(function)

@@ -16,12 +16,12 @@ import torch.autograd.forward_ad
 from torch import fx
 from torch._C import _functorch
 from torch._functorch import eager_transforms, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Break
 from dynamo.graph_operators.operator_effects import acts
 from dynamo.shapes.fake import Fake
-from dynamo.shapes.observable import noticed
+from dynamo.shapes.observable import observable_effects
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import rule
@@ -56,16 +56,12 @@ ON_TENSORS: list[Any] = [
 Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any, bool]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(OwnDispatchMode):
     """Keeps the ATen operations that run below all levels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch would import its own compiler
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -155,7 +151,7 @@ class KnownFakes:
             self._set_grad_enabled(grad, around)
             node = self.trace.graph.operation("call_function", func, *nodes, result)
             if func is not torch.tensor:
-                found = noticed(func, args, kwargs)
+                found = observable_effects(func, args, kwargs)
                 node.meta["checks"] = False
                 note_failing(self.trace.frames[-1], node, func, found)
             self._set_grad_enabled(around, grad)

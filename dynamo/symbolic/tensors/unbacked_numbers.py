@@ -1,7 +1,7 @@
 """Reading a tensor's values into Python, and what the program says of the numbers (`torch._check`).
 
 What a tensor holds that is made of constants is known. With `config.capture_scalar_outputs` another
-read is a node of the graph whose result is an unknown number; without it, it ends the graph. A
+read is a node of the graph whose result is an unbacked number; without it, it ends the graph. A
 check of such a number is a node that raises when it runs.
 """
 
@@ -18,7 +18,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.polyfill_checks import check_all
 from dynamo.symbolic.shapes.unbacked import UnknownNumber, by_value, is_unknown
@@ -193,11 +193,11 @@ def check_all_of(tx: Frame, error: Var, cond: Var, message: Var) -> Var:
     """A branch, which the graph can test: no value is read."""
     is_mask = isinstance(cond, TensorVar) and cond.fake.dtype is torch.bool
     function = check_all if is_mask else torch._check_tensor_all_with
-    return inline_stand_in(tx, function, [error, cond, message], {})
+    return inline_polyfill(tx, function, [error, cond, message], {})
 
 
 def text_of(tx: Frame, message: Var) -> str | None:
-    """What `str(message())` gives; None for no message. A Break where it has an unknown number."""
+    """What `str(message())` gives; None for no message. A Break where it has an unbacked number."""
     if message.is_constant() and message.as_constant() is None:
         return None
     return str(tx.trace.call(tx, str, tx.call(message, [], {})).as_constant())

@@ -28,6 +28,7 @@ from dynamo.guards.sources import (
     EqualSource,
     Flattened,
     ItemSource,
+    SameLayout,
     Source,
     flattened,
 )
@@ -38,10 +39,8 @@ from dynamo.symbolic.core.lookup import find_owner
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
 from dynamo.symbolic.python.construction import Construction
-from dynamo.symbolic.python.lists import ListVar
 from dynamo.symbolic.tensors.constant_objects import (
     guard_value,
-    is_fixed,
     is_of_distributed,
     is_structural,
     place_of,
@@ -49,7 +48,12 @@ from dynamo.symbolic.tensors.constant_objects import (
 )
 from dynamo.symbolic.tensors.meshes import answer
 from dynamo.symbolic.tensors.tensor import TensorVar
-from dynamo.symbolic.tensors.torch_functions import class_of, put_in_graph
+from dynamo.symbolic.tensors.torch_functions import (
+    class_of,
+    is_plain_result,
+    put_in_graph,
+    sequence_of,
+)
 
 # Contexts of torch's own classes that nobody changes in place.
 SPEC, CONTEXTS = "_spec", frozenset(("DTensorSpec",))
@@ -130,7 +134,8 @@ def guard_context(trace: Evaluation, real: Any, source: Source) -> None:
     names, context, others = flattened(real)
     spec = getattr(real, SPEC, None)
     if is_held(source) and type(spec).__name__ in CONTEXTS:
-        trace.guard("ID", AttrSource(source, SPEC), spec)
+        place = AttrSource(source, SPEC)
+        trace.guard("CONST", EqualSource(place, SameLayout(spec)), True)
         return
     rest = {
         name: value for name, value in getattr(real, "__dict__", {}).items()
@@ -186,14 +191,18 @@ def own_value(tx: Frame, var: TensorVar, name: str, value: Any) -> Var:
     if var.real is not None and var.source is not None:
         place = place_of(var.real, var.source, name)
         return wrap_named(tx.trace, getattr(var.real, name), place)
-    if is_fixed(value) or isinstance(value, torch.dtype):
-        return tx.trace.constant(value)
-    if type(value) in (list, tuple) and all(map(is_fixed, value)):
-        items = [tx.trace.constant(item) for item in value]
-        return ListVar(items) if type(value) is list else tx.trace.make.tuple(items)
-    if isinstance(value, type | types.FunctionType):
-        return tx.trace.wrap(value, None)
+    if is_plain_result(value):
+        return _plain_value(tx, value)
+    if isinstance(value, type | types.FunctionType) or is_structural(value):
+        return tx.trace.wrap(value, None)  # of a context that is guarded where it came from
     raise Break("tensor_subclass", f"{name} of {var.cls.__qualname__}")
+
+
+def _plain_value(tx: Frame, value: Any) -> Var:
+    """A number, known or symbolic, a string and the like, or a list or tuple of such."""
+    if type(value) in (list, tuple, torch.Size):
+        return sequence_of(value, [_plain_value(tx, item) for item in value])
+    return tx.trace.constant(value)
 
 
 # -- making them -------------------------------------------------------------------------------

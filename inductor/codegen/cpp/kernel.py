@@ -43,6 +43,8 @@ from inductor.ir.graph import Layout
 from inductor.ir.index import Index, print_cpp
 from inductor.scheduler.schedule import Kernel
 
+# Chosen, not measured: a local array up to this size lies on the stack; so do the first bytes of
+# a row of symbolic size, of which longer rows are allocated.
 STACK_BYTES = 1 << 16
 SHORT_ROW_BYTES = 1 << 13
 SHORT_ROW = 64  # elements of a row whose loop is worth a version of constant length

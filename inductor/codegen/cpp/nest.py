@@ -15,7 +15,7 @@ from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.extent import divides, hint_of
 from inductor.ir.index import FloorDiv, Index, Mod, Var, variable
 
-SHORTEST_PIECE = 16
+SHORTEST_PIECE = 16  # iterations: a vector of float32 with AVX-512; chosen, not measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from inductor.codegen.cpp.scope import Scope, checked_ops, error_name
 from inductor.codegen.cpp.strips import find_strips, print_strips
 from inductor.ir.extent import divides, hint_of, up_to_multiple
 
+# Chosen, not measured: what an access with gaps costs beside a dense one; elements of a side of a
+# tile (16 of float32 are a cache line) and of a tile of tiles; elements that are worth tiles.
 BAD_STRIDE = 3
 TILE, BIG_TILE = 16, 64
 TILED_ELEMENTS = 4096

@@ -108,7 +108,3 @@ def prelude_for(texts: Sequence[str]) -> str:
     used = sorted({word for text in texts for word in _FLOAT.findall(text)})
     head = [BASE, *(f"#define K_USES_{kind}" for kind in used)]
     return "\n".join([*head, *(PARTS[name] for name in used_parts(texts))])
-
-
-PRELUDE: str = "\n".join([BASE, *(PARTS[name] for name in used_parts(PARTS))])
-"""All of it; a unit contains only the parts that it uses (`prelude_for`)."""

@@ -25,6 +25,7 @@ from inductor.ir.index import Index, variable
 from inductor.ir.scalar_ops import STRUCTURAL
 
 STRIP = 64  # elements, so few that g++ unrolls the loop and keeps them in registers
+# Elements of a loop, and tensors in it, for which strips are worth it; chosen, not measured.
 SHORTEST = 64
 MOST_STRIPS = 12
 

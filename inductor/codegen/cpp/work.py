@@ -12,6 +12,8 @@ from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.scalar_ops import SCALAR_OPS
 
+# In additions: with less, one thread does all. Weights are of one scalar instruction each. Both are
+# chosen, not measured.
 PARALLEL_WORK = 1 << 17
 WEIGHTS = {"constant": 0, "truediv": 4, "sqrt": 4, "rsqrt": 6, "fma": 1, "indirect": 8,
            "reduction": 2}  # fmt: skip

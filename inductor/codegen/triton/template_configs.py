@@ -7,13 +7,14 @@ tiles there, and what comes through a copy engine is left out where there is non
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.ir.extent import hint_of, up_to_multiple
-from inductor.ir.gpus import MEASURED, GpuProperties
+from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
 from inductor.runtime.gpus import properties_of
 from inductor.scheduler.schedule import Blocks, Product, TemplateKernel
 
@@ -42,8 +43,7 @@ WINDOWS = (  # convolutions
 )
 FEW = 16
 SPARE_SHARED = 3 << 10  # bytes of shared memory for all but the tiles of operands
-# What the lists above were made to fill.
-MOST_SHARED, MULTIPROCESSORS = MEASURED.shared - SPARE_SHARED, MEASURED.multiprocessors
+MOST_SHARED = MEASURED.shared - SPARE_SHARED  # what the lists above were made to fill
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
 MOST_SPLITS = 8
@@ -107,23 +107,9 @@ def fitting(found: Iterable[Blocks], template: TemplateKernel) -> tuple[Blocks, 
     if not gpu.has_descriptors:
         found = [b for b in found if not b.descriptors]
     if gpu.shared - SPARE_SHARED < MOST_SHARED:
-        found = [_shrunk(b, template, gpu) for b in found]
+        is_held = functools.partial(_is_held, template=template, gpu=gpu)
+        found = [shrunk(b, is_held, LEAST_STAGES, LEAST) for b in found]
     return tuple(dict.fromkeys(b for b in found if shared_of(b, template) <= gpu.shared))
-
-
-def _shrunk(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> Blocks:
-    """With fewer stages, then shallower steps, then narrower tiles until the device holds it."""
-    while not _is_held(blocks, template, gpu):
-        if blocks.stages > LEAST_STAGES:
-            blocks = replace(blocks, stages=blocks.stages - 1)
-        elif blocks.depth > LEAST:
-            blocks = replace(blocks, depth=blocks.depth // 2)
-        elif max(blocks.rows, blocks.columns) > LEAST:
-            side = "columns" if blocks.columns >= blocks.rows else "rows"
-            blocks = replace(blocks, **{side: getattr(blocks, side) // 2})
-        else:
-            break
-    return blocks
 
 
 def _is_held(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> bool:

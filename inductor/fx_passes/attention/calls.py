@@ -16,19 +16,20 @@ import torch
 from torch import fx
 
 from dynamo.graph_operators.flex_calls import FlexCall
-from inductor.config import config, does
+from inductor.config import config, is_enabled
 from inductor.fx_passes.attention.masks import parts_of
-from inductor.fx_passes.attention.patterns import is_indifferent, serve_written_attention
+from inductor.fx_passes.attention.patterns import is_indifferent, replace_written_attention
 from inductor.fx_passes.attention.repeated_heads import before_repeats
 from inductor.operators.attention_ops import attention, attention_with_parts, has_triton
-from inductor.operators.flex_ops import served
+from inductor.operators.flex_ops import choose_flex
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
 
 def serve_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
-    changed = serve_flex(gm) if does("attention") and config.kernels and has_triton() else False
+    has_kernels = is_enabled("attention") and config.kernels and has_triton()
+    changed = serve_flex(gm) if has_kernels else False
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is not SDPA:
             continue
@@ -39,7 +40,7 @@ def serve_attention(gm: fx.GraphModule) -> None:
             changed = True
     if changed:
         gm.recompile()
-    serve_written_attention(gm)
+    replace_written_attention(gm)
 
 
 def _tell_repeats(node: fx.Node) -> None:
@@ -70,7 +71,7 @@ def serve_flex(gm: fx.GraphModule) -> bool:
     for node in nodes:
         given = [item.meta["example_value"] if isinstance(item, fx.Node) else item
                  for item in node.args]
-        target = served(node.target, given, autocasts)
+        target = choose_flex(node.target, given, autocasts)
         if target is not None:
             node.target, changed = target, True
     return changed

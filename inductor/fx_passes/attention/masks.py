@@ -20,7 +20,7 @@ from torch import fx
 
 from inductor.fx_passes.attention.patterns import WRITES
 
-MOST_NODES = 64
+MOST_NODES = 64  # behind a mask; more are not looked at
 QUERIES, KEYS = -2, -1
 
 

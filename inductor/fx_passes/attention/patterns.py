@@ -1,8 +1,8 @@
 """Attention that a program writes out: softmax(q k^T * s + b) v in calls of torch.
 
-In: a captured graph. Out: the same graph (changed in place), where the last product of such a chain
+In: a captured graph. Out: the same graph (changed in place), where the last GEMM of such a chain
 is one call of `inductor.fx_passes.attention.written_attention.written_attention`, which gets the
-tensors and what happens between both products as plain data, and decides while the graph is
+tensors and what happens between both GEMMs as plain data, and decides while the graph is
 recorded. What the chain computes in between must be wanted by nobody else.
 """
 
@@ -20,7 +20,7 @@ from inductor.fx_passes.attention.written_attention import WIDE, Step, written_a
 PRODUCTS = (torch.matmul, operator.matmul, torch.bmm)
 VIEWS = frozenset(("transpose", "permute", "swapaxes"))
 COPIES = frozenset(("reshape", "contiguous", "flatten"))
-MOST_STEPS = 12
+MOST_STEPS = 12  # between the scores and their softmax; more are not looked at
 WRITES = {operator.setitem} | {
     call for name, call in vars(operator).items() if name[0] == "i" and hasattr(operator, name[1:])
     or name in ("iand", "ior")
@@ -39,7 +39,7 @@ def is_indifferent(reader: fx.Node) -> bool:
     return name in COPIES
 
 
-def serve_written_attention(gm: fx.GraphModule) -> None:
+def replace_written_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
     changed = False
     for node in list(gm.graph.nodes):
@@ -50,7 +50,7 @@ def serve_written_attention(gm: fx.GraphModule) -> None:
 
 
 def _replace(graph: fx.Graph, node: fx.Node) -> bool:
-    """Replace a last product, if a chain to a first one ends there."""
+    """Replace a last GEMM, if a chain to a first one ends there."""
     weights, values = node.args
     chain: list[fx.Node] = []
     steps: list[Step] = []
@@ -174,7 +174,7 @@ def _scaled(name: str) -> Callable[[fx.Node, list[fx.Node]], Found]:
 
 
 def _added(node: fx.Node, operands: list[fx.Node]) -> Found:
-    """The scores are what a product leads to, with nothing but steps between."""
+    """The scores are what a GEMM leads to, with nothing but steps between."""
     if node.kwargs or len(node.args) != 2 or not all(isinstance(a, fx.Node) for a in node.args):
         return None
     first, second = node.args

@@ -1,6 +1,6 @@
 """Attention that a program writes out, as one call that graphs hold while they are recorded.
 
-In: q, k transposed, v, and the steps between both products as plain data. Out: what the steps give,
+In: q, k transposed, v, and the steps between both GEMMs as plain data. Out: what the steps give,
 or our kernel's result where it computes them: scale, soft cap, additions, masks, softmax. Masks
 that fill become part of the bias, float32: a number that large swallows the score.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from inductor.autotune.early_libraries import begin_product
+from inductor.autotune.early_libraries import begin_gemm_library
 from inductor.operators.attention_ops import has_kernel
 from inductor.operators.cpu_attention_ops import (
     FEWEST_OPERATIONS,
@@ -23,7 +23,7 @@ from inductor.operators.cpu_attention_ops import (
 
 Tensor = torch.Tensor
 Step = tuple[Any, ...]  # (name, what it needs); tensors by their positions among the operands
-WIDE: Step = ("wide",)  # q and k are float32 in the product
+WIDE: Step = ("wide",)  # q and k are float32 in the GEMM
 LEAST = torch.finfo(torch.float32).min
 LARGE = {torch.float16: -6e4, torch.bfloat16: -1e30, torch.float32: -1e30}  # fills that swallow
 
@@ -37,7 +37,7 @@ def written_attention(
         return _as_written(q, k, v, operands, steps)
     bias, scale, cap, fills = plan
     if not has_kernel(q, k.transpose(-1, -2), v):
-        stride = dense_strides(q, v)  # as a product gives it
+        stride = dense_strides(q, v)  # as a GEMM gives it
         made: Tensor = torch.ops.dynamo_jit.cpu_attention(
             q, k.transpose(-1, -2), v, bias, None, False, scale, 0, cap, True, fills, stride
         )
@@ -107,7 +107,7 @@ def _has_cpu_kernel(q: Tensor, k: Tensor, v: Tensor, trains: bool) -> bool:
         return False
     if operations(q, k, v) < FEWEST_OPERATIONS:
         return False
-    begin_product()  # those who attend multiply matrices, too: both are built side by side
+    begin_gemm_library()  # those who attend multiply matrices, too: both are built side by side
     return load(torch.float32) is not None
 
 

@@ -3,7 +3,7 @@
 In: a functional ATen graph with fakes, forward alone or joint, after decomposition. Out: the same
 graph (changed in place), in which a product with a large result, the logits, and all that is
 computed from it row by row, stands once for each chunk of the rows. What leaves a chunk is small:
-numbers for each row, such as the loss, and products with the gradient of the logits, which are
+numbers for each row, such as the loss, and GEMMs with the gradient of the logits, which are
 rows of one gradient, and terms of another one.
 
 In a joint graph these gradients are computed in the forward half, for an upstream gradient of 1;
@@ -118,7 +118,7 @@ def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
 
 def _is_refused(region: Region, ends: Ends) -> bool:
     """Gradients in float16 belong to the upstream gradient that the program scales so that they
-    fit. On a CPU with products of half precision, those in float32 would take longer."""
+    fit. On a CPU with GEMMs of half precision, those in float32 would take longer."""
     dtypes = {node.meta["val"].dtype for node in ends.needed if node in ends.late}
     if torch.float16 in dtypes:
         return True
@@ -126,7 +126,7 @@ def _is_refused(region: Region, ends: Ends) -> bool:
 
 
 def _place_of(region: Region, ends: Ends) -> fx.Node | None:
-    """Where the loop stands: before the first who reads a column of it, or a product. What the
+    """Where the loop stands: before the first who reads a column of it, or a GEMM. What the
     loop reads is moved before that place; None where something of it may not be moved."""
     order = {node: n for n, node in enumerate(region.graph.nodes)}
     readers = [user for exit in ends.exits for user in exit.users if user not in ends.needed]

@@ -115,7 +115,7 @@ class Outside:
         return self.known[key]
 
     def matrix(self, node: fx.Node, space: int) -> fx.Node:
-        """An operand with one row for each row of the product, of those of a space."""
+        """An operand with one row for each row of the GEMM, of those of a space."""
         chosen = self.region.selection
         if space == self.region.last_space or chosen is None:
             return node

@@ -1,4 +1,4 @@
-"""What leaves a region: numbers for each row, and products with the gradient of its logits.
+"""What leaves a region: numbers for each row, and GEMMs with the gradient of its logits.
 
 In: a `Region`. Out: `Ends`, or None where somebody wants the logits themselves, or where the
 gradients can't be computed in the forward half.

@@ -1,6 +1,6 @@
-"""What is computed row by row from a product whose result is large: the logits of a loss.
+"""What is computed row by row from a GEMM whose result is large: the logits of a loss.
 
-In: a functional ATen graph with fakes, forward alone or joint, and a product. Out: a `Region`: the
+In: a functional ATen graph with fakes, forward alone or joint, and a GEMM. Out: a `Region`: the
 form of each node that can be computed for some of the rows alone. A node is *wide*, with all
 columns for each row in whatever dimensions, or a *column* of one number for each row; masks and
 the like that are made of labels alone are among them.
@@ -85,7 +85,7 @@ def dependents_of(graph: fx.Graph, roots: set[fx.Node]) -> set[fx.Node]:
 
 
 class Region:
-    """The nodes around a product, and their forms.
+    """The nodes around a GEMM, and their forms.
 
     left, right, bias: its operands. dependents: all that is computed from it. late: all that is
     computed from the gradient of a result of the program.

@@ -11,11 +11,11 @@ from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.runtime.gpus import properties_of
 
 # Of a GPU as large and as fast as that on which they were measured: a part of its memory, and rows
-# for which a product does not wait for the weight.
+# for which a GEMM does not wait for the weight.
 FEWEST_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 FEWEST_ROWS = {"cpu": 128, "cuda": 2048}
-EVEN = 128
+EVEN = 128  # rows, for whole tiles of a GEMM; chosen, not measured
 
 
 def is_large(value: Any) -> bool:
@@ -36,7 +36,7 @@ def choose_rows(
     count: int, terms: int, columns: int, dtype: torch.dtype, device: torch.device,
     has_sums: bool,
 ) -> int | None:
-    """How many of `count` rows of a product of so many terms, on a device; None for all.
+    """How many of `count` rows of a GEMM of so many terms, on a device; None for all.
 
     has_sums: there is the gradient of a weight. In half precision its sum is in float32, and the
     sum and the gradient are there together: no gain where that takes as much as the logits.

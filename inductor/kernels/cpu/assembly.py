@@ -1,4 +1,4 @@
-"""The inner loop of our matrix product for AVX-512, as assembly: C++ text for `gemm.py`.
+"""The inner loop of our GEMM for AVX-512, as assembly: C++ text for `gemm.py`.
 
 `sum_chain<R>` computes `to` [R, 32] = `from` [R, 32] + a [R, depth] b [depth, 32], for R from
 LOWEST to 14. b is dense; rows of the others are so many bytes apart as the record `Chain` says;

@@ -1,4 +1,4 @@
-"""What our matrix product reads later, fetched while it computes: C++ text for `gemm.py`.
+"""What our GEMM reads later, fetched while it computes: C++ text for `gemm.py`.
 
 Operands mostly lie in memory, or in the third cache. Both sides are fetched into the second one, a
 few lines at a time.

@@ -1,8 +1,8 @@
-"""The part of our matrix product for a few rows and a dense weight [n, k], read where it lies.
+"""The part of our GEMM for a few rows and a dense weight [n, k], read where it lies.
 
 In: the text of `gemm.py`, behind which this one stands in the same unit. Each element of the
 result is a sum of vectors along a row of the weight; a few rows of the weight are read side by
-side, each once, for all rows of the other side, which stay in the first cache. So a product is as
+side, each once, for all rows of the other side, which stay in the first cache. So a GEMM is as
 fast as memory, and no copy of the weight could make it faster.
 """
 

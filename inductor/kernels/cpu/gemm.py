@@ -1,4 +1,4 @@
-"""A matrix product of our own, as C++: for processors and layouts on which the libraries are slow.
+"""A GEMM of our own, as C++: for processors and layouts on which the libraries are slow.
 
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of b are

@@ -1,4 +1,4 @@
-"""Two products of which the second one alone reads what the first one makes: C++ text for
+"""Two GEMMs of which the second one alone reads what the first one makes: C++ text for
 `gemm.py`, behind which it stands in the same unit.
 
 Bands of rows go through both, one behind the other: what lies between, as in the MLP of a

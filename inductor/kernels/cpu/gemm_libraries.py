@@ -1,4 +1,4 @@
-"""Our own matrix products (`kernels/cpu/gemm.py`, `half_gemm.py`): each built once per
+"""Our own GEMMs (`kernels/cpu/gemm.py`, `half_gemm.py`): each built once per
 machine, loaded for all graphs.
 
 In: a store and a toolchain. Out: its functions for Python; graphs loaded later find them by name.
@@ -44,14 +44,14 @@ class Product:
             raise MemoryError("no memory for a matrix product")
 
     def panels(self, weight: Tensor) -> Tensor:
-        """A copy of weight [k, n] in the order in which products read it."""
+        """A copy of weight [k, n] in the order in which GEMMs read it."""
         k, n = weight.shape
         made = torch.empty(self.panels_size(k, n), dtype=self.dtype)
         self.pack(k, n, weight.data_ptr(), *weight.stride(), made.data_ptr())
         return made
 
 
-def load_product(
+def load_gemm(
     store: Store, toolchain: Toolchain, dtype: torch.dtype = torch.float32
 ) -> Product | None:
     """Build (or find) and load the library for float32 or bfloat16; None where this processor has
@@ -64,11 +64,11 @@ def load_product(
 def _load(path: str, dtype: torch.dtype) -> Product | None:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     if dtype is not torch.bfloat16:
-        return bind_product(library)
-    return bind_half_product(library) if library[f"{HALF_NAME}_ready"]() else None
+        return bind_gemm(library)
+    return bind_half_gemm(library) if library[f"{HALF_NAME}_ready"]() else None
 
 
-def bind_product(library: ctypes.CDLL) -> Product:
+def bind_gemm(library: ctypes.CDLL) -> Product:
     """The functions of a built library."""
     columns = library[f"{PRODUCT_NAME}_columns"]()
 
@@ -80,7 +80,7 @@ def bind_product(library: ctypes.CDLL) -> Product:
     return Product(*_bound(library, PRODUCT_NAME), panels_size, is_plain)
 
 
-def bind_half_product(library: ctypes.CDLL) -> Product:
+def bind_half_gemm(library: ctypes.CDLL) -> Product:
     """The same of bfloat16."""
     size = library[f"{HALF_NAME}_size"]
     size.argtypes, size.restype = [ctypes.c_long] * 2, ctypes.c_long

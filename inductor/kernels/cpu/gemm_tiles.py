@@ -1,4 +1,4 @@
-"""Tiles of our matrix product that stay in registers: C++ text for `gemm.py`.
+"""Tiles of our GEMM that stay in registers: C++ text for `gemm.py`.
 
 On AVX-512, all but the lowest are assembly (`assembly.py`).
 """

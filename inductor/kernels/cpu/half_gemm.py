@@ -1,11 +1,11 @@
-"""A matrix product of bfloat16 of our own, as C++, for processors with instructions for it.
+"""A GEMM of bfloat16 of our own, as C++, for processors with instructions for it.
 
 What is here: the text of one translation unit and the name of its function. b is read as panels
 [terms / 2, COLUMNS, 2]: two terms of a column are neighbours, as AMX and AVX512-BF16 want them.
 They are made once of weights that do not change (`HALF_PACK`), else by the thread that reads them.
 Tiles of ROWS x COLUMNS are summed up in float32 and rounded once, behind the bias. AMX reads a
 where it lies; tiles at its edges are lower, and terms beyond the last whole 32 come from a copy
-with zeros. Subnormal numbers count as zero, as in oneDNN's products, which use the same
+with zeros. Subnormal numbers count as zero, as in oneDNN's GEMMs, which use the same
 instructions. Other processors run plain loops: those are for tests.
 """
 

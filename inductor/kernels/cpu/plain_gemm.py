@@ -1,6 +1,6 @@
-"""The part of our matrix product that reads a dense weight [n, k] where it lies: no copy of it.
+"""The part of our GEMM that reads a dense weight [n, k] where it lies: no copy of it.
 
-In: the text of `gemm.py`, behind which this one stands in the same unit. The product is computed
+In: the text of `gemm.py`, behind which this one stands in the same unit. The GEMM is computed
 turned: rows of the weight are what `gemm.py` reads number by number, and rows of a, few beside
 them, are copied as panels [k, WIDE], once for all threads. ROUND terms of a panel stay in the first
 cache while HEIGHT rows of the weight pass; sums are turned where they are stored.

@@ -12,7 +12,7 @@ from kernel_support import Runner, check, layouts_of
 
 from inductor.codegen.cpp import work
 from inductor.codegen.cpp.kernel import print_kernel
-from inductor.codegen.cpp.prelude import PARTS, PRELUDE
+from inductor.codegen.cpp.prelude import BASE, PARTS, used_parts
 from inductor.codegen.cpp.unit import print_units
 from inductor.ir.body import trace_body
 from inductor.ir.index import floordiv, mod
@@ -21,6 +21,7 @@ from inductor.runtime.build import build_library
 from inductor.scheduler.schedule import Kernel, Local, local_position, outer_variables
 
 F = torch.float32
+PRELUDE = "\n".join([BASE, *(PARTS[name] for name in used_parts(PARTS))])  # all of it
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import dynamo
 from inductor.codegen.cpp.kernel import print_kernel
 from inductor.ir.body import trace_body
 from inductor.scheduler.schedule import Kernel
-from inductor.scheduler.split import find_pieces
+from inductor.scheduler.split import find_parts
 
 ROWS: dict[str, Callable[[Tensor], Tensor]] = {
     "rolled by one": lambda x: torch.roll(x, 1, -1),
@@ -86,4 +86,4 @@ def test_many_parts_stay_one_loop() -> None:
 
     x = torch.randn(4, 600)
     torch.testing.assert_close(dynamo.compile(program)(x), program(x), rtol=1e-5, atol=1e-4)
-    assert find_pieces((), "r0", 600) == [(0, 600)]
+    assert find_parts((), "r0", 600) == [(0, 600)]

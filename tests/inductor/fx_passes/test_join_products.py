@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from inductor.fx_passes.join_gemms import addresses_of, join_products
+from inductor.fx_passes.join_gemms import addresses_of, join_gemms
 from inductor.lowering.registry import LOWERINGS
 from inductor.operators.joined_gemms import OPERATOR, lie_in_order
 
@@ -78,7 +78,7 @@ def join(
     module = traced(program, inputs)
     if addresses is None:
         addresses = {at: tensor.data_ptr() for at, tensor in enumerate(inputs)}
-    module = join_products(module, addresses, LOWERINGS.__contains__, only_attention)
+    module = join_gemms(module, addresses, LOWERINGS.__contains__, only_attention)
     want = program(*[tensor.clone() for tensor in inputs])
     got = module(*[tensor.clone() for tensor in inputs])
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
@@ -144,7 +144,7 @@ def test_few_rows_of_half_precision() -> None:
         inputs = [torch.randn(rows, INNER), *in_order(8, 8)]
         module = traced(gated, [each.half() for each in inputs])
         sizes = {0: 0, 1: 0, 2: 8 * INNER * 2}
-        module = join_products(module, sizes, LOWERINGS.__contains__)
+        module = join_gemms(module, sizes, LOWERINGS.__contains__)
         assert counts(module) == (joined, 2 * (1 - joined))
 
 
@@ -153,7 +153,7 @@ def test_products_that_fill_the_device() -> None:
         inputs = [torch.empty(1 << 14, 8), torch.empty(1 << 10, 8), torch.empty(1 << 10, 8)]
         module = make_fx(gated)(*inputs)
     sizes = {0: 0, 1: 0, 2: (1 << 10) * 8 * 4}
-    assert counts(join_products(module, sizes, LOWERINGS.__contains__)) == (0, 2)
+    assert counts(join_gemms(module, sizes, LOWERINGS.__contains__)) == (0, 2)
 
 
 def test_weights_apart() -> None:

@@ -24,12 +24,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found: Seen = []
 
     def watched(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        module = table_gradients.add_rows_to_products(module)
+        module = table_gradients.add_rows_to_gemms(module)
         module.graph.lint()
         found.append([node.target for node in module.graph.nodes])
         return module
 
-    monkeypatch.setattr(pipeline, "add_rows_to_products", watched)
+    monkeypatch.setattr(pipeline, "add_rows_to_gemms", watched)
     return found
 
 

@@ -13,7 +13,7 @@ from test_dropout import PROGRAMS, eager_of, flat
 
 import dynamo
 from dynamo.aot.api import compile_inference, compile_training
-from dynamo.aot.boxed import of_places
+from dynamo.aot.boxed import picking_arguments
 from inductor.codegen.triton import configs, plan
 from inductor.driver import cuda
 from inductor.fx_passes.dropout import draw_in_kernels
@@ -30,7 +30,7 @@ def compile_aten(module, fakes):
     text = cuda.generate(graph, schedule_graph(there, 8)).text
     texts.append(text)
     call = cuda.load(text, graph, False)()
-    return of_places(call, [n for n, buffer in enumerate(graph.inputs) if buffer is not None])
+    return picking_arguments(call, [n for n, buffer in enumerate(graph.inputs) if buffer is not None])
 
 
 def backend(gm, example_inputs):

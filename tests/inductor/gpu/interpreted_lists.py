@@ -104,7 +104,9 @@ def test_steps(name, limits, monkeypatch) -> None:
         torch.testing.assert_close(mine, others, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close([x.grad for x in mine], [x.grad for x in others])
     assert launches(texts[-1]) <= most
-    assert ("for tile in range(0, 4)" in texts[-1]) == bool(limits)
+    # What is clipped here is so small that one program scales it all behind the norm.
+    tiled = bool(limits) and name != "clipped"
+    assert ("for tile in range(0, 4)" in texts[-1]) == tiled
 
 
 def chain_of_writes(xs, ys):

@@ -13,7 +13,7 @@ from interpreter_repairs import repair
 
 import dynamo
 from dynamo.aot.api import compile_inference, compile_training
-from dynamo.aot.boxed import of_places
+from dynamo.aot.boxed import picking_arguments
 from inductor.codegen.triton import configs, online, plan, split, tiling
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
@@ -35,7 +35,7 @@ def compile_aten(module, fakes):
     text = cuda.generate(graph, with_less_held(there, schedule_graph(there, 8))).text
     texts.append(text)
     call = cuda.load(text, graph, False)()
-    return of_places(call, [n for n, buffer in enumerate(graph.inputs) if buffer is not None])
+    return picking_arguments(call, [n for n, buffer in enumerate(graph.inputs) if buffer is not None])
 
 
 def trained(gm, example_inputs):

@@ -114,7 +114,7 @@ def test_kernels_before_products(dtype, m, n, k) -> None:
 
 
 def test_persistent_programs_with_a_kernel_before(monkeypatch) -> None:
-    monkeypatch.setattr(template, "properties_of", lambda device: H200.with_multiprocessors(2))
+    monkeypatch.setattr(template, "gpu_of", lambda template: H200.with_multiprocessors(2))
     x, w = noise(33, 56), noise(56, 72)
     blocks = replace(BLOCKS, persistent=True)
     check(lambda x, w: F.gelu(F.silu(x) @ w), x, w, templates=1, prologues=1, blocks=blocks)
@@ -186,7 +186,7 @@ def test_a_residual_that_lies_transposed_and_a_cast() -> None:
 @pytest.mark.parametrize("descriptors", [False, True])
 @pytest.mark.parametrize("sizes", [(33, 72, 56), (64, 64, 32)])
 def test_persistent_programs(monkeypatch, sizes, descriptors) -> None:
-    monkeypatch.setattr(template, "properties_of", lambda device: H200.with_multiprocessors(2))
+    monkeypatch.setattr(template, "gpu_of", lambda template: H200.with_multiprocessors(2))
     torch.manual_seed(0)
     m, n, k = sizes
     x, w, b = noise(m, k), noise(n, k), noise(n)
@@ -341,7 +341,7 @@ def test_convolutions_by_boxes(monkeypatch, first: int, blocks: Blocks) -> None:
 
 
 def check_boxes(monkeypatch, name: str, blocks: Blocks) -> None:
-    monkeypatch.setattr(template, "properties_of", lambda device: H200.with_multiprocessors(2))
+    monkeypatch.setattr(template, "gpu_of", lambda template: H200.with_multiprocessors(2))
     channels, results, window, size, more, count = BOXES[name]
     x, w = images(channels, results, window, size, count=count)
     b, r = noise(results), torch.randn_like(F.conv2d(x, w, **more))

@@ -99,3 +99,11 @@ exec g++ "$@"
     toolchain = toolchain_of(str(fake), tmp_path, monkeypatch)
     assert not set(ONLY_GCC) & set(toolchain.compile_flags) and "-lgomp" in toolchain.libraries
     assert toolchain.more_units == (OPENMP_UNIT,) and toolchain.openmp_link_flags == ()
+
+
+def test_why_a_compiler_can_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "clang++"
+    fake.write_text('#!/bin/bash\ncase $1 in --version) echo clang version 99; exit;; esac\necho "no ld here" >&2; exit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    assert find_toolchain(Store(tmp_path / "cache")) == f"{fake} can't compile an empty function: no ld here"

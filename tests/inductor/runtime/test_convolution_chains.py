@@ -11,6 +11,7 @@ from torch import nn
 
 import dynamo
 from inductor.autotune import library_convolutions
+from inductor.autotune.answers import Answers
 from inductor.config import config
 from inductor.scheduler import convolution_chains
 from inductor.scheduler.schedule import ConvolutionChain, Schedule
@@ -204,13 +205,13 @@ def test_a_link_may_take_a_little_more(
 ) -> None:
     """ratio: the logarithm of the time of our own over the library's, each measured alone."""
     monkeypatch.setattr(library_convolutions, "_measure", lambda *_: {"ours": ratio})
-    monkeypatch.setattr(library_convolutions.Convolutions, "save", lambda _: None)
+    monkeypatch.setattr(Answers, "save", lambda _: None)
     monkeypatch.setattr(library_convolutions, "FEWEST_BYTES", 0)
     found: dict[Any, tuple[bool, str]] = {}
     fastest = library_convolutions.Convolutions.fastest
 
     def kept(self: Any, node: Any, geometry: Any) -> str:
-        self.ratios.clear()
+        self.answers.known.clear()
         found[geometry] = self._is_linked(node), fastest(self, node, geometry)
         return found[geometry][1]
 

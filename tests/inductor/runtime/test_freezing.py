@@ -275,7 +275,7 @@ def test_limit_of_memory(
     monkeypatch.setattr(gemm_choice.Chooser, "fastest", answer)
     monkeypatch.setattr(logs.log("inductor"), "enabled", True)
     model = nn.Sequential(*(nn.Linear(400, 400) for _ in range(3)))  # 0.61 MB each
-    options = {"library_kernels": "measure", "frozen_megabytes": megabytes}
+    options = {"library_kernels": "measure", "freezing": megabytes}
     fast, x = dynamo.compile(model, options=options), torch.randn(5, 400)
     with torch.no_grad():
         assert_same(fast(x), model(x))

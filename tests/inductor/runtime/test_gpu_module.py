@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import fx
 
-from dynamo.aot.recipes import not_kept
+from dynamo.aot.recipes import not_cacheable
 from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
 from dynamo.store import gpu_facts
 from dynamo.store.content import Store
 from inductor.cache import graph_key, kernel_binaries
 from inductor.cache.gpu_module import GpuModule, call_again, with_recipe
-from inductor.cache.graph_cache import Unkept, read_record, write_record
+from inductor.cache.graph_cache import Uncacheable, read_record, write_record
 from inductor.cache.launched import Watched
 from inductor.codegen.python_wrapper import HEAD, host_part
 from inductor.config import config
@@ -120,8 +120,8 @@ def test_what_is_not_kept_says_why(tmp_path: Path) -> None:
     graph = fx.Graph()
     graph.output(())
     given = {"gm": fx.GraphModule({}, graph), "keeping": object(), "traces": []}
-    with pytest.raises(Unkept, match="k0 runs as ATen operators"):
-        write_record(not_kept(lambda: None, "k0 runs as ATen operators"), given, Watched(), Store(tmp_path))
+    with pytest.raises(Uncacheable, match="k0 runs as ATen operators"):
+        write_record(not_cacheable(lambda: None, "k0 runs as ATen operators"), given, Watched(), Store(tmp_path))
 
 
 def test_odd_addresses_bring_the_whole_module(driver: Driver, tmp_path: Path) -> None:

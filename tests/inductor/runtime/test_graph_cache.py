@@ -199,7 +199,7 @@ def test_gradients_wanted_or_not() -> None:
 def test_an_option_misses() -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
     check(scaled(2.0), x, y, hits=0)
-    for option in ({"freezing": False}, {"frozen_megabytes": 1}, {"library_kernels": "default"}):
+    for option in ({"freezing": False}, {"freezing": 1}, {"library_kernels": "default"}):
         call = dynamo.compile(scaled(2.0), options=option)
         found, count = reused(lambda call=call: call(x, y))  # type: ignore[misc]
         assert count == 0 and same(found, scaled(2.0)(x, y))
@@ -357,7 +357,7 @@ def test_dropout_draws_what_a_cold_compile_draws() -> None:
     assert same(*found)
 
 
-# -- what is not kept ------------------------------------------------------------------------------
+# -- what is not cached ------------------------------------------------------------------------------
 
 
 def test_an_operator_of_the_program_is_not_kept(

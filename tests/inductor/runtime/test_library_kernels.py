@@ -15,7 +15,8 @@ import torch
 from dynamo.aot.capture import capture_forward
 from dynamo.store.content import Store, opened
 from inductor import compile_fx
-from inductor.autotune import gemm_choice, gemm_trials, trials
+from inductor.autotune import answers, gemm_choice, gemm_trials, trials
+from inductor.autotune.answers import Answer
 from inductor.autotune.library_kernels import choose_library_kernels
 from inductor.autotune.linear import Linear, as_linear
 from inductor.config import config
@@ -96,8 +97,7 @@ def test_answer_is_used_and_kept(
     ],
 )
 def test_another_product_must_be_clearly_faster(ratios: Any, chosen: str, narrow: bool) -> None:
-    answer = gemm_choice.Answer(ratios, 1, 0)
-    assert (answer.choice(), answer.is_narrow()) == (chosen, narrow)
+    assert (gemm_choice.choice_of(ratios), Answer(ratios, 1, 0).is_narrow(chosen)) == (chosen, narrow)
 
 
 def test_a_noisy_answer_is_not_kept_for_good(
@@ -108,17 +108,17 @@ def test_a_noisy_answer_is_not_kept_for_good(
     graph = lowered(linear, torch.randn(6, 8), torch.randn(5, 8), torch.randn(5))
     chosen = []
     for process in (1, 1, 2, 3):
-        monkeypatch.setattr(gemm_choice.os, "getpid", lambda process=process: process)
+        monkeypatch.setattr(answers.os, "getpid", lambda process=process: process)
         chosen += targets(choose_library_kernels(graph, Store(tmp_path), 1))
     assert ["mkldnn" in target for target in chosen] == [False, False, True, True]
     assert not found
 
 
 def test_answers_of_other_candidates_are_not_mixed() -> None:
-    one = gemm_choice.Answer({"aten": 0.0}, 2, 1)
-    other = gemm_choice.Answer({"aten": 0.0, "packed": -0.2}, 1, 2)
+    one = Answer({"aten": 0.0}, 2, 1)
+    other = Answer({"aten": 0.0, "packed": -0.2}, 1, 2)
     assert one.joined(other) is other
-    both = other.joined(gemm_choice.Answer({"aten": 0.0, "packed": -0.4}, 1, 3))
+    both = other.joined(Answer({"aten": 0.0, "packed": -0.4}, 1, 3))
     assert both.ratios["packed"] == pytest.approx(-0.3) and both.measurements == 2
 
 
@@ -221,10 +221,10 @@ def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Pat
             return chooser.fastest(linear)
 
     assert chosen(64, 64, 64) == "aten"
-    near = gemm_choice.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
-    far = gemm_choice.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
+    near = Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
+    far = Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
     kind = (False, False, False, False, False, "torch.float32")
-    chooser.answers = {
+    chooser.answers.known = {
         repr((128, 64, 64, *kind)): near,
         repr((1024, 64, 64, *kind)): far,
         repr((64, 64, 64, False, True, True, False, False, "torch.float32")): far,
@@ -232,7 +232,7 @@ def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Pat
     assert [chosen(64, 64, 64), chosen(2000, 64, 64), chosen(64, 64, 64, True)] == [
         "onednn", "aten", "aten",
     ]  # fmt: skip
-    assert not chooser.measured
+    assert not chooser.answers.added
 
 
 @pytest.mark.parametrize("steady", [False, True])
@@ -307,7 +307,7 @@ def test_without_a_product_of_our_own(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> Any:
         raise BuildError("this compiler has no vectors")
 
-    monkeypatch.setattr(gemm_choice, "load_product", refuse)
+    monkeypatch.setattr(gemm_choice, "load_gemm", refuse)
     monkeypatch.setattr(gemm_choice, "FEWEST_OPERATIONS", 1)
     asked: list[Any] = []
     monkeypatch.setattr(

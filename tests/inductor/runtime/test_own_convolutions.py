@@ -15,6 +15,7 @@ from torch import nn
 
 import dynamo
 from inductor.autotune import library_convolutions, preparation, trials
+from inductor.autotune.answers import Answer
 from inductor.config import config
 from inductor.driver.cpu import cache_store, need_toolchain
 from inductor.ir.convolutions import Geometry
@@ -441,14 +442,15 @@ def test_without_time_most_answers_decide(
     ratio: float, other: float, channels: int, way: str, convolver: Convolver
 ) -> None:
     geometry = Geometry(1, channels, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
+    known = {"one": Answer({"ours": ratio}, 1, 1), "other": Answer({"ours": ratio, "winograd": other}, 1, 1)}
     asked = SimpleNamespace(
-        ratios={"one": {"ours": ratio}, "other": {"ours": ratio, "winograd": other}}, library=convolver, measured=False, with_ours=True,
+        answers=SimpleNamespace(known=known), library=convolver, with_ours=True,
         _is_followed=lambda node: False, _is_linked=lambda node: False, kind=lambda node, geometry: "a third",
     )  # fmt: skip
     with trials.spending(0.0):
         use = library_convolutions.Convolutions.fastest
         assert use(asked, SimpleNamespace(args=[None] * 3), geometry) == way  # type: ignore[arg-type]
-    assert not asked.measured and len(asked.ratios) == 2
+    assert len(known) == 2
 
 
 @pytest.mark.parametrize(

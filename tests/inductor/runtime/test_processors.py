@@ -1,4 +1,4 @@
-"""Whatever the processor is taken for, graphs and packages are right: no kernel hangs on what this machine has."""
+"""Whatever the processor is taken for, graphs and packages are right: no kernel depends on what this machine has."""
 
 from __future__ import annotations
 

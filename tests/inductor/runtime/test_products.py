@@ -23,9 +23,9 @@ from inductor.fx_passes import half_gemms
 from inductor.kernels.cpu.gemm import PRODUCT_UNIT
 from inductor.kernels.cpu.gemm_libraries import (
     Product,
-    bind_half_product,
-    bind_product,
-    load_product,
+    bind_gemm,
+    bind_half_gemm,
+    load_gemm,
 )
 from inductor.kernels.cpu.half_gemm import HALF_UNIT
 from inductor.runtime.own_libraries import own_library
@@ -36,7 +36,7 @@ from tests.seeds import some
 @pytest.fixture(scope="module")
 def product() -> Product:
     store = cache_store()
-    found = load_product(store, need_toolchain(store))
+    found = load_gemm(store, need_toolchain(store))
     assert found is not None
     return found
 
@@ -46,7 +46,7 @@ def half_product() -> Product:
     """On processors without instructions for it, too: as plain loops."""
     store = cache_store()
     path = own_library((HALF_UNIT,), store, need_toolchain(store))
-    return bind_half_product(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL))
+    return bind_half_gemm(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def always_half(monkeypatch: pytest.MonkeyPatch, half_product: Product, always_o
     """oneDNN has products of bfloat16, and ours are taken."""
     for module in (linear, half_gemms):
         monkeypatch.setattr(module, "is_native", lambda dtype: dtype is torch.bfloat16)
-    monkeypatch.setattr(gemm_choice, "load_product", lambda *_: half_product)
+    monkeypatch.setattr(gemm_choice, "load_gemm", lambda *_: half_product)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_other_instruction_sets(flags: tuple[str, ...]) -> None:
         own_library((PRODUCT_UNIT,), store, replace(toolchain, compile_flags=(*plain, *flags, "-O1")))
         return
     path = own_library((PRODUCT_UNIT,), store, replace(toolchain, compile_flags=(*plain, *flags)))
-    product = bind_product(ctypes.CDLL(path))
+    product = bind_gemm(ctypes.CDLL(path))
     for m, n, k in ((37, 70, 129), (1, 33, 1024), (7, 35, 99), (100, 257, 801)):
         x, weight, bias = torch.randn(m, k), torch.randn(n, k).t(), torch.randn(n)
         for side in (weight, product.panels(weight)):

@@ -214,9 +214,9 @@ def test_what_the_option_takes() -> None:
             check_options(None, {"collectives": wrong})
 
 
-@pytest.mark.parametrize("fullgraph, same_graphs, joined", [(True, 0, True), (False, 1, True), (False, 0, False)])
-def test_joined_where_all_ranks_have_the_same_graph(fullgraph: bool, same_graphs: int, joined: bool) -> None:
-    """A rank that may break its graph between two collectives sends each alone."""
+@pytest.mark.parametrize("fullgraph, same_graphs", [(True, 0), (False, 1)])
+def test_joined_where_the_program_says_that_graphs_are_the_same(fullgraph: bool, same_graphs: int) -> None:
+    """What one rank sees says nothing of another's graph, also where both are whole."""
     seen: list[str] = []
 
     class Sum(torch.autograd.Function):
@@ -235,4 +235,4 @@ def test_joined_where_all_ranks_have_the_same_graph(fullgraph: bool, same_graphs
     given = [torch.randn(4, requires_grad=True) for _ in range(2)]
     sum(result.sum() for result in function(*given)).backward()
     name = "_c10d_functional.all_reduce"
-    assert seen == ([f"{name}_coalesced.default"] * 2 if joined else [f"{name}.default"] * 4)
+    assert seen == ([f"{name}_coalesced.default"] * 2 if same_graphs else [f"{name}.default"] * 4)

@@ -11,7 +11,12 @@ from dynamo.aot.api import compile_inference
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import ExternKernel
 from inductor.lowering.run import lower_graph
-from inductor.scheduler.gemms import Candidate, choose_disjoint, find_candidates, with_templates
+from inductor.scheduler.gemms import (
+    TemplateCandidate,
+    choose_disjoint,
+    find_candidates,
+    with_templates,
+)
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Kernel, Schedule
 from inductor.scheduler.verify import verify_steps
@@ -19,7 +24,7 @@ from inductor.scheduler.verify import verify_steps
 aten = torch.ops.aten
 
 
-def candidates_of(function, *inputs) -> tuple[list[Candidate], Schedule, object]:
+def candidates_of(function, *inputs) -> tuple[list[TemplateCandidate], Schedule, object]:
     found = []
 
     def compile_aten(module, fakes):
@@ -38,7 +43,7 @@ def candidates_of(function, *inputs) -> tuple[list[Candidate], Schedule, object]
     return found[0]
 
 
-def shape(candidate: Candidate) -> tuple[list[int], list[bool], list[str]]:
+def shape(candidate: TemplateCandidate) -> tuple[list[int], list[bool], list[str]]:
     parts = candidate.template.parts
     kept = [name for part in parts for name in part.kept]
     return [len(part.products) for part in parts], [part.epilogue is not None for part in parts], kept
@@ -47,7 +52,7 @@ def shape(candidate: Candidate) -> tuple[list[int], list[bool], list[str]]:
 X, W, V = torch.randn(6, 8), torch.randn(8, 4), torch.randn(8, 4)
 
 
-def fused(function, *inputs) -> list[Candidate]:
+def fused(function, *inputs) -> list[TemplateCandidate]:
     return [c for c in candidates_of(function, *inputs)[0] if c.template.epilogues()]
 
 

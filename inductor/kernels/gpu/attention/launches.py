@@ -98,7 +98,7 @@ class AttentionLaunch:
         key = None
         if aligned and tensors[0].is_cuda:
             key = kernel_binaries.key_of(*self.kernel, self.constants | self.options, tensors)
-        if key is not None and self._starts_kept(key, tensors):
+        if key is not None and self._starts_cached(key, tensors):
             return
         function = self.kernel.function()
         known = {name: self.constants[name] for name in function.arg_names
@@ -113,7 +113,7 @@ class AttentionLaunch:
             if key is not None and binary is not None:
                 kernel_binaries.keep(key, binary)
 
-    def _starts_kept(self, key: content.Key, tensors: Sequence[torch.Tensor]) -> bool:
+    def _starts_cached(self, key: content.Key, tensors: Sequence[torch.Tensor]) -> bool:
         """Starts the kernel that an earlier process has kept, if there is one."""
         binary = kernel_binaries.find(key)
         if binary is None or self.call is None:

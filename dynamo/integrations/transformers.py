@@ -1,0 +1,86 @@
+"""`Trainer` of transformers and `Accelerator` of accelerate with this compiler, in one line.
+
+In: a Trainer or an Accelerator. Out: the same, and each model that it prepares from then on is
+compiled in place. Exists because both know backends of torch.compile by a closed list of names;
+what they were told of compiling (`TrainingArguments(torch_compile=True, torch_compile_mode=...)`,
+`Accelerator(dynamo_backend=...)`) holds here instead. Neither library is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from dynamo.api import compile_in_place
+
+Host = TypeVar("Host")
+# What calls torch.compile; the first also shards a model, which comes before compiling.
+PREPARING = ("prepare", "prepare_model")
+
+
+def compile_prepared(host: Host, **arguments: Any) -> Host:
+    """Has this compiler compile what a Trainer or an Accelerator prepares; to be said once, before
+    that.
+
+    arguments: those of `dynamo.compile`; they win over what the host was told of torch.compile. A
+    model is compiled as a whole, `use_regional_compilation` or not. Returns the host. Errors:
+    TypeError for what prepares no models; those of `dynamo.compile` when a model is prepared.
+
+    ```python
+    trainer = compile_prepared(Trainer(model=model, args=args, train_dataset=data))
+    accelerator = compile_prepared(Accelerator(), mode="max-autotune")
+    ```
+    """
+    accelerator: Any = getattr(host, "accelerator", host)
+    if not all(callable(getattr(accelerator, name, None)) for name in PREPARING):
+        raise TypeError(f"compile_prepared takes a Trainer or an Accelerator, not {host!r}")
+    plugin = accelerator.state.dynamo_plugin
+    for name in PREPARING:
+        prepare = functools.partial(_prepare, getattr(accelerator, name), plugin, arguments)
+        setattr(accelerator, name, prepare)
+    return host
+
+
+def _prepare(
+    function: Callable[..., Any], plugin: Any, arguments: dict[str, Any], /,
+    *args: Any, **kwargs: Any,
+) -> Any:
+    """What the host's own function gives, its models compiled by us."""
+    settings = {**_told(plugin), **arguments}
+    with _without_theirs(plugin):
+        prepared = function(*args, **kwargs)
+    for each in prepared if isinstance(prepared, tuple) else (prepared,):
+        if isinstance(each, torch.nn.Module) and each._compiled_call_impl is None:
+            compile_in_place(each, **settings)
+    return prepared
+
+
+def _told(plugin: Any) -> dict[str, Any]:
+    """What the host was told of torch.compile. `to_kwargs` would leave out what variables of the
+    environment say, which the Trainer sets."""
+    if not _is_on(plugin):
+        return {}
+    names = ("mode", "fullgraph", "dynamic", "options", "disable")
+    told = {name: getattr(plugin, name) for name in names if getattr(plugin, name) is not None}
+    if told.get("mode") == "default":
+        del told["mode"]
+    return {"backend": plugin.backend.value.lower(), **told}
+
+
+def _is_on(plugin: Any) -> bool:
+    return bool(plugin.backend.value != "NO")
+
+
+@contextlib.contextmanager
+def _without_theirs(plugin: Any) -> Iterator[None]:
+    """For a while, the host has no backend to compile with: all accelerators share its settings."""
+    before = plugin.backend
+    plugin.backend = type(before)("NO")
+    try:
+        yield
+    finally:
+        plugin.backend = before
