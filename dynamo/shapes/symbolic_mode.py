@@ -97,9 +97,8 @@ class SymbolicMode(FakeTensorMode):
                 return torch.empty_like(args[0])
         if func is aten.bincount.default:
             counts: Any = super().dispatch(func, types, args, kwargs)
-            weights = args[1] if len(args) > 1 else (kwargs or {}).get("weights")
             with self:
-                return counts.to(_dtype_of_counts(weights))
+                return counts.to(_dtype_of_counts(*args, **(kwargs or {})))
         if func in DRAWS:
             drawn: Any = super().dispatch(func, types, args, kwargs)
             with self, torch.no_grad():
@@ -167,7 +166,9 @@ class SymbolicMode(FakeTensorMode):
             )
 
 
-def _dtype_of_counts(weights: torch.Tensor | None) -> torch.dtype:
+def _dtype_of_counts(
+    given: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0
+) -> torch.dtype:
     """Of `torch.bincount`; torch's rule has that of the input."""
     if weights is None:
         return torch.int64
