@@ -95,6 +95,10 @@ class SymbolicMode(FakeTensorMode):
             super().dispatch(func, types, args, kwargs)  # for its errors
             with self, torch.no_grad():
                 return torch.empty_like(args[0])
+        if func is aten.bincount.default:
+            counts: Any = super().dispatch(func, types, args, kwargs)
+            with self:
+                return counts.to(_dtype_of_counts(*args, **(kwargs or {})))
         if func in DRAWS:
             drawn: Any = super().dispatch(func, types, args, kwargs)
             with self, torch.no_grad():
@@ -160,6 +164,15 @@ class SymbolicMode(FakeTensorMode):
                 (batch, *tensor.shape[1:]), tensor.stride(), dtype=tensor.dtype,
                 device=tensor.device,
             )
+
+
+def _dtype_of_counts(
+    given: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0
+) -> torch.dtype:
+    """Of `torch.bincount`; torch's rule has that of the input."""
+    if weights is None:
+        return torch.int64
+    return torch.float32 if weights.dtype is torch.float32 else torch.float64
 
 
 def is_checked(func: Any) -> bool:

@@ -340,6 +340,20 @@ def test_sizes_of_data_with_other_inputs() -> None:
     assert compare(mask_of_rows, [(torch.randn(n, 3),) for n in (5, 6, 9, 2, 31)]) <= 2
 
 
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("of", [torch.int32, torch.int64])
+def test_counts_have_the_dtype_of_their_weights(dtype: torch.dtype | None, of: torch.dtype) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor | None) -> Any:
+        counts = torch.bincount(x, w, minlength=4)
+        return counts + 1, str(counts.dtype)
+
+    x, w = torch.tensor([1, 3, 1, 0], dtype=of), None if dtype is None else torch.ones(4, dtype=dtype)
+    counters.clear()
+    found, wanted = dynamo.compile(program, fullgraph=True)(x, w), program(x, w)
+    assert found[1] == wanted[1] and torch.equal(found[0], wanted[0]) and found[0].dtype is wanted[0].dtype
+    assert not counters["not_compiled"]
+
+
 def test_unequal_masks_are_told() -> None:
     def program(x: torch.Tensor) -> Any:
         return x[x > 0] + x[x > 0.5]

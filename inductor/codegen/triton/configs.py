@@ -312,6 +312,8 @@ def _for_weights(launch: Launch) -> list[tuple[int, int, int]]:
     found = WEIGHTS[width][first.columns > LONG_WEIGHTS]
     if width == 1 and hint_of(launch.rows) >= MANY_WEIGHTS:
         found = (LONE, *found)
+    if width == torch.int64.itemsize and sum(op.name == "reduction" for op in first.ops) > 1:
+        found = found[1:]  # rows that share the weights have that many sums in registers
     return [
         (block, min(columns, even), max(1, min(warps, warps * even // columns)))
         for block, columns, warps in found

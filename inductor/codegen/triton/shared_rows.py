@@ -33,7 +33,7 @@ def _can_share(kernel: Kernel, axis: int) -> bool:
     if hint_of(others) < FEWEST_LEFT or any(local.elements != 1 for local in kernel.locals):
         return False
     ops = [op for stage in kernel.stages for op in stage.ops]
-    if not any(op.name == "load" and op.dtype.itemsize == 1 for op in ops):
+    if not any(_is_converted(op) for op in ops):
         return False  # only weights of 8 bits were measured, and tried on a GPU
     if any(isinstance(op.imm, IndirectVar) or op.imm == "add" for op in ops):
         return False
@@ -42,6 +42,11 @@ def _can_share(kernel: Kernel, axis: int) -> bool:
     if not set(kernel.reads()).isdisjoint(kernel.writes()):
         return False
     return any(_reads_weights(stage, axis) for stage in kernel.stages)
+
+
+def _is_converted(op: Op) -> bool:
+    """Whether these are weights of 8 bits, or of 4, which take longer to convert than to load."""
+    return op.name == "above_one" or op.name == "load" and op.dtype.itemsize == 1
 
 
 def _reads_weights(stage: LoopBody, axis: int) -> bool:
