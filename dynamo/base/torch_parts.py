@@ -136,7 +136,7 @@ BUILD_PARTS: dict[str, str] = {
         _cuda_getDevice _cuda_getDeviceCount _cuda_getDriverVersion
         _cuda_isCurrentStreamCapturing _cuda_releasePool""",
     "torch.distributed": "_DEFAULT_FIRST_BUCKET_BYTES",
-    "torch.distributed.distributed_c10d": "_resolve_process_group",
+    "torch.distributed.distributed_c10d": "_resolve_process_group _world",
     "torch.nn.parallel.DistributedDataParallel": "_active_ddp_module",
     "torch.ops.mkldnn": """
         _convolution_pointwise _linear_pointwise _reorder_convolution_weight
