@@ -263,7 +263,6 @@ config = Config(
              "TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS"),
         ),
         Knob("max_steps", 400_000, "Instructions per trace; a longer trace breaks the graph."),
-        Knob("inline_depth", 120, "Depth of inlined calls; a deeper call breaks the graph."),
         Knob(
             "repro",
             "",

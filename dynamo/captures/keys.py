@@ -134,8 +134,7 @@ def _text_of_lessons(context: CompileContext) -> str:
         raise NoKey("dimensions are declared by dynamic=")
     changed = sorted((repr(fact), repr(value)) for fact, value in context.changed.items())
     return repr((changed, sorted(map(repr, context.carried)), context.learns,
-                 context.everything_dynamic, context.no_tables, context.max_steps,
-                 context.inline_depth))  # fmt: skip
+                 context.everything_dynamic, context.no_tables, context.max_steps))  # fmt: skip
 
 
 _versions: dict[str, str] = {}

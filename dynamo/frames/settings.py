@@ -24,7 +24,7 @@ def context_of(
     """changed: see `Converter.__call__`."""
     carried = continuations.carried(frame.code)
     return CompileContext(
-        codes, options, max(config.max_steps, LEAST_STEPS), config.inline_depth, compile_id,
+        codes, options, max(config.max_steps, LEAST_STEPS), compile_id,
         changed={**dict.fromkeys(carried), **(changed if learns(options) else {})},
         carried=carried,
         learns=learns(options), everything_dynamic=is_dynamic(options),

@@ -71,7 +71,6 @@ class CompileContext:
     codes: CodeCache
     settings: Any = None
     max_steps: int = 400_000
-    inline_depth: int = 120
     compile_id: str = ""
     forced: dict[int, Break] = field(default_factory=dict)
     seconds_lost: float = 0.0

@@ -56,6 +56,7 @@ SPREADING = frozenset(
     for name in ("nn/parallel/distributed.py", "nn/parallel/data_parallel.py",
                  "distributed/fsdp/fully_sharded_data_parallel.py")
 )
+DEEPEST = 120  # calls inside of each other that one trace takes in; chosen, not measured
 DISABLED = "__dynamo_disabled__"
 # It reads a number out of a tensor every few lines.
 LEFT_TO_PYTHON = inspect.unwrap(torch.optim.LBFGS.step).__code__
@@ -136,7 +137,7 @@ def is_too_deep(tx: RunningFrame, code: CodeType) -> bool:
     codes, frames = tx.trace.context.codes, tx.trace.frames
     if codes.is_endless(code):
         return any(frame.code is code for frame in frames)
-    if len(frames) <= tx.trace.context.inline_depth:
+    if len(frames) <= DEEPEST:
         return False
     callers = [code, *(frame.code for frame in reversed(frames))]
     own = next((item for item in callers if is_users(item)), None)
