@@ -164,6 +164,8 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
     """Raises Unsupported where a view made again at run time would not require grad as eager's."""
     grad = torch.is_grad_enabled()
     for record, out in zip(plan.outputs, reference.outputs, strict=True):
+        if isinstance(record, FreshOutput) and _has_no_history(out):
+            raise Unsupported("an output is a view made in another grad mode")
         if isinstance(record, ViewOutput):
             base = out._base if not record.detach else None
             expected = grad and base is not None and base.requires_grad
@@ -174,6 +176,13 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
                 raise Unsupported("an output is a view made in another grad mode")
             if expected and overlaps_itself(facts_of(base)):
                 raise Unsupported("an output views an input that names elements twice")
+
+
+def _has_no_history(out: Any) -> bool:
+    """True for a view made without grad mode of what the program computes and does not give: it
+    says that it requires grad, but backward ends at it."""
+    return is_fake(out) and out.requires_grad and out._base is not None and (
+        out._base.grad_fn is not None and out.grad_fn is None)
 
 
 def _is_leaf(out: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -68,3 +69,22 @@ def test_a_view_whose_base_was_written_is_eagers_error() -> None:
     for program in (f, dynamo.compile(f)):
         with pytest.raises(RuntimeError, match="no_grad mode"):
             program(torch.randn(2, 3, requires_grad=True) * 2)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_backward_ends_at_a_view_of_what_is_not_given(mode: Callable[[], Any]) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.exp() * 2
+        with mode():
+            view = y.view(-1)
+        return view, x.sin()
+
+    dynamo.reset()
+    found = []
+    for program in (f, dynamo.compile(f)):
+        x = torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_()
+        view, other = program(x)
+        (view.sum() + other.sum()).backward()
+        found.append((view, other, x.grad))
+    torch.testing.assert_close(found[0], found[1])
+    assert facts(found[0])[0] == facts(found[1])[0]
