@@ -25,6 +25,7 @@ extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
   rt->error_code = 0;
 """
 
+SHORT = 4  # steps; chosen, not measured
 FAILED = "return 1;"
 
 # A function of so many steps is a list of calls, each of which takes longer than what an optimizer
@@ -100,7 +101,7 @@ def _spec(name: str, writer: CallWriter, steps: list[Row]) -> dict[str, Any]:
         "name": name,
         "lives": [(slot_of[x.name], x.first, x.last, x.bytes) for x in plan.lives],
         "arena_bytes": plan.arena_bytes,
-        "release_gil": len(writer.schedule.steps) > 4,
+        "release_gil": lets_python_run(writer.schedule),
         "slots": writer.slots,
         "views": list(writer.views),
         "constants": [constant.value for constant in writer.graph.constants],
@@ -109,6 +110,15 @@ def _spec(name: str, writer: CallWriter, steps: list[Row]) -> dict[str, Any]:
         "outputs": outputs,
         "steps": steps,
     }
+
+
+def lets_python_run(schedule: Schedule) -> bool:
+    """Whether other threads may run Python meanwhile, which a short call is too short for. One of
+    an operator that is not ATen's always lets them: it may wait for a thread that wants to, as that
+    of gloo does where it frees a tensor that a Python object belongs to."""
+    others = (step for step in schedule.steps if isinstance(step, ExternKernel))
+    return len(schedule.steps) > SHORT or any(
+        getattr(step.target, "namespace", "aten") != "aten" for step in others)
 
 
 def _sizes(writer: CallWriter) -> list[str]:

@@ -102,6 +102,29 @@ def beyond_the_limit(rank: int) -> None:
         torch.testing.assert_close(compiled(x, how), f(x, how))
 
 
+def beyond_the_limit_in_parts(rank: int) -> None:
+    """The same with a break between the two, where each is sent alone, or by eager."""
+    def f(x: torch.Tensor, how: str) -> torch.Tensor:
+        y, z = x * len(how), x + 1
+        dist.all_reduce(y)
+        dynamo.graph_break()
+        dist.all_reduce(z)
+        return y.sin() @ z
+
+    compiled, x = dynamo.compile(f, recompile_limit=2), torch.randn(8, 8)
+    for count in (1, 2, 3, 4, 5):
+        how = "a" * (count if rank == 1 else 1)
+        torch.testing.assert_close(compiled(x, how), f(x, how))
+
+
 def test_rank_at_its_recompile_limit(tmp_path: Path) -> None:
     """It never sends what the other one does not expect."""
     run_ranks(beyond_the_limit, tmp_path, seconds=60)
+
+
+def test_short_graphs_wait_without_the_gil(tmp_path: Path) -> None:
+    """Threads of gloo free tensors of Python's while a graph of one collective is about to start the next one: one of
+    three runs never ended."""
+    for count in range(6):
+        (folder := tmp_path / str(count)).mkdir()
+        run_ranks(beyond_the_limit_in_parts, folder, seconds=60)
