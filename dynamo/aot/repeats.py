@@ -246,9 +246,11 @@ def bounded_values(graph: fx.Graph) -> frozenset[fx.Node]:
     for node in graph.nodes:
         if node.op == "call_function" and name_of(node) in _EXTREMA:
             value = node.all_input_nodes[0]
-            while _moves(value) and value.op == "call_function":
+            shared = len(value.users) > 1
+            while _moves(value) and value.op == "call_function":  # to what computes it
                 value = value.all_input_nodes[0]
-            if len(value.users) > 1 and _is_real(value):
+                shared |= len(value.users) > 1
+            if shared and _is_real(value):
                 found.add(value)
     return frozenset(found)
 

@@ -159,3 +159,19 @@ def test_both_halves_round_what_one_decides_by(function: Callable[[Tensor], Tens
                 result.backward(torch.linspace(1, 2, result.numel()).reshape(result.shape).to(dtype))
                 found.append((result.detach(), given.grad))
             torch.testing.assert_close(found[0], found[1], rtol=3e-2, atol=6e-2)
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm, lambda x, size: F.softmax(x, -1)])
+def test_results_of_norms_are_rounded_beside_their_maximum(norm: Callable[..., Tensor]) -> None:
+    """Of an operator with several results, each is one value."""
+    dynamo.reset()
+
+    def f(x: Tensor) -> Tensor:
+        v = norm(x, x.shape[-1:])
+        return (v - v.amax(-1, keepdim=True)).amax(-1)
+
+    compiled = dynamo.compile(f)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x = torch.randn(3, 18).bfloat16()
+        assert torch.equal(compiled(x), f(x))
