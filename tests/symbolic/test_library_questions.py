@@ -46,6 +46,26 @@ def test_beside_a_package(package: str | None) -> None:
     assert torch.equal(dynamo.compile(program, backend="eager")(torch.ones(3)), torch.full((3,), 2.0))
 
 
+class Counting:
+    """Finds nothing, and counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        self.names.append(name)
+
+
+def test_finders_of_the_program_are_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, x = dynamo.compile(scaled, backend="eager"), torch.ones(3)
+    assert torch.equal(compiled(x, "no_such_module_here"), x - 1)
+    finder = Counting()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    for count in (1, 2, 3):
+        assert torch.equal(compiled(x, "no_such_module_here"), x - 1)
+        assert finder.names.count("no_such_module_here") == count
+
+
 def test_refusals_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = dynamo.compile(scaled, backend="eager")
     monkeypatch.setattr(sys.modules["json"], "__spec__", None)

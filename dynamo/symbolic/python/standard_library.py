@@ -38,6 +38,7 @@ from dynamo.symbolic.python.exceptions import handled_outside, traceback_of
 from dynamo.symbolic.python.handlers import sees_errors
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.python_modules import LIBRARIES
 from dynamo.symbolic.shapes.numbers import is_open
 from dynamo.symbolic.shapes.symbolic_text import is_open_text
 
@@ -198,6 +199,14 @@ def exception(tx: Frame) -> Var | None:
     return tx.exception or (None if handled_outside(tx.trace) else ConstVar(None))
 
 
+def _is_of_library(finder: Any) -> bool:
+    """Whether what finds modules is Python's own, or an installed package's."""
+    owner = finder if isinstance(finder, type) else type(finder)
+    module = sys.modules.get(owner.__module__)
+    file = getattr(module, "__file__", None)
+    return file is None or file.startswith(LIBRARIES)
+
+
 @rule(importlib.util.find_spec)
 def find_spec(tx: Frame, name: Var, package: Var | None = None) -> Var | None:
     """Whether a module can be imported: as while tracing, as long as it is neither imported nor
@@ -206,6 +215,8 @@ def find_spec(tx: Frame, name: Var, package: Var | None = None) -> Var | None:
         return None
     text = name.as_constant()
     if type(text) is not str or "." in text:  # imports the package around it
+        return None
+    if not all(map(_is_of_library, sys.meta_path)):  # may have effects, or change its mind
         return None
     modules = AttrSource(ObjectSource(sys, "sys"), "modules")
     module = sys.modules.get(text)
@@ -217,6 +228,7 @@ def find_spec(tx: Frame, name: Var, package: Var | None = None) -> Var | None:
         return tx.trace.wrap(module.__spec__, AttrSource(place, "__spec__"))
     tx.trace.guard("DICT_LACKS", modules, text)
     tx.trace.guard("CONST", AttrSource(ObjectSource(sys, "sys"), "path"), list(sys.path))
+    tx.trace.guard("LENGTH", AttrSource(ObjectSource(sys, "sys"), "meta_path"), len(sys.meta_path))
     found = tx.trace.run_real(functools.partial(importlib.util.find_spec, text))
     return tx.trace.wrap(found, None)
 
