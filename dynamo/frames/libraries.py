@@ -27,9 +27,13 @@ WRAPPERS = frozenset(
     CheckpointWrapper.forward""".split()
 )
 SET_UP = frozenset(
-    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
-    register_parameter register_buffer register_module add_module register_forward_hook
-    register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook""".split()
+    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters""".split()
+)
+# All else of `nn.Module` walks over modules and registers: a check of guards for each module of a
+# model (`named_buffers` in each step of DistributedDataParallel) costs more than what it does.
+MODULES_FILE = os.path.join(TRACED_TORCH, "module.py")
+CALLS_OF_MODULES = frozenset(
+    "Module._wrapped_call_impl Module._call_impl Module._call_impl.<locals>.inner".split()
 )
 # What autograd calls of a compiled graph compiles its backward, at the first time.
 AOT_FOLDER = os.path.join(OWN_FOLDER, "aot") + os.sep
@@ -80,6 +84,8 @@ def library_of(code: CodeType, scope: Mapping[str, Any]) -> str | None:
         return "torch's own code"
     if name.startswith(TRACED_TORCH) and code.co_name in SET_UP:
         return "torch's own code, which sets modules up"
+    if name == MODULES_FILE and code.co_qualname not in CALLS_OF_MODULES:
+        return "torch's own code, which walks over modules"
     if name.startswith(NUMPY_FOLDER):
         return "numpy's own code"
     if name.startswith(SYMBOLIC):
