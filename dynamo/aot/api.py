@@ -216,7 +216,7 @@ def compile_training(
         merge_equal(module)
         module = simplify(module, ROWS, world, has_tail)
         module = simplify(module, POOLS, world, reads_places)
-    halves = partition_joint(joint, module, partition, world.table())
+    halves = partition_joint(joint, module, partition, world.table(), copies=partition is min_cut)
     mutations = joint.mutations
     if epilogue_in_graph and mutations:
         mutations = write_in_forward(joint, halves)

@@ -22,6 +22,7 @@ _FREE = 1
 _BYTE = 100
 _BYTE_OF_VIEW = 101  # rather save what it views
 _BYTE_OF_NEW = 200  # forward would not write it to memory otherwise
+_BYTE_OF_COPY = 201  # rather save what is computed from it
 
 FEW = 8  # one of so many elements
 SEVERAL = 2  # times as much as is there, as by two experts a token; not measured
@@ -115,6 +116,8 @@ class _Network:
             return None
         if self.anything and node in self.inputs:
             return _FREE
+        if node in self.halves.copied:
+            return max(bytes_of(value), 1) * _BYTE_OF_COPY
         bound = node in self.inputs or node in self.outputs
         if bound:
             return _FREE if node.meta.get(SAVED) or node in self.halves.loose else None

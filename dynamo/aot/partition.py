@@ -10,6 +10,8 @@ joint graph's groups (`groups.py`). Rules of the choice:
 - Inputs and outputs of the program are saved only where eager saves them too: a program may write
   into them before backward, and eager's error about that must be raised where eager raises it, and
   nowhere else. They cost no memory.
+- A copy of an input that eager does not save is saved where backward would otherwise need more
+  memory: eager keeps the float32 of a bfloat16 that it computes with, twice as much (`copied`).
 - An output that eager does not save is saved all the same (the logits, say) where backward can
   compute it again from what is saved beside it, if the program has written into it: `loose`.
 - What a pass over the joint graph made backward independent of is saved for eager's error alone
@@ -26,6 +28,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import fx
 
 from dynamo.aot.fakes import bytes_of, is_fake, is_symbolic_number, symbols_of, symbols_shown
@@ -80,7 +83,8 @@ class Halves:
     the values that the program returns (the others are written into inputs).
     backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
     compute them. Symbolic numbers are in neither: each half computes its own.
-    loose: outputs that may be saved though eager does not. late: what backward does for its effect.
+    loose: outputs that may be saved though eager does not. copied: inputs of which a copy may be
+    saved. late: what backward does for its effect.
     differentiated: inputs that have a gradient, weights most of all. decided: not computed again,
     since something is decided by them.
     """
@@ -94,29 +98,36 @@ class Halves:
     backward: set[fx.Node]
     available: list[fx.Node]
     loose: frozenset[fx.Node] = frozenset()
+    copied: frozenset[fx.Node] = frozenset()
     late: tuple[fx.Node, ...] = ()
     differentiated: frozenset[fx.Node] = frozenset()
     decided: frozenset[fx.Node] = frozenset()
 
 
 def partition_joint(
-    joint: JointGraph, module: fx.GraphModule, cut: Cutter, table: SymbolTable | None = None
+    joint: JointGraph, module: fx.GraphModule, cut: Cutter, table: SymbolTable | None = None,
+    copies: bool = False,
 ) -> Partition:
     """Cuts `module` (the joint module, perhaps decomposed). `cut` says which values to save.
 
-    table: the symbols of the joint module, where its sizes are symbolic.
+    table: the symbols of the joint module, where its sizes are symbolic. copies: whether copies of
+    inputs may be saved.
     """
     halves = _sort_out(joint, module)
     groups = find_groups(joint)
     if table is None and len(groups) == 1:
         halves = replace(halves, loose=_loose(halves))
+    if table is None and copies:
+        halves = replace(halves, copied=_copied(joint, halves))
     halves, saved = _choose(halves, cut, _small_inputs(joint, halves))
+    copied = [node for node in saved if node in halves.copied]
     known = {node: ("input", at) for at, node in reversed(list(enumerate(halves.inputs)))}
     for at, node in reversed(list(enumerate(halves.values))):
         known.setdefault(node, ("output", at))
-    extra = [node for node in saved if node not in known]
+    extra = [node for node in saved if node not in known or node in copied]
     for at, node in enumerate(extra, len(halves.values)):
         known[node] = ("output", at)
+    extra = [_copy_of(node) if node in copied else node for node in extra]
     mark_decided(module.graph, ancestors([*halves.values, *extra]) & set(_needed(halves, saved)))
     forward = _extract(module, halves.inputs, [*halves.values, *extra], effects=True)
     backwards = [_backward_of(group, joint, halves, saved, known, table) for group in groups]
@@ -217,6 +228,28 @@ def _loose(halves: Halves) -> frozenset[fx.Node]:
         if node.op == "call_function" and node in halves.available and SAVED not in node.meta
         and node not in written and is_fake(node.meta["val"])
     )
+
+
+def _copied(joint: JointGraph, halves: Halves) -> frozenset[fx.Node]:
+    """The inputs that eager does not save and that a copy is like in its strides, too."""
+    written = {mutation.input for mutation in joint.mutations}
+    return frozenset(
+        node for at, node in enumerate(halves.inputs)
+        if at not in written and SAVED not in node.meta and is_fake(node.meta["val"])
+        and node.meta["val"].is_floating_point() and node.meta["val"].is_contiguous()
+    )
+
+
+def _copy_of(node: fx.Node) -> fx.Node:
+    """A copy of an input, which forward makes and saves."""
+    with node.graph.inserting_before(_first_operation(node.graph)):
+        copy = node.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta = {"val": node.meta["val"].clone()}
+    return copy
+
+
+def _first_operation(graph: fx.Graph) -> fx.Node:
+    return next(node for node in graph.nodes if node.op != "placeholder")
 
 
 def _not_restorable(

@@ -66,8 +66,8 @@ def partitions(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     values: list[int] = []
     original = api.partition_joint
 
-    def spying(joint: Any, *rest: Any) -> Partition:
-        seen.append(original(joint, *rest))
+    def spying(joint: Any, *rest: Any, **options: Any) -> Partition:
+        seen.append(original(joint, *rest, **options))
         values.append(joint.values)
         return seen[-1]
 
@@ -257,8 +257,8 @@ def test_of_equal_cuts_the_last_is_taken(monkeypatch: pytest.MonkeyPatch, norm: 
     seen: list[Partition] = []
     original = api.partition_joint
 
-    def spying(*arguments: Any) -> Partition:
-        seen.append(original(*arguments))
+    def spying(*arguments: Any, **options: Any) -> Partition:
+        seen.append(original(*arguments, **options))
         return seen[-1]
 
     monkeypatch.setattr(api, "partition_joint", spying)
@@ -436,3 +436,30 @@ def test_data_are_brought_into_another_layout_again() -> None:
     assert min_cut(halves) == halves.inputs
     halves, value, _ = halves_on_a_gpu("layout", True)
     assert min_cut(halves) == [value]  # of a weight
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_a_copy_of_an_input_rather_than_its_float32(
+    backend: str, partitions: Callable[[], int]
+) -> None:
+    """Eager saves what it makes of bfloat16 inputs in float32: a copy of them takes half of that,
+    and the program may write into them before backward."""
+    def program(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x.float(), labels, reduction="sum")
+
+    labels = torch.randint(64, (32,))
+
+    def gradient(function: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        leaf = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
+        x = leaf * 2
+        loss = function(x, labels)
+        with torch.no_grad():
+            x.zero_()
+        loss.backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    compiled = dynamo.compile(program, backend=backend, fullgraph=True)
+    torch.testing.assert_close(gradient(compiled), gradient(program))
+    assert partitions() < 32 * 64 * 3
