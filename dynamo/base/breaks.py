@@ -125,6 +125,19 @@ REASONS = {
     for number, (code, sentence, hint) in enumerate(_ROWS, 1)
 }
 
+# Ends of a graph that the program has asked for, by what it has put around a module: hooks that
+# shard it run between two graphs. Nobody can remove them, so they don't count as breaks.
+BETWEEN_GRAPHS = frozenset({"spreading_module"})
+
+
+def group_of(reason: str) -> str:
+    """Where in `counters` the end of a graph is counted, by its text.
+
+    >>> group_of("item: a tensor"), group_of("spreading_module: Block, whose hooks shard it")
+    ('graph_break', 'between_graphs')
+    """
+    return "between_graphs" if reason.partition(": ")[0] in BETWEEN_GRAPHS else "graph_break"
+
 
 def summarize(reason: str) -> str:
     """A key of `counters["graph_break"]` as a sentence.

@@ -23,6 +23,7 @@ import torch
 
 from dynamo import hook
 from dynamo.base import counters, events, logs
+from dynamo.base.breaks import group_of
 from dynamo.base.config import config
 from dynamo.base.defects import cache_defect
 from dynamo.base.errors import DynamoError
@@ -254,7 +255,7 @@ class Restored:
         counters.counters["stats"]["frames"] += 1
         found = data.get("break")
         if found is not None and not found["repeated"]:
-            counters.counters["graph_break"][found["reason"]] += 1
+            counters.counters[group_of(found["reason"])][found["reason"]] += 1
             logs.log("graph_breaks").emit(found["text"], compile_id)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dynamo import hook
 from dynamo.base import counters, events, logs
-from dynamo.base.breaks import describe, summarize
+from dynamo.base.breaks import describe, group_of, summarize
 from dynamo.base.errors import Break, Unsupported
 from dynamo.base.events import Event
 from dynamo.base.strictness import Part, is_strict
@@ -66,7 +66,7 @@ class BreakReports:
         line = exit.frames[0].line
         text = describe(exit.reason, str(line), source_text(line))
         if not repeated:
-            counters.counters["graph_break"][str(exit.reason)] += 1
+            counters.counters[group_of(str(exit.reason))][str(exit.reason)] += 1
             logs.log("graph_breaks").emit(text, compile_id)
         if exit.reason.code == "escaping_exception":
             return

@@ -159,13 +159,12 @@ def explain(
         counter = CompileCounter(backend)
         with config.patch(background=False):
             compiled = compile(f, backend=counter, **arguments)
-        breaks, seconds = dict(counters.counters["graph_break"]), counters.compile_times()
+        breaks, seconds = ends_of_graphs(), counters.compile_times()
         start = time.time()
         compiled(*args, **kwargs)
         return Explanation(
             tuple(counter.graphs),
-            {r: n - breaks.get(r, 0) for r, n in counters.counters["graph_break"].items()
-             if n > breaks.get(r, 0)},
+            dict(ends_of_graphs() - breaks),
             costs_of([event for event in events.events("frame") if event.time >= start]),
             {s: t - seconds.get(s, 0.0) for s, t in counters.compile_times().items()
              if t > seconds.get(s, 0.0)},
@@ -178,6 +177,11 @@ def explain(
         )
 
     return call
+
+
+def ends_of_graphs() -> Counter[str]:
+    """Why graphs have ended until now, those that the program has asked for included."""
+    return counters.counters["graph_break"] + counters.counters["between_graphs"]
 
 
 def guards_of(

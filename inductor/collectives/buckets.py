@@ -90,7 +90,7 @@ class _Finder:
             started = _started(node)
             if started is not None:
                 self._add(node, started)
-            elif _is_fence(node):
+            elif is_fence(node):
                 self._close(list(self.open))
         self._close(list(self.open))
         return self.closed
@@ -157,7 +157,7 @@ class _Finder:
         return found
 
 
-def _is_fence(node: fx.Node) -> bool:
+def is_fence(node: fx.Node) -> bool:
     """Whether a collective may not move to its other side: it writes, or nothing is known of it."""
     if node.op != "call_function" or is_wait(node.target) or _started(node) is not None:
         return False

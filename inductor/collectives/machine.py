@@ -16,7 +16,7 @@ import torch
 
 # Eight GPUs share a host where nothing says otherwise.
 PER_HOST = 8
-MAY_BE_NONE = ("megabytes", "same_graphs")
+MAY_BE_NONE = ("megabytes", "same_graphs", "chunks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Machine:
     megabytes: how much more memory than in the program's order collectives may take that start
     early or are waited for late. same_graphs: 1 says that all ranks
     have the same graphs, in which the same needs the same, so that small collectives are sent
-    together."""
+    together. chunks: into how many GEMMs are split whose result is reduced, or whose operand is
+    gathered (`fx_passes/chunked_gemms.py`); 0: none."""
 
     inside_latency: float
     inside_hop: float
@@ -42,6 +43,7 @@ class Machine:
     per_host: int = PER_HOST
     megabytes: float = 512
     same_graphs: int = 0
+    chunks: int = 0
 
 
 # An H100 as it is in practice (two thirds of its data sheet) with NVLink, and one port of 400
@@ -73,6 +75,12 @@ def machine_of(device: str, changes: Mapping[str, float] | None = None) -> Machi
         if not isinstance(value, (int, float)) or value < 0 or not (
                 value or name in MAY_BE_NONE):
             raise ValueError(f"collectives: {name} takes a number above zero, not {value!r}")
+    named = dict(changes or {})
+    if named.get("chunks") and not named.get("same_graphs"):
+        raise ValueError("collectives: chunks sends more than the program does, so all ranks must "
+                         "have the same graphs: same_graphs says so")
+    if named.get("chunks", 0) % 1:
+        raise ValueError(f"collectives: chunks takes a whole number, not {named['chunks']!r}")
     found = CPU if device == "cpu" else GPU
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", found.per_host))
     changed: dict[str, Any] = {"per_host": per_host, **(changes or {})}

@@ -9,7 +9,7 @@ import torch
 from dynamo.base import logs, ranks
 from dynamo.base.fallbacks import Site, site_now
 from inductor.collectives.buckets import join_collectives
-from inductor.collectives.machine import machine_of
+from inductor.collectives.machine import Machine, machine_of
 from inductor.collectives.overlap import plan_collectives
 from inductor.config import config, is_enabled
 from inductor.ir.graph import LoopGraph
@@ -36,13 +36,17 @@ def with_buckets(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not are_same():
         return module
     tie(site_now())
-    fakes = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
-    kinds = {fake.device.type for fake in fakes if isinstance(fake, torch.Tensor)}
-    machine = machine_of("cpu" if kinds <= {"cpu"} else "cuda", config.collectives)
-    for names in join_collectives(module, machine):
+    for names in join_collectives(module, machine_of_graph(module)):
         ranks.tie(site_now().compile.region)
         logs.log("collectives").emit(f"sent together: {', '.join(names)}")
     return module
+
+
+def machine_of_graph(module: torch.fx.GraphModule) -> Machine:
+    """The numbers by which collectives of a graph are planned."""
+    fakes = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+    kinds = {fake.device.type for fake in fakes if isinstance(fake, torch.Tensor)}
+    return machine_of("cpu" if kinds <= {"cpu"} else "cuda", config.collectives)
 
 
 def with_overlap(graph: LoopGraph, schedule: Schedule, dying: Iterable[str] = ()) -> Schedule:

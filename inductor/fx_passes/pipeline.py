@@ -17,6 +17,7 @@ from inductor.fx_passes.attention.calls import serve_attention
 from inductor.fx_passes.attention.cpu_calls import serve_cpu_attention
 from inductor.fx_passes.attention.patterns import replace_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
+from inductor.fx_passes.chunked_gemms import with_chunks
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
@@ -108,6 +109,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = add_rows_to_gemms(module)
     if config.kernels and is_enabled("buckets"):
         module = with_buckets(module)
+        module = with_chunks(module)
     if config.kernels:  # ATen's results would have the strides of what they read
         module = read_parts(module) if is_enabled("patterns") else module
         module = share_growing_cats(module, LOWERINGS.__contains__)

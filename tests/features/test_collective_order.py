@@ -23,6 +23,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"collectives": {"same_graphs": 1}}, {"collectives": {"megabytes": 0}}, {},
     {"collectives": {"between_bandwidth": 1e3, "same_graphs": 1}}, {"collectives": {"same_graphs": 1}, "leave_out": "overlap"},
     {"leave_out": "fusion"},
+    {"collectives": {"same_graphs": 1, "chunks": 2, "operations": 1e5, "inside_latency": 1e-9, "inside_hop": 1e-9}},
 ]
 
 
