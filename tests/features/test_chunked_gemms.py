@@ -36,7 +36,7 @@ def scattered(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def scattered_in_layers(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """What is read in parts is put together from parts."""
     for weight in (a, b, a):
-        part = o.wait_tensor(o.reduce_scatter_tensor(x @ weight / 8, "sum", 2, "0"))
+        part = o.wait_tensor(o.reduce_scatter_tensor(x @ (weight / 8), "sum", 2, "0"))
         x = torch.cat([part, part])
     return x
 
