@@ -24,7 +24,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import bytes_of, facts_of, is_fake
-from dynamo.base import logs, ranks
+from dynamo.base import logs
 from dynamo.base.fallbacks import site_now
 from inductor.collectives.buckets import is_fence
 from inductor.collectives.calls import Collective, collective_of, is_wait
@@ -35,7 +35,7 @@ from inductor.collectives.machine import (
     seconds_of_collective,
     seconds_of_kernel,
 )
-from inductor.collectives.settings import machine_of_graph
+from inductor.collectives.settings import machine_of_graph, tie
 from inductor.collectives.timeline import Compute, Event, Start, Wait, simulate
 from inductor.config import config
 from inductor.fx_passes.fakes import fake_runner
@@ -101,8 +101,8 @@ def with_chunks(module: fx.GraphModule) -> fx.GraphModule:
     """The graph with GEMMs in chunks where the program asks for it."""
     if not (config.collectives or {}).get("chunks"):
         return module
+    tie(site_now())
     for one in chunk_gemms(module, machine_of_graph(module)):
-        ranks.tie(site_now().compile.region)
         logs.log("collectives").emit(str(one))
     return module
 
@@ -196,15 +196,18 @@ class _Writer:
         self.place = place
         self.run = fake_runner(place.meta["val"])
 
-    def call(self, target: Any, *args: Any) -> fx.Node:
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         fakes = fx.map_arg(args, lambda node: node.meta["val"])
         with self.place.graph.inserting_before(self.place):
-            made = self.place.graph.call_function(target, args)
-        made.meta = {**self.place.meta, "val": self.run(target, *fakes)}
+            made = self.place.graph.call_function(target, args, kwargs)
+        made.meta = {**self.place.meta, "val": self.run(target, *fakes, **kwargs)}
         return made
 
     def view(self, node: fx.Node, *size: int) -> fx.Node:
-        return self.call(aten.reshape.default, node, list(size))
+        """As a captured graph has it: what is not contiguous is copied."""
+        if not node.meta["val"].is_contiguous():
+            node = self.call(aten.clone.default, node, memory_format=torch.contiguous_format)
+        return self.call(aten.view.default, node, list(size))
 
 
 def _split_result(pair: _Pair, count: int) -> None:

@@ -109,6 +109,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = add_rows_to_gemms(module)
     if config.kernels and is_enabled("buckets"):
         module = with_buckets(module)
+    if config.kernels:
         module = with_chunks(module)
     if config.kernels:  # ATen's results would have the strides of what they read
         module = read_parts(module) if is_enabled("patterns") else module
