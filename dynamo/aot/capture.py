@@ -125,6 +125,7 @@ class _NonLeaf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> Any:
+        ctx.set_materialize_grads(False)  # none stays none
         return make()
 
     @staticmethod

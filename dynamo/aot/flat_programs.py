@@ -91,7 +91,8 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, index: int, given: _Input, *tensors: Any) -> Any:
-        ctx.index, ctx.given = index, given
+        ctx.index, ctx.given, ctx.count = index, given, len(tensors)
+        ctx.set_materialize_grads(False)
         if given.recipe is None:
             return tensors[0].detach()
         return compose(given.recipe, tensors[:given.recipe.count])
@@ -99,6 +100,8 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
+        if grad is None:
+            return (None,) * (2 + ctx.count)
         given, found = ctx.given, Form.of(grad)
         if found.carried != given.form.carried:
             raise OtherGradient(ctx.index, found)

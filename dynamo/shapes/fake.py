@@ -68,6 +68,7 @@ class _NonLeaf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], Fake]) -> Fake:
+        ctx.set_materialize_grads(False)  # none stays none
         return make()
 
     @staticmethod
