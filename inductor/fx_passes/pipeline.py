@@ -18,6 +18,7 @@ from inductor.fx_passes.attention.cpu_calls import serve_cpu_attention
 from inductor.fx_passes.attention.patterns import replace_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.chunked_gemms import with_chunks
+from inductor.fx_passes.complex_pairs import compute_on_pairs
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
@@ -100,7 +101,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
     module = in_float32(module)
     if config.kernels and not has_symbols(module):
-        module = large_results_last(module)
+        module = large_results_last(compute_on_pairs(module))
     if is_enabled("patterns"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):

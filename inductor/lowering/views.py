@@ -41,9 +41,17 @@ def reshape_index(old: tuple[int, ...], new: tuple[int, ...]) -> Reindex:
     return lambda indices: unflatten(flatten(indices, strides), old)
 
 
-@lowering(
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default,
-)
+@lowering(aten.reshape.default)
+def reshape(call: Call, x: Tensor, size: Sequence[int]) -> Any:
+    """A view only where that is possible: what `x` shows may be put into memory later."""
+    if x.view is not None or _is_view(x.layout, call.layout):
+        return view(call, x, size)
+    if is_odd(x.dtype, x.layout.device):
+        return call.refuse("a dtype without kernels, in a reshape that copies")
+    return _copied(call, x, reshape_index(x.size, call.layout.size))
+
+
+@lowering(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
 def view(call: Call, x: Tensor, size: Sequence[int], *strides: Any) -> Any:
     layout = call.layout
     if x.view is None or _is_view(x.layout, layout):

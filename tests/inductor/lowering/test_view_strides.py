@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+import dynamo
 from inductor.ir.graph import Layout
 from inductor.lowering.views import _is_view
 from tests.seeds import drawn
@@ -49,3 +50,26 @@ def check_views_are_torchs(seed: int) -> None:
     device = torch.device("cpu")
     old = Layout(device, torch.float32, tuple(tensor.shape), tensor.stride())
     assert _is_view(old, Layout(device, torch.float32, tuple(new), stride)) == possible
+
+
+def test_a_pass_writes_reshapes() -> None:
+    """Those of what is put into memory later, and can't be views of it."""
+    aten = torch.ops.aten
+    written = []
+
+    def one_reshape(graph: torch.fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.target is aten._unsafe_view.default:
+                (copy, shape), node.target = node.args, aten.reshape.default
+                node.args = (copy.args[0], shape)
+                written.append(node)
+
+    def program(p: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rows = torch.cat([p, p]).view(2, p.shape[0], -1)
+        return torch.cat([part.reshape(8, -1) @ w for part in rows.split(4, 1)])
+
+    p, w = torch.randn(8, 8), torch.randn(8, 8)
+    options = {"post_grad_custom_pre_pass": one_reshape}
+    compiled = dynamo.compile(program, fullgraph=True, options=options)
+    torch.testing.assert_close(compiled(p, w), program(p, w))
+    assert written

@@ -1,0 +1,91 @@
+"""Complex numbers as pairs of real ones: eager's values and gradients, without ATen's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynamo
+from inductor.fx_passes import pipeline
+from inductor.fx_passes.complex_pairs import compute_on_pairs
+
+
+def as_complex(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+
+
+def rotary(x: Tensor, turns: Tensor) -> Tensor:
+    turned = as_complex(x) * turns[torch.arange(x.shape[1])].view(1, x.shape[1], 1, -1)
+    return torch.view_as_real(turned).flatten(3).type_as(x)
+
+
+def conjugated(x: Tensor, turns: Tensor) -> Tensor:
+    z = as_complex(x)
+    return torch.view_as_real((z.conj() - z[:, :1]) * z).sum(-1)
+
+
+def moved(x: Tensor, turns: Tensor) -> Tensor:
+    z = as_complex(x).transpose(1, 2)[:, :, 2:].unsqueeze(0)
+    return torch.view_as_real(torch.cat([z, -z * z], -1).clone(memory_format=torch.contiguous_format))
+
+
+def with_real(x: Tensor, turns: Tensor) -> Tensor:
+    """Not on pairs: the real operand has an imaginary part of zero."""
+    return torch.view_as_real(as_complex(x) * x[..., ::2].float())
+
+
+def given_too(x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+    """The complex value is wanted, too."""
+    z = as_complex(x) * turns[: x.shape[1], None]
+    return z, torch.view_as_real(z) + 1
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many complex products each graph has behind the pass."""
+    counts = []
+
+    def spying(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        module = compute_on_pairs(module)
+        nodes = module.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
+        counts.append(sum(node.meta["val"].dtype.is_complex for node in nodes))
+        return module
+
+    monkeypatch.setattr(pipeline, "compute_on_pairs", spying)
+    return counts
+
+
+@pytest.mark.parametrize("program,products", [
+    (rotary, 0), (conjugated, 0), (moved, 0), (with_real, 1), (given_too, 1),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("trains", [False, True])
+def test_pairs(
+    program: Callable[..., Tensor], products: int, dtype: torch.dtype, trains: bool, left: list[int],
+) -> None:
+    x = torch.randn(2, 7, 3, 8, dtype=dtype)
+    turns = torch.polar(torch.ones(16, 4), torch.randn(16, 4))
+    compiled = dynamo.compile(program, fullgraph=True)
+    results = []
+    for function in (program, compiled):
+        leaf = x.clone().requires_grad_(trains)
+        values = torch.utils._pytree.tree_leaves(function(leaf, turns))
+        if trains:
+            sum(torch.view_as_real(v).sum() if v.is_complex() else v.float().square().sum()
+                for v in values).backward()  # type: ignore[union-attr]
+            values.append(leaf.grad)
+        results.append(values)
+    for want, got in zip(*results, strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want)
+    assert left[0] == products
+
+
+def test_infinities() -> None:
+    x = torch.tensor([[[[float("inf"), 1.0, -float("inf"), 0.0]]]])
+    turns = torch.complex(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, float("nan")]]))
+    torch.testing.assert_close(
+        dynamo.compile(rotary, fullgraph=True)(x, turns), rotary(x, turns), equal_nan=True)
