@@ -73,41 +73,55 @@ def sum_of_products(
     quick: numbers of 4 bits may be read out of the mantissa of a float, which rounds more than
     float32 does and much less than half precision.
     """
-    return _added(ops, _parts(ops, left, right, quick))
+    return _whole(ops, *_parts(ops, left, right, quick))
 
 
 def _parts(
     ops: Ops, left: Sequence[Value], right: Sequence[Value], quick: bool
-) -> list[Value]:
-    """What the sum is made of; more than one where the first has nothing of the right in it."""
+) -> tuple[list[Value], float]:
+    """What the sum is made of, and what that is to be multiplied with in the end; more than one
+    where the first has nothing of the right in it."""
     for name in ("mul", "add", "sub"):
         found = _common(ops, right, name) if len(right) > 1 else None
         if found is None:
             continue
         shared, rest = found
-        parts = _parts(ops, left, rest, quick)
+        parts, factor = _parts(ops, left, rest, quick)
         if name == "mul":
-            return [ops.mul(_added(ops, parts), shared)]
+            return [ops.mul(_whole(ops, parts, factor), shared)], 1.0
+        number = ops.recorded[shared.position]
+        if number.name == "constant" and len(parts) > 1:
+            small = ops.constant(number.imm / factor, shared.dtype)  # type: ignore[operator]
+            moved = ops.mul(_added(ops, left), small)
+            return [ops.call(name, parts[0], moved), *parts[1:]], factor
         moved = ops.mul(_added(ops, left), shared)
-        if ops.recorded[shared.position].name == "constant" and len(parts) > 1:
-            return [ops.call(name, parts[0], moved), *parts[1:]]
-        return [ops.call(name, _added(ops, parts), moved)]
+        return [ops.call(name, _whole(ops, parts, factor), moved)], 1.0
     places = [_nibble_of(ops, value) for value in right] if quick else []
     known = [place for place in places if place is not None]
     if len(known) == len(right) > 1:
         return _products_of_nibbles(ops, left, known)
-    return [functools.reduce(ops.add, map(ops.mul, left, right))]
+    return [functools.reduce(ops.add, map(ops.mul, left, right))], 1.0
+
+
+def _whole(ops: Ops, parts: Sequence[Value], factor: float) -> Value:
+    whole = _added(ops, parts)
+    return whole if factor == 1 else ops.mul(whole, ops.constant(factor, whole.dtype))
 
 
 def _products_of_nibbles(
     ops: Ops, left: Sequence[Value], places: Sequence[tuple[Value, int]]
-) -> list[Value]:
+) -> tuple[list[Value], float]:
     """A nibble in the mantissa of 1 is 1 + n / 128, or 1 + n / 2048 where that is nearer: one
-    instruction, and one for each second shift."""
+    instruction, and one for each second shift. The sum is multiplied with 128 or 2048, not what is
+    given: that may be as large as bfloat16 has it."""
     scales = [float(1 << MANTISSA - _goal_of(bit)) for _, bit in places]
-    given = [ops.mul(x, ops.constant(n, x.dtype)) for x, n in zip(left, scales, strict=True)]
+    factor = max(scales)
+    given = [
+        x if scale == factor else ops.mul(x, ops.constant(scale / factor, x.dtype))
+        for x, scale in zip(left, scales, strict=True)
+    ]
     above = [_above_one(ops, *place) for place in places]
-    return [ops.neg(_added(ops, given)), *map(ops.mul, given, above)]
+    return [ops.neg(_added(ops, given)), *map(ops.mul, given, above)], factor
 
 
 def _nibble_of(ops: Ops, value: Value) -> tuple[Value, int] | None:

@@ -117,6 +117,18 @@ def test_weights_are_converted_as_they_are_read(program, given, dtype, rows) -> 
     assert ("mm', ''" in texts[-1]) != (narrow or rows == 1)
 
 
+@pytest.mark.parametrize("program", [packed, packed_with_offsets])
+def test_activations_as_large_as_bfloat16_has_them(program) -> None:
+    """What reads a number out of the mantissa does not multiply them before it sums."""
+    torch.manual_seed(0)
+    w, *scales = (numbers(*each) for each in ((torch.uint8, N, K // 2), GROUPS, GROUPS))
+    x = 2.0**117 * torch.randn(1, K).sign().to(BF16)
+    found = dynamo.compile(program, backend=interpreted)(x, w, *scales)
+    exact = program(x.double(), w, *(s.double() for s in scales))
+    assert "k_above_one(v" in texts[-1]
+    torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2e-2 * exact.abs().max().item())
+
+
 def scaled_product(x, w, a, b):
     return F.relu(torch._scaled_mm(x, w.t(), a, b, out_dtype=BF16))
 
