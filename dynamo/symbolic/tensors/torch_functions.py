@@ -7,6 +7,7 @@ exception that eager would raise too is raised in the traced program.
 
 from __future__ import annotations
 
+import importlib
 import operator
 import types
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ C_NAMESPACES: tuple[Any, ...] = (
 # Python functions of these modules are plain computation on tensors.
 PYTHON_NAMESPACES = frozenset({"torch.nn.functional", "torch.functional", "torch._jit_internal"})
 # Functions of those namespaces that touch more than tensors, or hand on user callables.
+COLLECTIVES = "_c10d_functional"  # the namespace of their operators
 NOT_IN_GRAPH = frozenset(
     {
         "manual_seed",
@@ -436,6 +438,8 @@ def _node_target(function: Any) -> tuple[Any, str, Any]:
         return function, "call_function", HIDDEN[id(function)]
     if isinstance(function, torch._ops.OpOverloadPacket) and len(function.overloads()) == 1:
         function = getattr(function, function.overloads()[0])
+    if isinstance(function, torch._ops.OpOverload) and function.namespace == COLLECTIVES:
+        importlib.import_module("torch.distributed._functional_collectives")  # how results look
     return function, "call_function", function
 
 
