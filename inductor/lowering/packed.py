@@ -90,8 +90,8 @@ def _parts(
         if name == "mul":
             return [ops.mul(_whole(ops, parts, factor), shared)], 1.0
         number = ops.recorded[shared.position]
-        if number.name == "constant" and len(parts) > 1:
-            small = ops.constant(number.imm / factor, shared.dtype)  # type: ignore[operator]
+        if isinstance(number.imm, int | float) and number.name == "constant" and len(parts) > 1:
+            small = ops.constant(number.imm / factor, shared.dtype)
             moved = ops.mul(_added(ops, left), small)
             return [ops.call(name, parts[0], moved), *parts[1:]], factor
         moved = ops.mul(_added(ops, left), shared)
