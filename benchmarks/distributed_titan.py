@@ -2,6 +2,7 @@
 
     pip install --no-deps --target SITE torchtitan==0.3.0 spmd_types tyro docstring_parser
     PYTHONPATH=SITE:. python benchmarks/distributed_titan.py [--flavor 1B] [--budget 480]
+    PYTHONPATH=SITE:. python benchmarks/distributed_titan.py --ranks 1 --layouts fsdp
     PYTHONPATH=SITE:. python benchmarks/distributed_titan.py --cpu    # the debug model over gloo
 
 The model (with scaled_dot_product_attention), its `parallelize` function, its loss and its clipping
@@ -32,7 +33,6 @@ from typing import Any
 LAYOUTS = {"fsdp": 1, "tp": 2}
 MODES = ("eager", "ours", "torch")
 FIRST = 5  # steps whose losses are shown
-RANKS = 2
 
 
 def free_port() -> int:
@@ -47,14 +47,14 @@ def run(
     """What rank 0 says of its steps, or an error with the end of what the ranks have printed."""
     environment = {
         **os.environ,
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(given.ranks),
         "NCCL_NVLS_ENABLE": "0", "DYNAMO_CACHE_DIR": str(folder / f"ours_{layout}"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / f"torch_{layout}"),
         "TRITON_CACHE_DIR": str(folder / f"triton_{layout}_{mode}"),
         "OMP_NUM_THREADS": "1" if given.cpu else "8",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     }
-    outputs = [(folder / f"{layout}_{mode}_{rank}.txt").open("w+") for rank in range(RANKS)]
+    outputs = [(folder / f"{layout}_{mode}_{rank}.txt").open("w+") for rank in range(given.ranks)]
     command = [sys.executable, __file__, *sys.argv[1:], "--worker", f"{layout},{mode}"]
     start = time.monotonic()
     ranks = [
@@ -147,7 +147,7 @@ def build(mode: str, layout: str, device: Any, given: argparse.Namespace) -> tup
 
     degree = LAYOUTS[layout]
     parallelism = ParallelismConfig(
-        tensor_parallel_degree=degree, data_parallel_shard_degree=RANKS // degree,
+        tensor_parallel_degree=degree, data_parallel_shard_degree=given.ranks // degree,
         spmd_backend="partial_dtensor")
     flavor = "debugmodel" if given.cpu else given.flavor
     config = llama3.llama3_configs[flavor](attn_backend="flex")
@@ -158,7 +158,7 @@ def build(mode: str, layout: str, device: Any, given: argparse.Namespace) -> tup
         layer.attention.rope.max_seq_len = given.length
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     set_llama3_sharding_config(config, enable_sp=True)
-    dims = ParallelDims.from_config(parallelism, RANKS)
+    dims = ParallelDims.from_config(parallelism, given.ranks)
     dims.build_mesh()
     with torch.device("meta"):
         model = config.build()
@@ -268,6 +268,8 @@ def measure(
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--ranks", type=int, default=2,
+                        help="1: all but the sending, with --layouts fsdp")
     parser.add_argument("--flavor", default="1B")
     parser.add_argument("--layers", type=int, default=0, help="so many layers; 0: all of them")
     parser.add_argument("--rows", type=int, default=0)
