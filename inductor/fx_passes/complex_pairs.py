@@ -87,7 +87,8 @@ class _Pairs:
     def _computed(self, node: fx.Node) -> fx.Node | None:
         """The pairs of a result, from those of what it is computed from."""
         if node.target is aten.cat.default:
-            parts = [self.of(part) for part in node.args[0]]  # type: ignore[arg-type, union-attr]
+            given: Any = node.args[0]
+            parts = [self.of(part) if _is_complex(part, node) else None for part in given]
             if None in parts:
                 return None
             dim: Any = node.args[1] if len(node.args) > 1 else 0
@@ -139,10 +140,11 @@ def _value(node: fx.Node) -> Any:
 
 
 def _is_complex(given: Any, node: fx.Node) -> bool:
-    """Whether an operand is complex in the precision of the result."""
+    """Whether an operand is complex in the precision of the result, and where the result is."""
     if not isinstance(given, fx.Node) or not is_fake(given.meta["val"]):
         return False
-    return bool(given.meta["val"].dtype is node.meta["val"].dtype)
+    value, result = given.meta["val"], node.meta["val"]
+    return bool(value.dtype is result.dtype and value.device == result.device)
 
 
 def _part(call: Callable[..., fx.Node], pair: fx.Node, at: int) -> fx.Node:
