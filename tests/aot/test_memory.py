@@ -463,3 +463,15 @@ def test_a_copy_of_an_input_rather_than_its_float32(
     compiled = dynamo.compile(program, backend=backend, fullgraph=True)
     torch.testing.assert_close(gradient(compiled), gradient(program))
     assert partitions() < 32 * 64 * 3
+
+
+def test_second_derivatives_behind_a_copied_input() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.float().softmax(1).square().sum()
+
+    leaf = torch.randn(8, 16, dtype=torch.bfloat16, requires_grad=True)
+    found = []
+    for function in (program, dynamo.compile(program, fullgraph=True)):
+        (first,) = torch.autograd.grad(function(leaf * 2), leaf, create_graph=True)
+        found.append(torch.autograd.grad(first.float().square().sum(), leaf)[0])
+    torch.testing.assert_close(found[1], found[0])
