@@ -23,7 +23,7 @@ from dynamo.api import compile, reset
 from dynamo.base import counters, terminal
 from dynamo.base.config import config
 
-SIDE = 768  # of the matrices that products are measured with
+SIDE = 768  # of the matrices that GEMMs are measured with
 SECONDS = 0.3
 SETS = ("avx512f", "avx512_bf16", "amx_tile", "avx2", "fma", "sve", "asimd")
 
@@ -63,7 +63,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("threads", f"{torch.get_num_threads()} of {len(os.sched_getaffinity(0))} cores",
                   "" if torch.get_num_threads() > 1 or len(os.sched_getaffinity(0)) == 1
                   else "torch runs on one thread: unset OMP_NUM_THREADS, or raise it.")
-    yield from _products()
+    yield from _gemms()
     yield from _gpu()
     yield _cache()
     yield from _small_compile()
@@ -102,8 +102,8 @@ def _instructions() -> Finding:
     return Finding("instruction set", f"{name}: {', '.join(have) or 'none that is known here'}")
 
 
-def _products() -> Iterator[Finding]:
-    """GFLOP/s of the libraries that products may go to."""
+def _gemms() -> Iterator[Finding]:
+    """GFLOP/s of the libraries that GEMMs may go to."""
     a, b = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
     ways: dict[str, Callable[[], Any]] = {"MKL or BLAS (mm)": lambda: torch.mm(a, b)}
     if torch.backends.mkldnn.is_available():

@@ -426,7 +426,7 @@ def _own_value(session: Session, wrapper: torch.Tensor, is_base: bool, expected:
 
 def _in_size(recorder: Recorder, node: fx.Node, facts: Facts) -> fx.Node:
     """The node, or one with the same elements in that size: what a linear layer gives is no view,
-    but is made of the result of a product of matrices."""
+    but is made of the result of a GEMM."""
     found = facts_of(node.meta["val"])
     if found.size == facts.size or math.prod(found.size) != math.prod(facts.size):
         return node

@@ -2,7 +2,7 @@
 
 In: nothing. Out: `default_decompositions()`, a table for `decompose`. Not in it: what a loop
 compiler lowers directly for exact agreement with eager (softmax, layer_norm, gelu, silu,
-group_norm, mean, var, activations), and what a library does better (products, convolutions,
+group_norm, mean, var, activations), and what a library does better (GEMMs, convolutions,
 attention, pooling).
 """
 

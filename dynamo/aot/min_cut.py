@@ -146,7 +146,7 @@ class _Network:
                 elif not _fuses(user) and not _reads_few(user):
                     return True
                 elif self.depths.get(user, 0) > self.depths[node]:
-                    return True  # it waits for a product, say, as a residual does
+                    return True  # it waits for a GEMM, say, as a residual does
         return False
 
     def _may_recompute(self, node: fx.Node) -> bool:
@@ -235,7 +235,7 @@ def _reads_places(node: fx.Node) -> bool:
 
 def _repeats_rows(node: fx.Node) -> bool:
     """Whether a read gives several times as much as there is: each token's row to each of its
-    experts, say. To keep that costs memory, to read it again a fraction of a product with it."""
+    experts, say. To keep that costs memory, to read it again a fraction of a GEMM with it."""
     if not _reads_places(node):
         return False
     given: Any = node.args[0]

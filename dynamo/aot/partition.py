@@ -5,7 +5,7 @@ In: a joint graph (decomposed or not) and a function that chooses what is saved 
 joint graph's groups (`groups.py`). Rules of the choice:
 
 - Backward recomputes cheap elementwise operations and views only, never random ones, reductions,
-  products, convolutions, attention, and none that it would have to write to memory again for such
+  GEMMs, convolutions, attention, and none that it would have to write to memory again for such
   an operation.
 - Inputs and outputs of the program are saved only where eager saves them too: a program may write
   into them before backward, and eager's error about that must be raised where eager raises it, and

@@ -101,7 +101,7 @@ SMOOTH = (
         _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
         _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu
         _scaled_dot_product_fused_attention_overrideable _efficient_attention_forward
-        _flash_attention_forward attention flex_attention cpu_attention joined_products
+        _flash_attention_forward attention flex_attention cpu_attention joined_gemms
         _scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward
         _scaled_dot_product_efficient_attention_backward _efficient_attention_backward
         _scaled_dot_product_flash_attention_for_cpu_backward _flash_attention_backward

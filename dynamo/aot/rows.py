@@ -69,7 +69,7 @@ ROWS: Mapping[Any, Callable[..., Any]] = {
 
 def has_tail(node: fx.Node) -> bool:
     """Whether to take a node apart: any log-softmax, and a softmax of a narrower input. Else the
-    result takes no more memory than the input does, and products read it as well."""
+    result takes no more memory than the input does, and GEMMs read it as well."""
     return node.target is aten._log_softmax.default or _is_wider(node)
 
 

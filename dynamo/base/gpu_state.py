@@ -1,6 +1,6 @@
 """Choices that torch makes once in a process, at the first call of some operators on a GPU.
 
-The first product decides which library computes products, and on some GPUs the first attention in
+The first GEMM decides which library computes GEMMs, and on some GPUs the first attention in
 which order its kernels are tried. Guards look at both: what was read before is no more what it was,
 though the program has set nothing.
 """

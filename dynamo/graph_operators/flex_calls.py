@@ -56,13 +56,13 @@ class FlexCall:
         given = inputs[TABLES:]
         device = query.device.type
         if not torch.is_autocast_enabled(device):
-            return self.by_products(query, key, value, given)
+            return self.by_matmuls(query, key, value, given)
         dtype = torch.get_autocast_dtype(device)
         query, key, value = (cast(x, dtype) for x in (query, key, value))
         with torch.autocast(device, enabled=False):
-            return self.by_products(query, key, value, given)
+            return self.by_matmuls(query, key, value, given)
 
-    def by_products(
+    def by_matmuls(
         self, query: Tensor, key: Tensor, value: Tensor, given: tuple[Any, ...]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The results, with a tensor of all scores. given: what the graphs read."""

@@ -5,7 +5,7 @@ each row the time that the machine needs at its best, for the arithmetic or for 
 which of the two decides ("torch.fx", section 6.3 of the paper: shape and FLOP analysis).
 
 Shapes come from fake tensors, so that a model of any size is analysed without running it. The
-FLOPs of products, convolutions and attention are those of `torch.utils.flop_counter`, a
+FLOPs of GEMMs, convolutions and attention are those of `torch.utils.flop_counter`, a
 multiplication and an addition counted as two; any other operator counts one for each element that
 it reads or writes. The bytes of a node are those of its tensors, read and written once: what one
 kernel for this node alone would move.
@@ -283,16 +283,16 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def measure_peaks(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Peaks:
-    """What a large matrix product and a large copy reach here, the best of some tries.
+    """What a large GEMM and a large copy reach here, the best of some tries.
 
     Takes about a second.
     """
     left, right = (torch.randn(1024, 1024, device=device).to(dtype) for _ in range(2))
     source = torch.zeros(1 << 25, device=device)
     target = torch.empty_like(source)
-    product = _best(lambda: left @ right, device)
+    gemm = _best(lambda: left @ right, device)
     copied = _best(lambda: target.copy_(source), device)
-    return Peaks(2 * 1024**3 / product, 2 * _bytes(source) / copied)
+    return Peaks(2 * 1024**3 / gemm, 2 * _bytes(source) / copied)
 
 
 def _best(call: Callable[[], Any], device: str) -> float:

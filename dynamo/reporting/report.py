@@ -109,7 +109,7 @@ def _at_least(peaks: Any, rate: float) -> Any:
 
 @functools.cache
 def _peaks_of(kind: str) -> Any:
-    """What a large product and a large copy reach: measured once for each machine, and kept in the
+    """What a large GEMM and a large copy reach: measured once for each machine, and kept in the
     cache folder. None where the machine is busy."""
     cost = importlib.import_module("dynamo.graphs.cost")
     file = Path(config.cache_dir) / "peaks.json"

@@ -29,7 +29,7 @@ NAME = re.compile(rf"([a-z_]+)/([0-9a-f]{{2}})/\2[0-9a-f]{{{KEY_LENGTH - 2}}}\.(
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """How many files of each kind there are: libraries, measured products, Triton modules, .."""
+    """How many files of each kind there are: libraries, measured GEMMs, Triton modules, .."""
 
     files: Mapping[str, int]
 

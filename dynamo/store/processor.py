@@ -78,10 +78,10 @@ def describe(text: str) -> Processor:
 
 def _this_one() -> Processor:
     flag = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-    return Processor(_instructions(), flag, frozenset(filter(_has_products, HALF_SUPPORT)))
+    return Processor(_instructions(), flag, frozenset(filter(_has_gemms, HALF_SUPPORT)))
 
 
-def _has_products(dtype: torch.dtype) -> bool:
+def _has_gemms(dtype: torch.dtype) -> bool:
     """Whether oneDNN, where torch has it, says so."""
     ask = getattr(torch.ops.mkldnn, HALF_SUPPORT[dtype], None)
     return ask is not None and bool(ask())

@@ -23,7 +23,7 @@ from inductor.config import config, is_enabled
 from inductor.driver.cpu import cache_store
 from inductor.kernels.cpu.attention.source import attention_unit
 from inductor.kernels.cpu.convolution import CONVOLUTION_UNITS
-from inductor.kernels.cpu.gemm import PRODUCT_UNIT
+from inductor.kernels.cpu.gemm import GEMM_UNIT
 from inductor.kernels.cpu.half_gemm import HALF_UNIT
 from inductor.operators import cpu_attention_ops
 from inductor.runtime.own_libraries import Units, begin
@@ -58,7 +58,7 @@ def begin_libraries(module: fx.GraphModule) -> None:
 def begin_gemm_library() -> None:
     """The library of GEMMs alone."""
     if config.library_kernels == "measure":
-        _begin([(PRODUCT_UNIT,)])
+        _begin([(GEMM_UNIT,)])
 
 
 def _begin(libraries: Sequence[Units]) -> None:
@@ -83,7 +83,7 @@ def _library_for(node: fx.Node, frozen: bool) -> Units | None:
         if operations < gemm_choice.FEWEST_OPERATIONS:
             return None
         if left.dtype is torch.float32:
-            return (PRODUCT_UNIT,)
+            return (GEMM_UNIT,)
         return (HALF_UNIT,) if library_convolutions.is_native(left.dtype) else None
     if node.target is aten.convolution.default and frozen:
         result, weight = _value(node), _value(node.args[1])

@@ -19,8 +19,8 @@ from inductor.autotune.gemm_trials import margins, measure, names_of, usual_of
 from inductor.autotune.linear import Linear
 from inductor.autotune.trials import is_time_left
 from inductor.config import OWN, config
-from inductor.kernels.cpu.gemm import PRODUCT_NAME
-from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
+from inductor.kernels.cpu.gemm import GEMM_NAME
+from inductor.kernels.cpu.gemm_libraries import OwnGemm, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
 from inductor.runtime.own_libraries import loaded
 
@@ -44,8 +44,8 @@ class Chooser:
         self.store = store
         self.threads = threads
         self.with_ours = with_ours
-        ours = f"{PRODUCT_NAME} {HALF_NAME}" if with_ours else ""
-        self.answers = Answers(store, "products", threads, ours=ours)
+        ours = f"{GEMM_NAME} {HALF_NAME}" if with_ours else ""
+        self.answers = Answers(store, "gemms", threads, ours=ours)
 
     def fastest(self, linear: Linear) -> str:
         """A key of `REWRITES` (`library_kernels.py`); after "ours" the library is loaded."""
@@ -96,7 +96,7 @@ class Chooser:
             known = self.answers.add(name, measure(linear, ours, self.threads))
         return min(names, key=known.ratios.__getitem__)
 
-    def _likely(self, linear: Linear, ours: Product | None) -> str:
+    def _likely(self, linear: Linear, ours: OwnGemm | None) -> str:
         """What to use without a measurement: the same as for the nearest class that has one."""
         names = names_of(linear, ours)
         wanted, near = linear.shape_class(), list[tuple[float, str]]()
@@ -107,11 +107,11 @@ class Chooser:
                 near.append((away, choice))
         return min(near)[1] if near else usual_of(names)
 
-    def ours(self, dtype: torch.dtype) -> Product | None:
+    def ours(self, dtype: torch.dtype) -> OwnGemm | None:
         return own_gemm(self.store, dtype) if self.with_ours else None
 
 
-def own_gemm(store: Store, dtype: torch.dtype) -> Product | None:
+def own_gemm(store: Store, dtype: torch.dtype) -> OwnGemm | None:
     """Our own GEMM of a dtype, built or found; None where there is none for this processor."""
     if dtype not in (torch.float32, torch.bfloat16):
         return None

@@ -18,7 +18,7 @@ import torch
 from inductor.autotune.library_convolutions import has_onednn
 from inductor.autotune.linear import Linear
 from inductor.autotune.trials import compare, measuring, noise
-from inductor.kernels.cpu.gemm_libraries import Product
+from inductor.kernels.cpu.gemm_libraries import OwnGemm
 
 # Larger GEMMs are measured with fewer rows or columns.
 MOST_FLOPS = 1 << 29
@@ -81,7 +81,7 @@ def measured_sizes(linear: Linear) -> tuple[int, int, int]:
     return m, n, k
 
 
-def measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, float]:
+def measure(linear: Linear, ours: OwnGemm | None, threads: int) -> dict[str, float]:
     """The logarithm of each candidate's time over ATen's: of all threads together, for libraries do
     not share work equally well; of one thread, where others use the machine, too."""
     m, n, k = measured_sizes(linear)
@@ -133,7 +133,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def names_of(linear: Linear, ours: Product | None) -> list[str]:
+def names_of(linear: Linear, ours: OwnGemm | None) -> list[str]:
     """The candidates for a GEMM."""
     names = ["aten"]
     if not linear.turned:  # oneDNN's GEMMs want rows
@@ -148,14 +148,14 @@ def names_of(linear: Linear, ours: Product | None) -> list[str]:
     return names
 
 
-def _can_be_plain(linear: Linear, ours: Product) -> bool:
+def _can_be_plain(linear: Linear, ours: OwnGemm) -> bool:
     if linear.columns:
         return linear.m > ROWS_OF_COLUMNS
     return bool(ours.is_plain(linear.m, linear.k))
 
 
 def candidates_of(
-    linear: Linear, ours: Product | None, x: torch.Tensor, weights: list[torch.Tensor],
+    linear: Linear, ours: OwnGemm | None, x: torch.Tensor, weights: list[torch.Tensor],
     bias: torch.Tensor | None,
 ) -> Candidates:
     """Of these weights [n, k]."""

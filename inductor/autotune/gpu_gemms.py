@@ -88,11 +88,11 @@ def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandi
     template = candidate.template
     if not is_alone(template):
         return True
-    one = template.products()[0]
+    one = template.gemms()[0]
     if one.window is None:
         return hint_of(one.m) <= FEW
     return not any(
-        one in each.template.products() for each in found if not is_alone(each.template)
+        one in each.template.gemms() for each in found if not is_alone(each.template)
     )
 
 
@@ -162,7 +162,7 @@ def _question(
 ) -> Question:
     template = candidate.template
     text = print_template(replace(template, blocks=ANY_BLOCKS), graph.layouts()).text
-    dtypes = ", ".join(str(product.dtype) for product in template.products())
+    dtypes = ", ".join(str(gemm.dtype) for gemm in template.gemms())
     key = make_question_key(graph.device, {
         "text": text, "candidates": "; ".join(map(str, asked)), "dtypes": dtypes,
         "template": TEMPLATE_VERSION, "library": _library_settings(),
@@ -177,7 +177,7 @@ def _question(
             found.append(make(str(blocks), steps=[replace(template, blocks=blocks)]))
         return found
 
-    first = template.products()[0]
+    first = template.gemms()[0]
     what = f"{'+'.join(template.nodes)} {first.batch}x{first.m}x{first.n}x{first.k}"
     what += f", {first.window}" if first.window is not None else ""
     return Question(key, what, make_candidates, TOLERANCE[first.dtype])

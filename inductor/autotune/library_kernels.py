@@ -154,14 +154,14 @@ class _Rewriter:
     def use_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
         if not linear.frozen:
             return [replace(node, ours=True)]
-        product = self.chooser.ours(linear.dtype)
-        assert product is not None
+        gemm = self.chooser.ours(linear.dtype)
+        assert gemm is not None
         weight = linear.weight
         n, k = weight.size
         whole = replace(weight, size=(k, n), stride=weight.stride[::-1])
-        size = (product.panels_size(k, n),)
+        size = (gemm.panels_size(k, n),)
         layout = Layout(self.graph.device, weight.dtype, size, (1,))
-        panels = self.preparer.prepare("panels", whole, layout, product.panels)
+        panels = self.preparer.prepare("panels", whole, layout, gemm.panels)
         return [replace(node, ours=True, panels=panels)]
 
     def by_plain(self, node: ExternKernel, linear: Linear) -> list[Node]:

@@ -47,7 +47,7 @@ from inductor.cache.launched import (
     convolver_of,
     launch_again,
     lines_of_step,
-    product_of,
+    own_gemm_of,
     watched,
     with_numbers,
 )
@@ -58,7 +58,7 @@ from inductor.config import config
 from inductor.driver import cpu
 from inductor.driver.freezing import FrozenCall
 from inductor.kernels.cpu.convolution_library import Convolver
-from inductor.kernels.cpu.gemm_libraries import Product
+from inductor.kernels.cpu.gemm_libraries import OwnGemm
 from inductor.runtime import _launch
 from inductor.runtime.binaries import NotLoaded
 from inductor.runtime.cuda_graphs import Graphing
@@ -255,8 +255,8 @@ class _Writer(pickle.Pickler):
                 return "captured"
             if value == given["keeping"]:
                 return "keeping"
-        if type(value) is Product:
-            return ("product", value.dtype)
+        if type(value) is OwnGemm:
+            return ("gemm", value.dtype)
         if type(value) is Convolver:
             return ("convolver",)
         if type(value) is _launch.Launcher:
@@ -404,8 +404,8 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, name: Any) -> Any:
         if isinstance(name, tuple):
             assert self.store is not None
-            if name[0] == "product":
-                return product_of(name[1], self.store)
+            if name[0] == "gemm":
+                return own_gemm_of(name[1], self.store)
             if name[0] == "convolver":
                 return convolver_of(self.store)
             _, file, digest, calls, spec = name

@@ -105,7 +105,7 @@ def _parts_of_ranks(graph: str) -> dict[str, str]:
 
 
 def _order(examples: Sequence[Any]) -> str:
-    """Which matrices on a GPU lie directly behind another one: their products may be joined."""
+    """Which matrices on a GPU lie directly behind another one: their GEMMs may be joined."""
     matrices = [(at, x) for at, x in enumerate(examples)
                 if isinstance(x, torch.Tensor) and x.is_cuda and x.layout is torch.strided
                 and x.dim() == 2 and x.is_floating_point() and x.is_contiguous()]  # fmt: skip

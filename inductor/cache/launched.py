@@ -30,8 +30,8 @@ from inductor.kernels.cpu.attention.library import load_attention
 from inductor.kernels.cpu.attention.source import attention_name
 from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
-from inductor.kernels.cpu.gemm import PRODUCT_NAME
-from inductor.kernels.cpu.gemm_libraries import Product, load_gemm
+from inductor.kernels.cpu.gemm import GEMM_NAME
+from inductor.kernels.cpu.gemm_libraries import OwnGemm, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
 from inductor.runtime import _launch
 
@@ -170,15 +170,15 @@ def _toolchain(store: Store) -> Toolchain | str:
     return last_toolchain(store) or find_toolchain(store)
 
 
-def product_of(dtype: torch.dtype, store: Store) -> Product:
-    """Our own matrix product, for cached graphs that need it. Errors: Stale."""
+def own_gemm_of(dtype: torch.dtype, store: Store) -> OwnGemm:
+    """Our own GEMM, for cached graphs that need it. Errors: Stale."""
     toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)
-    product = load_gemm(store, toolchain, dtype)
-    if product is None:
-        raise Stale(f"this processor has no products of {dtype}")
-    return product
+    gemm = load_gemm(store, toolchain, dtype)
+    if gemm is None:
+        raise Stale(f"this processor has no GEMMs of {dtype}")
+    return gemm
 
 
 def convolver_of(store: Store) -> Convolver:
@@ -197,8 +197,8 @@ def attention_of(half: bool, store: Store) -> None:
 
 
 OWN_FUNCTIONS: Mapping[str, Callable[[Store], Any]] = {
-    PRODUCT_NAME: partial(product_of, torch.float32),
-    HALF_NAME: partial(product_of, torch.bfloat16),
+    GEMM_NAME: partial(own_gemm_of, torch.float32),
+    HALF_NAME: partial(own_gemm_of, torch.bfloat16),
     CONVOLUTION_NAME: convolver_of,
     **{attention_name(half): partial(attention_of, half) for half in (False, True)},
 }

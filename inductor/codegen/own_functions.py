@@ -1,5 +1,5 @@
-"""The calls of functions of our own that are no kernels of loops: products, convolutions,
-attention, products of stacks and sums of all elements before each.
+"""The calls of functions of our own that are no kernels of loops: GEMMs, convolutions,
+attention, GEMMs of stacks and sums of all elements before each.
 
 In: a step of the schedule. Out: lines of C++ in the wrapper that call the function, and the
 operator where it finds no memory.
@@ -30,16 +30,16 @@ from inductor.kernels.cpu.convolution import (
     DEPTHWISE_NAME,
     WINOGRAD_NAME,
 )
-from inductor.kernels.cpu.gemm import CHAIN_DECLARATION as PRODUCT_CHAIN_DECLARATION
-from inductor.kernels.cpu.gemm import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.kernels.cpu.gemm import CHAIN_DECLARATION as GEMM_CHAIN_DECLARATION
+from inductor.kernels.cpu.gemm import GEMM_DECLARATION, GEMM_NAME
 from inductor.kernels.cpu.half_gemm import HALF_DECLARATION, HALF_NAME
 from inductor.operators.cpu_attention_ops import OPERATOR as ATTENTION
 from inductor.scheduler.convolutions import bounds_of
 from inductor.scheduler.schedule import (
     ConvolutionChain,
     FusedConvolution,
+    GemmChain,
     Kernel,
-    ProductChain,
     TemplateKernel,
 )
 
@@ -62,22 +62,22 @@ class _Convolution:
     inner: int
 
 
-def _product_in(step: TemplateKernel | ExternKernel) -> tuple[ExternKernel, Kernel | None, str]:
-    """The product of a step, what follows it, and where its result lies if not in its own
+def _gemm_in(step: TemplateKernel | ExternKernel) -> tuple[ExternKernel, Kernel | None, str]:
+    """The GEMM of a step, what follows it, and where its result lies if not in its own
     buffer."""
     if isinstance(step, ExternKernel):
         return step, None, ""
     (part,) = step.parts
-    return part.products[0].call, part.epilogue, part.target
+    return part.gemms[0].call, part.epilogue, part.target
 
 
 def call_gemm(
     writer: CallWriter, step: ExternKernel, epilogue: Kernel | None = None, target: str = ""
 ) -> None:
-    """target: the buffer for the result, if that is not the product's own."""
+    """target: the buffer for the result, if that is not the GEMM's own."""
     assert step.layout is not None
     half = step.layout.dtype is HALF
-    function = HALF_NAME if half else PRODUCT_NAME
+    function = HALF_NAME if half else GEMM_NAME
     kind = "u16" if half else "f32"
     m, n, k, *_ = numbers = _sides(writer, step, kind)
     writer.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
@@ -94,11 +94,11 @@ def call_gemm(
         behind = f"{source.name}, {context}"
         instead += f" {source.name}({context}, 0, {m}, 0, {n});"
     writer.lines.append(f"  if ({function}({arguments}, {behind})) {{ {instead} }}")
-    writer.declarations.add(HALF_DECLARATION if half else PRODUCT_DECLARATION)
+    writer.declarations.add(HALF_DECLARATION if half else GEMM_DECLARATION)
 
 
 def call_template(writer: CallWriter, step: TemplateKernel) -> None:
-    call_gemm(writer, *_product_in(step))
+    call_gemm(writer, *_gemm_in(step))
 
 
 def _sides(writer: CallWriter, step: ExternKernel, kind: str) -> tuple[Any, ...]:
@@ -112,11 +112,11 @@ def _sides(writer: CallWriter, step: ExternKernel, kind: str) -> tuple[Any, ...]
     return (m, n, k, left, *x.stride, right, *strides, start)
 
 
-def call_gemm_chain(writer: CallWriter, chain: ProductChain) -> None:
-    """Both products by one function; one behind the other, where that finds no memory."""
+def call_gemm_chain(writer: CallWriter, chain: GemmChain) -> None:
+    """Both GEMMs by one function; one behind the other, where that finds no memory."""
     at, links, sides = len(writer.lines), [], []
     for number, step in enumerate(chain.links):
-        call, epilogue, _ = _product_in(step)
+        call, epilogue, _ = _gemm_in(step)
         _, n, k, *left, right, row, column, start = _sides(writer, call, "f32")
         sides.append(left)
         behind, pointers = "0, 0", []
@@ -132,16 +132,16 @@ def call_gemm_chain(writer: CallWriter, chain: ProductChain) -> None:
             writer.lines.append(f"  void* p{at}_{number}[] = {{{', '.join(pointers)}}};")
         numbers = (n, k, right, row, column, start, behind, len(pointers))
         links.append(f"{{{', '.join(map(str, numbers))}}}")
-    call, _, target = _product_in(chain.links[-1])
+    call, _, target = _gemm_in(chain.links[-1])
     m, between = writer.layouts[call.name].size[0], writer.whole(*chain.between)
     result = writer.pointer(writer.whole(target or call.name))
     places = (m, *sides[0][:2], f"links{at}", writer.pointer(between), result, writer.threads)
-    writer.lines.append(f"  const ProductLink links{at}[] = {{{', '.join(links)}}};")
-    writer.lines.append(f"  if ({PRODUCT_NAME}_chain({', '.join(map(str, places))})) {{")
+    writer.lines.append(f"  const GemmLink links{at}[] = {{{', '.join(links)}}};")
+    writer.lines.append(f"  if ({GEMM_NAME}_chain({', '.join(map(str, places))})) {{")
     for step in chain.links:
-        call_gemm(writer, *_product_in(step))
+        call_gemm(writer, *_gemm_in(step))
     writer.lines.append("  }")
-    writer.declarations.add(PRODUCT_CHAIN_DECLARATION)
+    writer.declarations.add(GEMM_CHAIN_DECLARATION)
 
 
 def call_stack(writer: CallWriter, step: ExternKernel) -> None:
@@ -149,7 +149,7 @@ def call_stack(writer: CallWriter, step: ExternKernel) -> None:
     pointers = [writer.pointer(view) for view in (x, weight, writer.whole(step.name))]
     instead = f"rt->call(rt, {writer.extern_number(step)})"
     writer.lines += print_stack(x, weight, pointers, writer.threads, instead)
-    writer.declarations.add(PRODUCT_DECLARATION)
+    writer.declarations.add(GEMM_DECLARATION)
 
 
 def call_sums(writer: CallWriter, step: ExternKernel) -> None:
@@ -253,7 +253,7 @@ STEPS: Mapping[type, Callable[[CallWriter, Any], None]] = MappingProxyType(
         FusedConvolution: call_convolution,
         ConvolutionChain: call_convolution_chain,
         TemplateKernel: call_template,
-        ProductChain: call_gemm_chain,
+        GemmChain: call_gemm_chain,
     }
 )
 OPERATORS: Mapping[Any, Callable[[CallWriter, Any], None]] = MappingProxyType(

@@ -408,7 +408,7 @@ def _print_device(device: torch.device) -> str:
 
 
 def _fresh(steps: tuple[Step, ...]) -> set[str]:
-    """What kernels and products make, but for what an operator may give views of."""
+    """What kernels and GEMMs make, but for what an operator may give views of."""
     made, shown = set[str](), set[str]()
     for step in steps:
         if isinstance(step, (Kernel, KernelList, TemplateKernel)):

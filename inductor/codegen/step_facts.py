@@ -30,10 +30,10 @@ from inductor.operators.cpu_attention_ops import OPERATOR as ATTENTION
 from inductor.scheduler.schedule import (
     ConvolutionChain,
     FusedConvolution,
+    GemmChain,
     Generated,
     Kernel,
     KernelList,
-    ProductChain,
     Step,
     TemplateKernel,
 )
@@ -46,7 +46,7 @@ MOVES = frozenset(("load", "store", "constant", "index_expr", "indirect", "to_dt
 GATHERS = frozenset((torch.ops.aten.embedding.default, torch.ops.aten.index_select.default,
                      torch.ops.aten.gather.default, torch.ops.aten.index.Tensor))  # fmt: skip
 
-PRODUCTS = frozenset((torch.ops.aten.mm.default, torch.ops.aten.addmm.default,
+GEMMS = frozenset((torch.ops.aten.mm.default, torch.ops.aten.addmm.default,
                       torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default))  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _moved(step: Step, layouts: Layouts) -> int:
     if isinstance(step, ExternKernel):
         return _moved_by_call(step)
     assert isinstance(step, Generated)
-    between = step.between if isinstance(step, ProductChain | ConvolutionChain) else ()
+    between = step.between if isinstance(step, GemmChain | ConvolutionChain) else ()
     touched = {*step.reads(), *step.writes()}.difference(between)
     return sum(_bytes(layouts[name]) for name in touched)
 
@@ -154,11 +154,11 @@ def _operations(step: Step, layouts: Layouts) -> int:
         return _in_call(step)
     if isinstance(step, FusedConvolution):
         return _in_call(step.call) + _operations(step.epilogue, layouts)
-    if isinstance(step, ProductChain | ConvolutionChain):
+    if isinstance(step, GemmChain | ConvolutionChain):
         return sum(_operations(link, layouts) for link in step.links)
     assert isinstance(step, TemplateKernel)
     behind = sum(_operations(kernel, layouts) for kernel in step.epilogues())
-    return behind + sum(2 * math.prod((p.batch, p.m, p.n, p.k)) for p in step.products())
+    return behind + sum(2 * math.prod((p.batch, p.m, p.n, p.k)) for p in step.gemms())
 
 
 def _in_body(body: LoopBody) -> int:
@@ -190,7 +190,7 @@ def _in_call(call: ExternKernel) -> int:
     if call.layout is None:
         return 0
     result = call.layout.size
-    if call.target in PRODUCTS:
+    if call.target in GEMMS:
         return 2 * math.prod(result) * views[-2][-1]
     if call.target.namespace == "mkldnn" and len(views) > 1:
         x, weight = views[:2]  # a convolution's weight has its channels first

@@ -53,7 +53,7 @@ def print_wrapper(
     threads: int,
     epilogues: Mapping[str, KernelSource] = MappingProxyType({}),
 ) -> Wrapper:
-    """The wrapper of a schedule; `kernels` by name; threads: for products of our own; epilogues:
+    """The wrapper of a schedule; `kernels` by name; threads: for GEMMs of our own; epilogues:
     functions that these call, by the name of the kernel."""
     writer = CallWriter(graph, schedule, plan, {**kernels, **epilogues}, threads)
     facts = _write_steps(writer)

@@ -89,6 +89,6 @@ def _elements(size: tuple[int, ...]) -> int:
 
 def _is_half(step: Step, layouts: Layouts) -> bool:
     if isinstance(step, TemplateKernel):
-        return step.products()[0].dtype in HALVES
+        return step.gemms()[0].dtype in HALVES
     names = step.writes() if isinstance(step, Generated) else step.reads()
     return bool(names) and names[0] in layouts and layouts[names[0]].dtype in HALVES

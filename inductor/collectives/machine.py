@@ -139,6 +139,6 @@ def seconds_of_collective(machine: Machine, kind: str, group: Group, size: int) 
 
 
 def seconds_of_kernel(machine: Machine, moved: int, operations: int, half: bool) -> float:
-    """moved: bytes; half: products of half precision."""
+    """moved: bytes; half: GEMMs of half precision."""
     rate = machine.half_operations if half else machine.operations
     return machine.launch + max(moved / machine.memory_bandwidth, operations / rate)

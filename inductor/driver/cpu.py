@@ -95,7 +95,7 @@ def _print_epilogues(
 ) -> tuple[list[KernelSource], dict[str, KernelSource]]:
     """The same for what GEMMs of our own call."""
     kernels = [
-        epilogue_over_rows(kernel, part.products[0])
+        epilogue_over_rows(kernel, part.gemms[0])
         for template in schedule.templates()
         for part in template.parts
         if (kernel := part.epilogue) is not None
@@ -103,7 +103,7 @@ def _print_epilogues(
     printed, by_name = _print_shared(kernels, layouts, print_epilogue)
     for part in (part for template in schedule.templates() for part in template.parts):
         if part.epilogue is not None and part.target:
-            source, moved = by_name[part.epilogue.name], {part.products[0].name: part.target}
+            source, moved = by_name[part.epilogue.name], {part.gemms[0].name: part.target}
             parameters = tuple(moved.get(name, name) for name in source.parameters)
             by_name[part.epilogue.name] = replace(source, parameters=parameters)
     return printed, by_name

@@ -21,13 +21,13 @@ from dynamo.store.toolchain import find_toolchain
 from inductor.autotune.library_convolutions import is_native
 from inductor.kernels.cpu.attention.source import attention_unit
 from inductor.kernels.cpu.convolution import CONVOLUTION_UNITS
-from inductor.kernels.cpu.gemm import PRODUCT_UNIT
+from inductor.kernels.cpu.gemm import GEMM_UNIT
 from inductor.kernels.cpu.half_gemm import HALF_UNIT
 from inductor.runtime.build import build_library
 from inductor.runtime.own_libraries import Units, with_fused_sums
 
 LIBRARIES: tuple[Units, ...] = (
-    (PRODUCT_UNIT,), (attention_unit(False),), (attention_unit(True),), CONVOLUTION_UNITS,
+    (GEMM_UNIT,), (attention_unit(False),), (attention_unit(True),), CONVOLUTION_UNITS,
     *([(HALF_UNIT,)] if is_native(torch.bfloat16) else []),
 )  # fmt: skip
 

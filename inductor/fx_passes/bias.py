@@ -32,10 +32,10 @@ def unfuse_biases(
         bias, *factors = node.args
         run = fake_runner(bias.meta["val"])
         with module.graph.inserting_before(node):
-            product = module.graph.call_function(aten.mm.default, tuple(factors))
-            total = module.graph.call_function(aten.add.Tensor, (product, bias))
+            gemm = module.graph.call_function(aten.mm.default, tuple(factors))
+            total = module.graph.call_function(aten.add.Tensor, (gemm, bias))
         values = [factor.meta["val"] for factor in factors]
-        product.meta = {**node.meta, "val": run(aten.mm.default, *values)}
+        gemm.meta = {**node.meta, "val": run(aten.mm.default, *values)}
         total.meta.update(node.meta)
         node.replace_all_uses_with(total)
         module.graph.erase_node(node)

@@ -249,8 +249,8 @@ def _split_gather(pair: _Pair, count: int) -> None:
         for at, start in enumerate(starts):
             if len(waits) <= at:
                 waits.append(write.call(pair.wait.target, start))
-            product = write.call(aten.mm.default, waits[at], gemm.args[1])
-            made.append(write.view(product, pair.ranks, part, columns))
+            chunk = write.call(aten.mm.default, waits[at], gemm.args[1])
+            made.append(write.view(chunk, pair.ranks, part, columns))
         _replace(gemm, write.view(write.call(aten.cat.default, made, 1), rows, columns))
     _erase_unread(pair.wait)
 

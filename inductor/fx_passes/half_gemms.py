@@ -62,7 +62,7 @@ def _is_slow(node: fx.Node) -> bool:
     return not is_native(halves[0].dtype) and judge(node)
 
 
-def _is_slow_product(node: fx.Node) -> bool:
+def _is_slow_gemm(node: fx.Node) -> bool:
     left, right = (_value(one) for one in node.args[-2:])
     rows, terms = left.shape[-2:]
     sizes = (*left.shape, right.shape[-1])
@@ -89,7 +89,7 @@ def _is_slow_attention(node: fx.Node) -> bool:
 RULES: dict[Any, Callable[[fx.Node], bool]] = {
     **dict.fromkeys(
         (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default),
-        _is_slow_product,
+        _is_slow_gemm,
     ),
     CONVOLUTION: _is_slow_convolution,
     aten.convolution_backward.default: _is_slow_convolution,

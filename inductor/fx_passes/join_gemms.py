@@ -2,7 +2,7 @@
 
 In: a functional ATen graph of inference with fakes, and the addresses of its inputs. Out: the same
 graph (changed in place), where GEMMs such as those of query, key and value are one
-`dynamo_jit::joined_products` (`joined_gemms.py`) and columns of its result. A GEMM that does
+`dynamo_jit::joined_gemms` (`joined_gemms.py`) and columns of its result. A GEMM that does
 not fill the device leaves most of it idle at its end; together they do so once, with one launch.
 
 The columns have other strides than results of their own. So those who read them, also through

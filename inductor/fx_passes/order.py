@@ -15,16 +15,16 @@ from dynamo.aot.fakes import bytes_of, is_fake
 from dynamo.aot.joint import viewed
 
 aten = torch.ops.aten
-PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default)
+GEMMS = (aten.mm.default, aten.bmm.default, aten.addmm.default)
 
 
 def large_results_last(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
     nodes = list(module.graph.nodes)
-    targets = {node.target for node in nodes if node.target in PRODUCTS}
+    targets = {node.target for node in nodes if node.target in GEMMS}
     if not targets or _device(nodes) == "cpu" or any(map(_writes, nodes)):
         return module
-    late = [node for node in nodes if node.target in PRODUCTS and _only_leaves(node)]
+    late = [node for node in nodes if node.target in GEMMS and _only_leaves(node)]
     gains = {node: bytes_of(node.meta["val"]) - _held(node) for node in late}
     end = nodes[-1]
     for node in sorted((n for n in late if gains[n] > 0), key=gains.__getitem__):

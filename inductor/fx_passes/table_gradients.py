@@ -2,7 +2,7 @@
 CPU: rows are added to the GEMM, not to zeros that are added to it.
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where
-`product + index_put(zeros, rows, values)` is `index_put(product, rows, values)`, which is done in
+`gemm + index_put(zeros, rows, values)` is `index_put(gemm, rows, values)`, which is done in
 place. Such tables are large and the rows few: zeros and sum would cost four passes over memory as
 large as the table. Sums of floats are only in another order.
 """
@@ -20,7 +20,7 @@ from inductor.fx_passes.zeros import is_zeros
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.float64)  # lower ones would be rounded at each addition
-PRODUCTS = (aten.mm.default, aten.addmm.default)
+GEMMS = (aten.mm.default, aten.addmm.default)
 # So many elements of the table for each that is added repay a kernel of its own.
 FEWEST_ELEMENTS = 4
 
@@ -40,14 +40,14 @@ def _rewrite(graph: fx.Graph, total: fx.Node) -> bool:
     if total.kwargs or not all(_is_table(given, total) for given in total.args):
         return False
     first, second = total.args
-    for product, rows in ((first, second), (second, first)):
-        assert isinstance(product, fx.Node) and isinstance(rows, fx.Node)
+    for gemm, rows in ((first, second), (second, first)):
+        assert isinstance(gemm, fx.Node) and isinstance(rows, fx.Node)
         writes = _additions_to_zeros(rows)
-        if writes and _is_product(product) and _repays(writes, total):
+        if writes and _is_gemm(gemm) and _repays(writes, total):
             break
     else:
         return False
-    made = product
+    made = gemm
     for write in writes:
         with graph.inserting_before(total):
             made = graph.call_function(write.target, (made, *write.args[1:]))  # type: ignore[arg-type]
@@ -83,11 +83,11 @@ def _additions_to_zeros(node: fx.Node) -> list[fx.Node]:
     return found[::-1] if found and len(node.users) == 1 and is_zeros(node) else []
 
 
-def _is_product(node: fx.Node) -> bool:
+def _is_gemm(node: fx.Node) -> bool:
     """Whether it is memory that a GEMM, or such a sum, has made and nobody else sees."""
     base: fx.Node | None = node
     while base is not None and len(base.users) == 1:
-        if base.target in PRODUCTS:
+        if base.target in GEMMS:
             return True
         base = base.args[0] if base.target is aten.index_put.default else viewed(base)  # type: ignore[assignment]
     return False

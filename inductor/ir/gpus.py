@@ -24,7 +24,7 @@ class GpuProperties:
     """kind: the architecture as compilers call it. shared: bytes of shared memory that one program
     may have. registers: of 32 bits, of a multiprocessor; threads: of a program at most; warp: of
     one warp. cache: bytes of the last cache before memory. memory: bytes. bandwidth: bytes a
-    second. products, scalars: operations a second, dense products in half precision and arithmetic
+    second. gemms, scalars: operations a second, dense GEMMs in half precision and arithmetic
     in float32; both as the maker says them."""
 
     name: str
@@ -34,7 +34,7 @@ class GpuProperties:
     cache: int
     memory: int
     bandwidth: float
-    products: float
+    gemms: float
     scalars: float
     registers: int = 1 << 16
     threads: int = 1024
@@ -67,16 +67,16 @@ class GpuProperties:
         return count * self.memory // MEASURED.memory
 
     def scaled_by_intensity(self, count: int) -> int:
-        """Rows of a product for each of which so much is computed that its operands need not be
+        """Rows of a GEMM for each of which so much is computed that its operands need not be
         waited for."""
-        ratio = self.products / self.bandwidth / (MEASURED.products / MEASURED.bandwidth)
+        ratio = self.gemms / self.bandwidth / (MEASURED.gemms / MEASURED.bandwidth)
         return max(1, round(count * ratio))
 
     def with_multiprocessors(self, count: int) -> GpuProperties:
         """The same device with more or fewer of them, as a smaller model or a slice of it."""
         part = count / self.multiprocessors
         return replace(
-            self, multiprocessors=count, products=self.products * part,
+            self, multiprocessors=count, gemms=self.gemms * part,
             scalars=self.scalars * part)
 
 
@@ -97,12 +97,12 @@ def most_shared(capability: int) -> int:
 
 def _nvidia(
     name: str, capability: int, multiprocessors: int, cache: int, memory: float,
-    bandwidth: float, products: float, scalars: float,
+    bandwidth: float, gemms: float, scalars: float,
 ) -> GpuProperties:
-    """cache: MiB; memory: GB; bandwidth: GB/s; products, scalars: TFLOP/s."""
+    """cache: MiB; memory: GB; bandwidth: GB/s; gemms, scalars: TFLOP/s."""
     return GpuProperties(
         name, f"sm_{capability}", multiprocessors, most_shared(capability), cache << 20,
-        int(memory * 1e9), bandwidth * 1e9, products * 1e12, scalars * 1e12)
+        int(memory * 1e9), bandwidth * 1e9, gemms * 1e12, scalars * 1e12)
 
 
 # "NVIDIA H200 Tensor Core GPU Datasheet": 141 GB at 4.8 TB/s, 1979 TFLOP/s with sparsity (half of

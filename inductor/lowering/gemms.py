@@ -56,7 +56,7 @@ class Reading:
 @lowering(aten.mm.default, of_library=True)
 def mm(call: Call, left: Tensor, right: Tensor) -> Any:
     """A GEMM of few rows; others are the library's."""
-    return _product(call, left, right, lambda ops, total, i: total)
+    return _gemm(call, left, right, lambda ops, total, i: total)
 
 
 @lowering(aten.addmm.default, of_library=True)
@@ -66,7 +66,7 @@ def addmm(
     """The same with a bias."""
     if (beta, alpha) != (1, 1):
         return call.refuse("a library scales it")
-    return _product(call, left, right, lambda ops, v, i: ops.add(v, _load(ops, bias, i)), bias)
+    return _gemm(call, left, right, lambda ops, v, i: ops.add(v, _load(ops, bias, i)), bias)
 
 
 @lowering(aten._weight_int8pack_mm.default, of_library=True)
@@ -78,7 +78,7 @@ def weight_int8pack_mm(call: Call, left: Tensor, weight: Tensor, scales: Tensor)
     terms, columns = reversed(weight.size)
     layout = contiguous((terms, columns), left.dtype, call.builder.device)
     right = wide.as_view(layout, lambda i: (i[1], i[0]))
-    return _product(
+    return _gemm(
         call, left, right, lambda ops, v, i: ops.mul(v, _load(ops, scales, i)), scales)
 
 
@@ -130,7 +130,7 @@ def weight_int4pack_mm(
 
 
 def _takes_pack(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> bool:
-    """Whether the product is of few rows, and a weight of known sizes that nobody writes."""
+    """Whether the GEMM is of few rows, and a weight of known sizes that nobody writes."""
     numbers = (*left.size, *weight.size, *scales.size)
     if any(type(number) is not int for number in numbers) or 0 in numbers:
         return False
@@ -163,7 +163,7 @@ def scaled_mm(
         return value if bias is None else ops.add(value, _load(ops, bias, i))
 
     more = [scale_a, scale_b] if bias is None else [scale_a, scale_b, bias]
-    return _product(call, left, right, finish, *more)
+    return _gemm(call, left, right, finish, *more)
 
 
 def _broadcasts(scale: Tensor, size: Sequence[int]) -> bool:
@@ -178,7 +178,7 @@ def _load(ops: Ops, x: Tensor, indices: Indices) -> Value:
     return ops.to_dtype(x.load(ops, where), torch.float32)
 
 
-def _product(
+def _gemm(
     call: Call, left: Tensor, right: Tensor, finish: Callable[[Ops, Value, Indices], Value],
     *more: Tensor,
 ) -> Any:

@@ -130,6 +130,6 @@ def _broadcasts(tensor: Tensor, size: tuple[int, ...]) -> bool:
 
 
 def operations(q: Tensor, k: Tensor, v: Tensor) -> int:
-    """Multiplications and additions of both products."""
+    """Multiplications and additions of both GEMMs."""
     batch, heads, queries, head = q.shape
     return 2 * batch * heads * queries * int(k.shape[2]) * (head + int(v.shape[3]))

@@ -77,7 +77,7 @@ def reference_flex(
     program: Program, q: Tensor, k: Tensor, v: Tensor, tables: Tensors, reads: Tensors
 ) -> tuple[Tensor, Tensor]:
     """The operator by ATen operators."""
-    out, lse, _ = program.call.by_products(q, k, v, tuple(reads))
+    out, lse, _ = program.call.by_matmuls(q, k, v, tuple(reads))
     return out, lse.float() * LN2
 
 
@@ -187,7 +187,7 @@ class ChosenFlex:
         trains = torch.is_grad_enabled() and any(x.requires_grad for x in reads)
         if trains or not has_kernel(query, key, value):
             with torch.autocast(device, enabled=False):
-                return self.call.by_products(query, key, value, reads)
+                return self.call.by_matmuls(query, key, value, reads)
         facts = self.call.facts
         tables = tables_of(inputs[:TABLES], query.shape, key.shape, facts.sizes)
         sparse = list(facts.sizes or (1, 1))

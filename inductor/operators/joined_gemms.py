@@ -1,6 +1,6 @@
 """GEMMs of one left operand whose weights lie one behind another in memory, as one GEMM.
 
-`dynamo_jit::joined_products(x, weights, biases)` is `cat([x @ w.T + b ..], 1)` for x of (rows, k),
+`dynamo_jit::joined_gemms(x, weights, biases)` is `cat([x @ w.T + b ..], 1)` for x of (rows, k),
 weights of (n, k) each, and biases of (n,) each, or none at all. On a GPU it is one call of the
 library without a copy of the weights: weights of equal dtype that a program made one after the
 other (query, key and value of attention) mostly lie so, as PyTorch's allocator hands memory out.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
-LIBRARY.define("joined_products(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor")
+LIBRARY.define("joined_gemms(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor")
 MOST_KEPT = 4096  # answers about places in memory; chosen, not measured
 Key = tuple[int, int, tuple[int, ...], torch.dtype, torch.device]
 
@@ -81,8 +81,8 @@ def _over(first: Tensor, size: tuple[int, ...]) -> Tensor:
     return made.set_(memory, 0, size, stride)
 
 
-LIBRARY.impl("joined_products", _shape, "Meta")
-LIBRARY.impl("joined_products", _each, "CPU")
-LIBRARY.impl("joined_products", _at_once, "CUDA")
+LIBRARY.impl("joined_gemms", _shape, "Meta")
+LIBRARY.impl("joined_gemms", _each, "CPU")
+LIBRARY.impl("joined_gemms", _at_once, "CUDA")
 
-OPERATOR = torch.ops.dynamo_jit.joined_products.default
+OPERATOR = torch.ops.dynamo_jit.joined_gemms.default

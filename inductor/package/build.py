@@ -27,7 +27,7 @@ from inductor.kernels.cpu.convolution import (
     DEPTHWISE_NAME,
     WINOGRAD_NAME,
 )
-from inductor.kernels.cpu.gemm import PRODUCT_NAME, PRODUCT_UNIT
+from inductor.kernels.cpu.gemm import GEMM_NAME, GEMM_UNIT
 from inductor.kernels.cpu.half_gemm import HALF_NAME, HALF_UNIT
 from inductor.package.tables import entry_name
 from inductor.runtime.build import BuildError
@@ -36,7 +36,7 @@ from inductor.runtime.own_libraries import Units, with_fused_sums
 SOURCES = Path(__file__).parent / "cpp"
 # Functions of our libraries, and the texts of these.
 OWN: tuple[tuple[tuple[str, ...], Units], ...] = (
-    ((PRODUCT_NAME,), (PRODUCT_UNIT,)),
+    ((GEMM_NAME,), (GEMM_UNIT,)),
     ((HALF_NAME,), (HALF_UNIT,)),
     ((attention_name(False),), (attention_unit(False),)),
     ((attention_name(True),), (attention_unit(True),)),

@@ -1,6 +1,6 @@
 """What stands for operators of which our own kernels know a simpler relative only.
 
-In: nothing. Out: a table for `dynamo.aot.decompose`, beside the usual one: products with matrices
+In: nothing. Out: a table for `dynamo.aot.decompose`, beside the usual one: GEMMs with matrices
 that are added, of vectors, of other dtypes than float32, of operands with steps; convolutions of
 one dimension. A function that gives NotImplemented leaves its operator as it is. What libraries can
 do on this processor decides nothing here: they are not in a package.
@@ -23,9 +23,9 @@ Tensor = torch.Tensor
 MOST_SUMMED = 4096  # elements of a cumulative sum on a GPU
 
 
-def _sum(added: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
-    """beta * added + alpha * product; what a beta of 0 multiplies is not looked at."""
-    whole = product if alpha == 1 else product * alpha
+def _sum(added: Tensor, beta: float, gemm: Tensor, alpha: float) -> Tensor:
+    """beta * added + alpha * gemm; what a beta of 0 multiplies is not looked at."""
+    whole = gemm if alpha == 1 else gemm * alpha
     if beta == 0:
         return whole
     return (added if beta == 1 else added * beta) + whole
@@ -83,11 +83,11 @@ def _is_dense_linear(x: Tensor, y: Tensor) -> bool:
     return x.stride() == (k, 1) and y.stride() in ((1, k), (n, 1)) and min(n, k) > 1
 
 
-def _product(multiply: Callable[..., Any], dim: int, fits: Callable[..., bool]) -> Any:
+def _gemm(multiply: Callable[..., Any], dim: int, fits: Callable[..., bool]) -> Any:
     """Of matrices, or of stacks of them. dim: where the sum is taken in the product of all; fits:
     whether there is a GEMM of these of half precision."""
 
-    def product(x: Tensor, y: Tensor) -> Any:
+    def gemm(x: Tensor, y: Tensor) -> Any:
         if x.dtype is torch.float32:
             return multiply(x.contiguous(), y) if _has_steps(x) else NotImplemented
         if x.dtype in HALF_SUPPORT and fits(x, y):
@@ -98,7 +98,7 @@ def _product(multiply: Callable[..., Any], dim: int, fits: Callable[..., bool]) 
             return (x.unsqueeze(-1) * y.unsqueeze(dim - 1)).sum(dim)
         return NotImplemented
 
-    return product
+    return gemm
 
 
 def _convolution(
@@ -120,14 +120,14 @@ def own_decompositions() -> Mapping[Any, Callable[..., Any]]:
         aten.addmm.default: _addmm_for(half), aten.baddbmm.default: _baddbmm,
         aten.addmv.default: _addmv, aten.mv.default: _mv, aten.dot.default: _dot,
         aten.convolution.default: _convolution,
-        aten.mm.default: _product(
+        aten.mm.default: _gemm(
             aten.mm.default, 1, lambda x, y: x.dtype in half and _is_dense_linear(x, y)),
-        aten.bmm.default: _product(aten.bmm.default, 2, lambda x, y: False),
+        aten.bmm.default: _gemm(aten.bmm.default, 2, lambda x, y: False),
     }  # fmt: skip
 
 
 def _plain_sum(added: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Products with a factor, as our template has none."""
+    """GEMMs with a factor, as our template has none."""
     if beta == 1 == alpha:
         return NotImplemented
     return _added(added, x, y, beta, alpha, aten.mm.default if x.dim() == 2 else aten.bmm.default)
@@ -148,7 +148,7 @@ def _by_windows(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
     dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
 ) -> Any:
-    """A convolution as a product with all windows, which are copied side by side; that with one
+    """A convolution as a GEMM with all windows, which are copied side by side; that with one
     element in channels-last order is a GEMM as it is."""
     axes = x.dim() - 2
     one = {*weight.shape[2:], *stride, *dilation} == {1} and not any(padding) and groups == 1
@@ -165,8 +165,8 @@ def _by_windows(
     ]
     inner = channels // groups
     sizes = [groups, batch, *extents, inner, *weight.shape[2:]]
-    at = [inner * steps[1], steps[0], *map(_product_of, stride, steps[2:]), steps[1],
-          *map(_product_of, dilation, steps[2:])]  # fmt: skip
+    at = [inner * steps[1], steps[0], *map(_multiplied, stride, steps[2:]), steps[1],
+          *map(_multiplied, dilation, steps[2:])]  # fmt: skip
     depth = inner * math.prod(weight.shape[2:])
     rows = batch * math.prod(extents)
     windows = aten.as_strided.default(padded, sizes, at).reshape(groups, rows, depth)
@@ -183,7 +183,7 @@ def _by_windows(
     return _laid_out(moved.reshape(batch, -1, *extents), x)
 
 
-def _product_of(one: int, other: int) -> int:
+def _multiplied(one: int, other: int) -> int:
     return one * other
 
 
@@ -211,5 +211,5 @@ def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
 
 def _in_double(multiply: Callable[..., Any], dim: int) -> Any:
     """GEMMs of float64 as loops; others as they are."""
-    product = _product(multiply, dim, lambda x, y: True)
-    return lambda x, y: product(x, y) if x.dtype is torch.float64 else NotImplemented
+    gemm = _gemm(multiply, dim, lambda x, y: True)
+    return lambda x, y: gemm(x, y) if x.dtype is torch.float64 else NotImplemented

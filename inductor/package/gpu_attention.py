@@ -49,7 +49,7 @@ def _attention(
     size = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     if not _has_kernel(query, key, value, attn_mask):
         many = query.shape[-3] // key.shape[-3] if query.dim() > 2 else 1
-        return _by_products(query, _repeated(key, many), _repeated(value, many), attn_mask,
+        return _by_matmuls(query, _repeated(key, many), _repeated(value, many), attn_mask,
                             is_causal, size)
     if attn_mask is not None:
         attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
@@ -82,7 +82,7 @@ def _repeated(tensor: Tensor, many: int) -> Tensor:
     return tensor if many == 1 else tensor.repeat_interleave(many, -3)
 
 
-def _by_products(
+def _by_matmuls(
     query: Tensor, key: Tensor, value: Tensor, added: Maybe, is_causal: bool, scale: float
 ) -> Tensor:
     """In float32 where the tensors are of half precision, as torch's own way of this kind."""

@@ -156,8 +156,8 @@ def _with_blocks(
 
 
 def _fits(blocks: Blocks, template: TemplateKernel, capability: int) -> bool:
-    width = max(len(part.products) for part in template.parts)
-    size = template.products()[0].dtype.itemsize
+    width = max(len(part.gemms) for part in template.parts)
+    size = template.gemms()[0].dtype.itemsize
     tile = (blocks.rows + width * blocks.columns) * blocks.depth * size
     result = blocks.rows * blocks.columns * 4  # an epilogue may move what was summed
     return max(blocks.stages * tile, result) <= most_shared(capability)

@@ -1,7 +1,7 @@
 """The properties of the GPU that kernels are for.
 
 In: a device. Out: `GpuProperties`, asked of the driver; what it does not tell is in the row of a
-known device (`inductor/ir/gpus.py`), and of others the speed of products is measured once and kept
+known device (`inductor/ir/gpus.py`), and of others the speed of GEMMs is measured once and kept
 in the cache folder. Without a GPU, or with `config.gpu`, a row stands for the device.
 """
 
@@ -21,7 +21,7 @@ from dynamo.store.gpu_facts import kind_of_gpu
 from inductor.config import config
 from inductor.ir.gpus import MEASURED, GpuProperties, described, known_device
 
-SIDE = 4096  # of matrices whose product is timed
+SIDE = 4096  # of matrices whose GEMM is timed
 ROUNDS = 5  # of which the best one counts; chosen, not measured
 # What the library reached of the maker's figure on an H200: a measured figure is divided by it.
 OF_MAKERS = 0.657
@@ -59,7 +59,7 @@ def _of_gpu(number: int) -> GpuProperties:
 
 def properties_from(facts: Any, measure: Callable[[], float]) -> GpuProperties:
     """The properties of a device of which torch says these facts. measure: finds its operations a
-    second of products, where no row has them; 0 where that can't be done now."""
+    second of GEMMs, where no row has them; 0 where that can't be done now."""
     architecture = str(getattr(facts, "gcnArchName", "")).partition(":")[0]
     kind = architecture if architecture.startswith("gfx") else f"sm_{facts.major}{facts.minor}"
     count, bandwidth = facts.multi_processor_count, _bandwidth(facts)
@@ -69,7 +69,7 @@ def properties_from(facts: Any, measure: Callable[[], float]) -> GpuProperties:
         found = replace(
             base, name=facts.name, kind=kind, cache=facts.L2_cache_size,
             memory=facts.total_memory, bandwidth=bandwidth or base.bandwidth,
-            products=measure() or base.products)
+            gemms=measure() or base.gemms)
     if count != found.multiprocessors:
         found = found.with_multiprocessors(count)
     # A model has variants with other memory, and may be shared out (MIG).
@@ -110,7 +110,7 @@ def _cached_speed(number: int) -> float:
 
 
 def measured_gemms(device: torch.device) -> float:
-    """Operations a second of a large product in half precision, as a maker would say them."""
+    """Operations a second of a large GEMM in half precision, as a maker would say them."""
     with _disable_current_modes(), torch.no_grad(), torch.cuda.device(device):
         left, right = (torch.ones(SIDE, SIDE, dtype=torch.float16, device=device) for _ in "lr")
         result = torch.empty_like(left)

@@ -18,7 +18,7 @@ from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.kernels.cpu.gemm_chain import MOST_POINTERS
 from inductor.scheduler.gemms import (
     TemplateCandidate,
-    as_product,
+    as_gemm,
     choose_disjoint,
     epilogue_ops,
     epilogue_over_rows,
@@ -28,9 +28,9 @@ from inductor.scheduler.gemms import (
     written,
 )
 from inductor.scheduler.schedule import (
+    Gemm,
+    GemmChain,
     Kernel,
-    Product,
-    ProductChain,
     Schedule,
     Step,
     TemplateKernel,
@@ -55,7 +55,7 @@ def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
 
 
 def _is_ours(candidate: TemplateCandidate) -> bool:
-    calls = [product.call for product in candidate.template.products()]
+    calls = [gemm.call for gemm in candidate.template.gemms()]
     return all(call.ours and call.target in MATRICES for call in calls)
 
 
@@ -75,35 +75,35 @@ def _wanted(candidate: TemplateCandidate, free: Collection[str]) -> TemplateKern
     the result itself is stored, too, if somebody else reads it or none of the free buffers can
     hold it."""
     template = candidate.template
-    products = template.products()
-    if len(products) != 1 or len(template.epilogues()) != 1:
+    gemms = template.gemms()
+    if len(gemms) != 1 or len(template.epilogues()) != 1:
         return None
-    (product,), (kernel,) = products, template.epilogues()
-    if any(type(size) is not int for size in (product.m, product.n, product.k)):
+    (gemm,), (kernel,) = gemms, template.epilogues()
+    if any(type(size) is not int for size in (gemm.m, gemm.n, gemm.k)):
         return None
-    if product.batch != 1 or not _walks_along_rows(kernel, product):
+    if gemm.batch != 1 or not _walks_along_rows(kernel, gemm):
         return None
     (part,) = template.parts
-    target = "" if part.kept else _target(kernel, product, free)
-    kept = () if target else (product.name,)
+    target = "" if part.kept else _target(kernel, gemm, free)
+    kept = () if target else (gemm.name,)
     return replace(template, parts=(replace(part, kept=kept, target=target),))
 
 
-def _target(kernel: Kernel, product: Product, free: Collection[str]) -> str:
+def _target(kernel: Kernel, gemm: Gemm, free: Collection[str]) -> str:
     """The buffer in which the result may be stored: the kernel stores another one there, element
     by element. "" where there is none."""
-    if product.dtype is not torch.float32:
+    if gemm.dtype is not torch.float32:
         return ""
-    flat = place(product)
+    flat = place(gemm)
     ops = epilogue_ops(kernel, flat)
-    loaded = max(at for at, op in enumerate(ops) if op.buffer == product.name)
+    loaded = max(at for at, op in enumerate(ops) if op.buffer == gemm.name)
     stores = (op for op in ops[loaded:] if op.name == "store")
     return next((op.buffer for op in stores if op.index == flat and op.buffer in free), "")
 
 
-def _walks_along_rows(kernel: Kernel, product: Product) -> bool:
+def _walks_along_rows(kernel: Kernel, gemm: Gemm) -> bool:
     """Whether neighbours of a row are neighbours, or one and the same, in all that it touches."""
-    (stage,) = epilogue_over_rows(kernel, product).stages
+    (stage,) = epilogue_over_rows(kernel, gemm).stages
     near = {"load": (0, 1), "store": (1,)}
     return all(
         op.index is not None and op.index.stride_of("i1") in near[op.name]
@@ -128,7 +128,7 @@ def join_chains(graph: LoopGraph, schedule: Schedule) -> Schedule:
             first, second = steps.pop(), step
             assert isinstance(first, (TemplateKernel, ExternKernel))
             assert isinstance(second, (TemplateKernel, ExternKernel))
-            step = ProductChain((first, second), (between,))
+            step = GemmChain((first, second), (between,))
         steps.append(step)
     if len(steps) == len(schedule.steps):
         return schedule
@@ -144,7 +144,7 @@ LEAST_BETWEEN, MOST_WEIGHTS = 3 << 19, 1 << 19
 
 def _between(first: Step, second: Step, layouts: Mapping[str, Layout]) -> str:
     """The buffer between two GEMMs that can be a chain and are faster so; "" if they are not."""
-    one, two = _own_product(first, layouts), _own_product(second, layouts)
+    one, two = _own_gemm(first, layouts), _own_gemm(second, layouts)
     if one is None or two is None:
         return ""
     name = first.parts[0].target if isinstance(first, TemplateKernel) else one.name
@@ -163,18 +163,18 @@ def _between(first: Step, second: Step, layouts: Mapping[str, Layout]) -> str:
     return name if pays else ""
 
 
-def _own_product(step: Step, layouts: Mapping[str, Layout]) -> Product | None:
+def _own_gemm(step: Step, layouts: Mapping[str, Layout]) -> Gemm | None:
     """The GEMM of float32 and known sizes that a step computes with our own function."""
-    product: Product | None
+    gemm: Gemm | None
     if isinstance(step, TemplateKernel):
-        (product,), (kernel,) = step.products(), step.epilogues()
+        (gemm,), (kernel,) = step.gemms(), step.epilogues()
         if len({*kernel.reads(), *kernel.writes()}) > MOST_POINTERS:
             return None
     elif isinstance(step, ExternKernel) and step.ours and step.target in MATRICES:
-        product = as_product(step, dict(layouts))
+        gemm = as_gemm(step, dict(layouts))
     else:
         return None
-    if product is None or product.dtype is not torch.float32 or product.batch != 1:
+    if gemm is None or gemm.dtype is not torch.float32 or gemm.batch != 1:
         return None
-    sizes = (product.m, product.n, product.k)
-    return product if all(type(size) is int for size in sizes) else None
+    sizes = (gemm.m, gemm.n, gemm.k)
+    return gemm if all(type(size) is int for size in sizes) else None

@@ -3,7 +3,7 @@
 Values: a reader after the last writer. Contents of buffers that are written in place: the writer
 after everybody who wants the old contents. Calls with effects (random numbers, collectives): in the
 order of `inductor.collectives.calls`. What a call writes as a part of something
-(`operators/product_sums.py`): before all that follows.
+(`operators/gemm_sums.py`): before all that follows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from inductor.collectives.calls import EffectOrder
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, Node
-from inductor.operators.product_sums import IN_ORDER
+from inductor.operators.gemm_sums import IN_ORDER
 
 
 @dataclass(frozen=True, slots=True, eq=False)

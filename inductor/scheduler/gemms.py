@@ -6,7 +6,7 @@ the schedule where some of them stand for those steps. Nothing here says what is
 A kernel may follow a GEMM if it has one iteration for each element of the result and reads it at
 its own place only; it is then the epilogue. The GEMM moves down to its epilogue, so nothing in
 between may read the result or write the operands. A kernel that has one iteration for each element
-of the left operand, which nobody else reads, may be the prologue. Products with the same left
+of the left operand, which nobody else reads, may be the prologue. GEMMs with the same left
 operand may stand side by side where the first of them stands.
 """
 
@@ -24,9 +24,9 @@ from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
 from inductor.scheduler.domain import unflatten
 from inductor.scheduler.schedule import (
+    Gemm,
     Kernel,
     Part,
-    Product,
     Schedule,
     TemplateKernel,
     Window,
@@ -49,14 +49,14 @@ class TemplateCandidate:
     at: int
 
 
-def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None:
+def as_gemm(call: ExternKernel, layouts: dict[str, Layout]) -> Gemm | None:
     """The GEMM that a call computes; None if it is none, or an odd one."""
     if call.kwargs or call.layout is None or call.layout.dtype not in DTYPES:
         return None
     if call.target is aten.convolution.default:
         found = _pointwise_convolution(call) or _convolution(call)
     else:
-        found = _matrix_product(call)
+        found = _matmul_of(call)
     if found is None or 0 in (found.batch, found.m, found.k, found.n):
         return None
     for view in (found.left, found.right, *([found.bias] if found.bias is not None else [])):
@@ -68,7 +68,7 @@ def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None
     return found
 
 
-def _matrix_product(call: ExternKernel) -> Product | None:
+def _matmul_of(call: ExternKernel) -> Gemm | None:
     bias: Argument = None
     views = list(call.args)
     if call.target in (aten.addmm.default, aten.baddbmm.default) and len(views) == 3:
@@ -82,10 +82,10 @@ def _matrix_product(call: ExternKernel) -> Product | None:
         return None
     batch = left.size[0] if len(left.size) == 3 else 1
     m, k, n = left.size[-2], left.size[-1], right.size[-1]
-    return Product(call, result.dtype, batch, m, n, k, left, right, bias)
+    return Gemm(call, result.dtype, batch, m, n, k, left, right, bias)
 
 
-def _pointwise_convolution(call: ExternKernel) -> Product | None:
+def _pointwise_convolution(call: ExternKernel) -> Gemm | None:
     """A convolution with a window of one element, from channels last to channels last."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
     result = call.layout
@@ -107,10 +107,10 @@ def _pointwise_convolution(call: ExternKernel) -> Product | None:
     if bias is not None and not isinstance(bias, ViewRef):
         return None
     n = weight.size[0]
-    return Product(call, result.dtype, 1, rows, n, channels, left, right, bias, rounds_first=True)
+    return Gemm(call, result.dtype, 1, rows, n, channels, left, right, bias, rounds_first=True)
 
 
-def _convolution(call: ExternKernel) -> Product | None:
+def _convolution(call: ExternKernel) -> Gemm | None:
     """Another convolution of images, from channels that lie densely to channels last."""
     x, weight, bias, *steps, transposed, _, groups = call.args
     result = call.layout
@@ -134,7 +134,7 @@ def _convolution(call: ExternKernel) -> Product | None:
     if any(type(size) is not int for size in right.size):
         return None
     window = Window(right.size[:2], (height, width), *pairs)  # type: ignore[arg-type]
-    return Product(
+    return Gemm(
         call, result.dtype, 1, images * height * width, n, total(right.size[:3]), left, right, bias,
         rounds_first=True, window=window,
     )  # fmt: skip
@@ -158,17 +158,17 @@ def _is_dense(layout: Layout) -> bool:
     return layout.offset == 0
 
 
-def place(one: Product) -> Index:
+def place(one: Gemm) -> Index:
     """Where the element in row x (of all batches) and column r of the result lies."""
     return variable("x", one.batch * one.m) * one.n + variable("r", one.n)
 
 
-def place_of_left(one: Product) -> Index:
+def place_of_left(one: Gemm) -> Index:
     """The same of the dense left operand, with a column r of it."""
     return variable("x", one.m) * one.k + variable("r", one.k)
 
 
-def place_of_right(one: Product) -> Index:
+def place_of_right(one: Gemm) -> Index:
     """The same of the dense right operand, with a row x and a column r of it."""
     down, along = one.right.stride[-2:]
     return variable("x", one.k) * down + variable("r", one.n) * along
@@ -186,7 +186,7 @@ def epilogue_ops(kernel: Kernel, flat: Index) -> tuple[Op, ...]:
     )
 
 
-def epilogue_over_rows(kernel: Kernel, one: Product) -> Kernel:
+def epilogue_over_rows(kernel: Kernel, one: Gemm) -> Kernel:
     """The same kernel with loops over the rows and the columns of the GEMM's result."""
     sizes = (one.batch * one.m, one.n)
     flat = variable("i0", sizes[0]) * one.n + variable("i1", one.n)
@@ -196,23 +196,23 @@ def epilogue_over_rows(kernel: Kernel, one: Product) -> Kernel:
 class _Finder(Uses):
     def __init__(self, graph: LoopGraph, schedule: Schedule) -> None:
         super().__init__(graph, schedule)
-        self.products: dict[str, tuple[int, Product]] = {}
+        self.gemms: dict[str, tuple[int, Gemm]] = {}
         shown: set[str] = set()  # memory that has another name, too
         for position, step in enumerate(self.steps):
             if not isinstance(step, ExternKernel):
                 continue
             if step.target.is_view:
                 shown.add(step.name)
-            found = as_product(step, self.layouts)
+            found = as_gemm(step, self.layouts)
             if found is not None and shown.isdisjoint(step.reads()):
-                self.products[found.name] = (position, found)
+                self.gemms[found.name] = (position, found)
 
     def with_epilogue(self) -> Iterator[TemplateCandidate]:
         """Kernels behind the GEMMs that they read: all that fit together, or the last one."""
         for position, step in enumerate(self.steps):
             if not isinstance(step, Kernel) or not is_plain(step):
                 continue
-            found = [self.products[name] for name in step.reads() if name in self.products]
+            found = [self.gemms[name] for name in step.reads() if name in self.gemms]
             fit = [each for each in found if self._fits(*each, step, position)]
             if not fit:
                 continue
@@ -223,18 +223,18 @@ class _Finder(Uses):
             yield self._behind([(start, last)], step, position)
 
     def _behind(
-        self, found: Sequence[tuple[int, Product]], kernel: Kernel, position: int
+        self, found: Sequence[tuple[int, Gemm]], kernel: Kernel, position: int
     ) -> TemplateCandidate:
-        products = tuple(each for _, each in found)
+        gemms = tuple(each for _, each in found)
         kept = tuple(
-            each.name for each in products
+            each.name for each in gemms
             if each.name in self.outside or self.readers[each.name] != [position]
         )
-        part = Part(products, kernel, kept)
+        part = Part(gemms, kernel, kept)
         template = TemplateKernel(f"{kernel.name}_template", (part,))
         return TemplateCandidate(template, (*(start for start, _ in found), position), position)
 
-    def _fits(self, start: int, one: Product, kernel: Kernel, position: int) -> bool:
+    def _fits(self, start: int, one: Gemm, kernel: Kernel, position: int) -> bool:
         """Whether the GEMM can move down to the kernel, and the kernel be its epilogue."""
         (stage,) = kernel.stages
         count = total((*kernel.outer, *stage.ranges))
@@ -252,11 +252,11 @@ class _Finder(Uses):
 
     def _overwritten(self) -> set[str]:
         """GEMMs that somebody overwrites later."""
-        return {name for name in self.products if len(self.writers.get(name, ())) > 1}
+        return {name for name in self.gemms if len(self.writers.get(name, ())) > 1}
 
     def alone(self) -> Iterator[TemplateCandidate]:
         """Each GEMM without anything."""
-        for name, (position, one) in self.products.items():
+        for name, (position, one) in self.gemms.items():
             part = Part((one,), None, (name,))
             template = TemplateKernel(f"{name}_template", (part,))
             yield TemplateCandidate(template, (position,), position)
@@ -264,9 +264,9 @@ class _Finder(Uses):
     def with_prologue(self, candidate: TemplateCandidate) -> TemplateCandidate | None:
         """The same with the kernel that makes the left operand; None where there is none for it."""
         template = candidate.template
-        if len(template.products()) != 1:
+        if len(template.gemms()) != 1:
             return None
-        (one,), (part,) = template.products(), template.parts
+        (one,), (part,) = template.gemms(), template.parts
         if tuple(one.left.stride[-2:]) != (one.k, 1):
             return None
         made = self._maker(one, one.left, place_of_left(one), candidate)
@@ -280,7 +280,7 @@ class _Finder(Uses):
         template, found = candidate.template, list[tuple[int, Kernel]]()
         if len(template.parts) != 1:
             return None
-        for one in template.products():
+        for one in template.gemms():
             if tuple(one.right.stride[-2:]) not in ((1, one.k), (one.n, 1)):
                 return None
             made = self._maker(one, one.right, place_of_right(one), candidate)
@@ -293,7 +293,7 @@ class _Finder(Uses):
         return TemplateCandidate(replace(template, parts=parts), positions, candidate.at)
 
     def _maker(
-        self, one: Product, view: ViewRef, place: Index, candidate: TemplateCandidate
+        self, one: Gemm, view: ViewRef, place: Index, candidate: TemplateCandidate
     ) -> tuple[int, Kernel] | None:
         """The plain kernel that stores an operand of a GEMM, all of it and nothing else, for
         nobody else, and where it stands, if it can move down to the candidate."""
@@ -310,9 +310,9 @@ class _Finder(Uses):
             return None
         return start, kernel
 
-    def _makes(self, kernel: Kernel, one: Product, view: ViewRef, place: Index) -> bool:
+    def _makes(self, kernel: Kernel, one: Gemm, view: ViewRef, place: Index) -> bool:
         """Whether a plain kernel stores an operand, whose elements lie at `place`, and no more."""
-        start, _ = self.products[one.name]
+        start, _ = self.gemms[one.name]
         if one.window is not None or one.batch != 1 or view.offset != 0:
             return False
         if kernel.writes() != (view.buffer,) or self.readers[view.buffer] != [start]:
@@ -328,9 +328,9 @@ class _Finder(Uses):
         return len(stores) == 1 and stores[0].index == place
 
     def side_by_side(self) -> Iterator[TemplateCandidate]:
-        """Products with the same left operand, all where the first one stands."""
-        groups: dict[tuple[Any, ...], list[tuple[int, Product]]] = {}
-        for start, one in self.products.values():
+        """GEMMs with the same left operand, all where the first one stands."""
+        groups: dict[tuple[Any, ...], list[tuple[int, Gemm]]] = {}
+        for start, one in self.gemms.values():
             if one.batch == 1 and one.window is None:
                 alike = (one.left, one.dtype, one.right.stride)
                 groups.setdefault(alike, []).append((start, one))
@@ -342,7 +342,7 @@ class _Finder(Uses):
                 template = TemplateKernel(f"{found[0][1].name}_template", parts)
                 yield TemplateCandidate(template, tuple(start for start, _ in found), first)
 
-    def _may_move_up(self, start: int, one: Product, first: int) -> bool:
+    def _may_move_up(self, start: int, one: Gemm, first: int) -> bool:
         return not self.is_written(one.call.reads(), first - 1, start)
 
 
@@ -409,7 +409,7 @@ def is_plain(kernel: Kernel) -> bool:
     )
 
 
-def _are_alike(one: Product, other: Product) -> bool:
+def _are_alike(one: Gemm, other: Gemm) -> bool:
     """Whether a tile of both can be computed in one go."""
     if one.left != other.left or one.n != other.n or one.window != other.window:
         return False

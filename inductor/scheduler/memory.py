@@ -73,7 +73,7 @@ def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
     places.update({b.name: Place("constant", n) for n, b in enumerate(graph.constants)})
     outputs = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
     calls = [step for step in schedule.single_steps() if isinstance(step, ExternKernel)]
-    calls += [one.call for template in schedule.templates() for one in template.products()]
+    calls += [one.call for template in schedule.templates() for one in template.gemms()]
     given = {
         call.name: overload for call in calls if (overload := out_overload(call)) is not None
     }

@@ -3,7 +3,7 @@
 In: made by `inductor.scheduler` from a `LoopGraph`. Out: read by code generation. Grammar:
 
     Schedule := steps(Step*)
-    Step     := Kernel | KernelList | TemplateKernel | FusedConvolution | ProductChain
+    Step     := Kernel | KernelList | TemplateKernel | FusedConvolution | GemmChain
               | ConvolutionChain | ExternKernel | MultiOutput
     Kernel   := outer(extent*) stages(LoopBody*) locals(Local*) nodes(name*)
 
@@ -37,7 +37,7 @@ its images, read through a window) tile by tile, and what is done with each elem
 it is stored (on a GPU; see `codegen/triton/template.py`):
 
     TemplateKernel := parts(Part*) blocks
-    Part           := products(Product*) epilogue(Kernel?) kept(name*)
+    Part           := gemms(Gemm*) epilogue(Kernel?) kept(name*)
 
 The parts have the same left operand, right operands with the same strides, and stand side by side.
 The GEMMs of one part have equal sizes; its epilogue is a kernel of one stage with one iteration
@@ -51,11 +51,11 @@ place only, and runs for a part of it as soon as this has been stored in `target
     FusedConvolution := call(ExternKernel) epilogue(Kernel) target
 
 Chains (on a CPU) are steps that are computed together, part by part, so that what one stores for
-the next one alone, `between`, is never there as a whole. A ProductChain is two GEMMs of our own,
+the next one alone, `between`, is never there as a whole. A GemmChain is two GEMMs of our own,
 with or without epilogues, in bands of rows (`kernels/cpu/gemm_chain.py`); a ConvolutionChain is
 convolutions of our own in strips of lines (`kernels/cpu/convolution_chain.py`):
 
-    ProductChain     := links(TemplateKernel | ExternKernel, TemplateKernel | ExternKernel) between
+    GemmChain     := links(TemplateKernel | ExternKernel, TemplateKernel | ExternKernel) between
     ConvolutionChain := links((FusedConvolution | ExternKernel)*) between
 """
 
@@ -173,7 +173,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Gemm:
     """left [batch, m, k] times right [batch, k, n], plus a bias that broadcasts to the result.
 
     call: the operator that computes it otherwise. Where batch is 1 the views may have two axes.
@@ -238,7 +238,7 @@ class Part:
     buffer that the epilogue stores at the same places.
     """
 
-    products: tuple[Product, ...]
+    gemms: tuple[Gemm, ...]
     epilogue: Kernel | None = None
     kept: tuple[str, ...] = ()
     prologue: Kernel | None = None
@@ -254,8 +254,8 @@ class TemplateKernel:
     parts: tuple[Part, ...]
     blocks: Blocks | None = None
 
-    def products(self) -> tuple[Product, ...]:
-        return tuple(product for part in self.parts for product in part.products)
+    def gemms(self) -> tuple[Gemm, ...]:
+        return tuple(gemm for part in self.parts for gemm in part.gemms)
 
     def epilogues(self) -> tuple[Kernel, ...]:
         return tuple(part.epilogue for part in self.parts if part.epilogue is not None)
@@ -270,9 +270,9 @@ class TemplateKernel:
 
     def reads(self) -> tuple[str, ...]:
         """Buffers that must have been written before."""
-        own = {product.name for product in self.products()}
+        own = {gemm.name for gemm in self.gemms()}
         own |= {name for kernel in self.prologues() for name in kernel.writes()}
-        found = [name for product in self.products() for name in product.call.reads()]
+        found = [name for gemm in self.gemms() for name in gemm.call.reads()]
         found += [name for kernel in self.prologues() for name in kernel.reads()]
         found += [name for kernel in self.epilogues() for name in kernel.reads()]
         return tuple(dict.fromkeys(name for name in found if name not in own))
@@ -287,12 +287,12 @@ class TemplateKernel:
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the loop graph that it computes."""
         found = [name for kernel in self.prologues() for name in kernel.nodes]
-        found += [product.name for product in self.products()]
+        found += [gemm.name for gemm in self.gemms()]
         return (*found, *(name for kernel in self.epilogues() for name in kernel.nodes))
 
     @property
     def origins(self) -> Origins:
-        calls = [product.call.origins for product in self.products()]
+        calls = [gemm.call.origins for gemm in self.gemms()]
         kernels = (*self.prologues(), *self.epilogues())
         return joined_origins([*calls, *(kernel.origins for kernel in kernels)])
 
@@ -302,7 +302,7 @@ class TemplateKernel:
             for kernel in (part.prologue, *part.weights):
                 if kernel is not None:
                     lines += ["  " + line for line in str(kernel).splitlines()]
-            for each in part.products:
+            for each in part.gemms:
                 sizes = f"{each.batch}x{each.m}x{each.n}x{each.k}"
                 bias = f" + {each.bias}" if each.bias is not None else ""
                 sizes += f", {each.window}" if each.window is not None else ""
@@ -402,7 +402,7 @@ class Chain:
         return "\n".join(lines)
 
 
-class ProductChain(Chain):
+class GemmChain(Chain):
     """Two GEMMs in bands of rows."""
 
     __slots__ = ()
@@ -417,7 +417,7 @@ class ConvolutionChain(Chain):
 
 
 Generated = (
-    Kernel | KernelList | TemplateKernel | FusedConvolution | ProductChain | ConvolutionChain
+    Kernel | KernelList | TemplateKernel | FusedConvolution | GemmChain | ConvolutionChain
 )
 """Steps with code of their own."""
 Step = Generated | ExternKernel | MultiOutput

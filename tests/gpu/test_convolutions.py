@@ -43,7 +43,7 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
     def likely(template: TemplateKernel, layouts: Any = None) -> TemplateKernel | None:
-        one = template.products()[0]
+        one = template.gemms()[0]
         if one.window is None or not template.epilogues():
             return None
         found, turn = candidate_blocks(template), next(turns)  # from both ends: the last are boxes
@@ -77,7 +77,7 @@ def test_norm_residual_and_activation(name: str) -> None:
 
         with torch.no_grad():
             check(block, make, calls=2, slack=8.0)
-    assert len(chosen) == 3 and all(each.products()[0].window is not None for each in chosen)
+    assert len(chosen) == 3 and all(each.gemms()[0].window is not None for each in chosen)
 
 
 @pytest.mark.parametrize("size", [(2, 64, 40, 33), (1, 128, 256, 256), (2, 64, 5, 7)], ids=str)

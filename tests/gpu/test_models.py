@@ -83,7 +83,7 @@ class Experts(nn.Module):
 
 
 class Narrow(nn.Module):
-    """Many pixels of few channels: products that wait for memory, with norms, residuals and activations."""
+    """Many pixels of few channels: GEMMs that wait for memory, with norms, residuals and activations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def test_transformers(name: str, training: bool, mode: str | None) -> None:
 
 
 def with_exact_experts(model: nn.Module) -> nn.Module:
-    """In float64, which grouped products do not know."""
+    """In float64, which grouped GEMMs do not know."""
     model = model.double()
     model.set_experts_implementation("eager")
     return model

@@ -147,7 +147,7 @@ def test_writes_into_inputs() -> None:
 
 
 def test_questions_about_the_gpu() -> None:
-    """As mixtures of experts ask in each layer whether a product of groups may be used."""
+    """As mixtures of experts ask in each layer whether a GEMM of groups may be used."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         able = torch.cuda.get_device_capability(x.device) >= (8, 0)
@@ -207,7 +207,7 @@ def peak_of(step: Any) -> int:
 
 
 def test_training_holds_less_than_eager() -> None:
-    """Backward of GELU lies over the product's result, and weights' gradients let saved tensors go first."""
+    """Backward of GELU lies over the GEMM's result, and weights' gradients let saved tensors go first."""
     if DEVICE == "cpu":
         pytest.skip("memory is counted on GPUs")
     layers = [nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(3)]

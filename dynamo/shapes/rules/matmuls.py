@@ -1,4 +1,4 @@
-"""Shape rules: matrix products."""
+"""Shape rules: GEMMs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 @shape_rule(aten.mm.default, aten.bmm.default)
-def _product(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
+def _gemm(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     if len(args) != 2 or kwargs:
         return None
     one, two = args[0].facts, args[1].facts
@@ -29,16 +29,16 @@ def _product(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome |
 
 
 @shape_rule(aten.addmm.default, aten.baddbmm.default)
-def _product_plus(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
-    product = _product(
+def _gemm_plus(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
+    gemm = _gemm(
         cache, aten.mm.default if func is aten.addmm.default else aten.bmm.default, args[1:3], {}
     )
     added = args[0].facts
-    if not isinstance(product, Fresh) or len(args) > 3 or added.bits:
+    if not isinstance(gemm, Fresh) or len(args) > 3 or added.bits:
         return None
-    made = product.facts
+    made = gemm.facts
     if added.dtype is not made.dtype or added.device != made.device:
         return None
     if broadcast_sizes([added.size, made.size]) != made.size:
         return None
-    return product
+    return gemm

@@ -1,8 +1,8 @@
-"""A kernel as a function that our own product calls for parts of its result.
+"""A kernel as a function that our own GEMM calls for parts of its result.
 
     static void NAME(void* context, i64 r0, i64 r1, i64 j0, i64 j1) { rows r0.., columns j0.. }
 
-The context is an array with the pointers of the kernel's buffers; the memory of the product's
+The context is an array with the pointers of the kernel's buffers; the memory of the GEMM's
 result may be that of a buffer that the kernel stores at the same places. The kernel has one stage,
 with loops over the rows and the columns.
 """

@@ -1,4 +1,4 @@
-"""Operators that a wrapper computes by itself where no library is wanted: products of stacks of
+"""Operators that a wrapper computes by itself where no library is wanted: GEMMs of stacks of
 matrices, sums of all elements before each.
 
 In: a call, and the texts of pointers to its operands. Out: lines of C++ in the wrapper.
@@ -13,7 +13,7 @@ import torch
 
 from inductor.codegen.cpp.types import memory_type
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
-from inductor.kernels.cpu.gemm import PRODUCT_NAME
+from inductor.kernels.cpu.gemm import GEMM_NAME
 
 aten = torch.ops.aten
 STACKS = aten.bmm.default
@@ -23,7 +23,7 @@ REALS = (torch.float32, torch.float64)
 
 
 def is_own_stack(node: ExternKernel) -> bool:
-    """Whether our own product computes each matrix of this product of stacks of known sizes."""
+    """Whether our own GEMM computes each matrix of this GEMM of stacks of known sizes."""
     layout = node.layout
     if node.target is not STACKS or layout is None or node.kwargs:
         return False
@@ -42,7 +42,7 @@ def is_own_stack(node: ExternKernel) -> bool:
 def print_stack(
     x: ViewRef, weight: ViewRef, pointers: Sequence[str], threads: int, instead: str
 ) -> list[str]:
-    """A product for each matrix: side by side, where there are as many as threads. pointers: to
+    """A GEMM for each matrix: side by side, where there are as many as threads. pointers: to
     both sides and the result; instead: what is called where there is no memory."""
     (batch, m, k), n = x.size, weight.size[2]
     outer = threads if batch >= threads > 1 else 1
@@ -58,7 +58,7 @@ def print_stack(
     if outer > 1:
         lines.append(f"#pragma omp parallel for num_threads({outer}) reduction(|:failed)")
     lines.append(f"    for (i64 b = 0; b < {batch}; ++b)")
-    lines.append(f"      failed |= {PRODUCT_NAME}({arguments}, 0, 0);")
+    lines.append(f"      failed |= {GEMM_NAME}({arguments}, 0, 0);")
     return [*lines, f"    if (failed && {instead}) return 1; }}"]
 
 

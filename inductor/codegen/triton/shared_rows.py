@@ -1,4 +1,4 @@
-"""The few rows of a product in one row of the launch, so that each weight is loaded once.
+"""The few rows of a GEMM in one row of the launch, so that each weight is loaded once.
 
 In: a `Kernel` with a reduction of which one outer loop is short, while what most of the loads read
 does not depend on it. Out: the same without that loop, all of whose iterations are written out.

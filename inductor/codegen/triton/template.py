@@ -35,7 +35,7 @@ from inductor.codegen.triton.print_stage import (
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import gpu_of
-from inductor.codegen.triton.templates.gemm import PRODUCT
+from inductor.codegen.triton.templates.gemm import GEMM
 from inductor.codegen.triton.window import (
     WindowText,
     describe_window,
@@ -49,7 +49,7 @@ from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, constant, floordiv, mod, variable
 from inductor.scheduler.gemms import epilogue_ops, place, place_of_left, place_of_right
-from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Gemm, Kernel, Part, TemplateKernel
 
 TEMPLATE_VERSION = "5"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
@@ -84,7 +84,7 @@ class TemplateSource:
 def print_template(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
     """The function of a template; raises NotPrintable for what Triton cannot do."""
     assert template.blocks is not None
-    if reaches(template.products()[0].batch, MOST_BATCHES):
+    if reaches(template.gemms()[0].batch, MOST_BATCHES):
         raise NotPrintable("a grid has no place for so many products")
     if template.blocks.splits > 1:
         return _print_split(template, layouts)
@@ -94,7 +94,7 @@ def print_template(template: TemplateKernel, layouts: Mapping[str, Layout]) -> T
 def _print_split(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
     """The parts of the sums, and the kernel that adds them."""
     ((part,),) = (template.parts,)
-    (one,) = part.products
+    (one,) = part.gemms
     assert template.blocks is not None and one.batch == 1
     splits, elements = template.blocks.splits, one.m * one.n
     partial = Scratch(f"{template.name}_partial", torch.float32, splits * elements)
@@ -119,14 +119,14 @@ def _print_split(template: TemplateKernel, layouts: Mapping[str, Layout]) -> Tem
 
 
 def _print_sums(turned: bool) -> dict[str, Any]:
-    """How sums are accumulated; turned: those of the turned product, which end as they are."""
+    """How sums are accumulated; turned: those of the turned GEMM, which end as they are."""
     shape, operands = "[BLOCK_M, BLOCK_N]", "left, right"
     if turned:
         shape, operands = "[BLOCK_N, BLOCK_M]", "right, left"
     return {"turned": turned, "shape": shape, "operands": operands}
 
 
-def _print_precision(one: Product) -> str:
+def _print_precision(one: Gemm) -> str:
     """How operands in float32 are multiplied: in TF32 where the library may do so, too."""
     if one.dtype is not torch.float32:
         return ""
@@ -137,7 +137,7 @@ def _print_precision(one: Product) -> str:
     return f', input_precision="{precision}"'
 
 
-def _device(one: Product) -> torch.device:
+def _device(one: Gemm) -> torch.device:
     assert one.call.layout is not None
     return one.call.layout.device
 
@@ -150,7 +150,7 @@ class _Printer:
         """partial: where parts of sums are stored, and nothing else is done."""
         self.template = template
         self.blocks = blocks
-        self.first = first = template.products()[0]
+        self.first = first = template.gemms()[0]
         reads, writes = template.reads(), template.writes()
         self.stages: list[Stage]
         if partial:
@@ -164,7 +164,7 @@ class _Printer:
         ]
         self.weights = [
             _stage_before(kernel, place_of_right(one), one.n)
-            for kernel, one in zip(template.weights(), template.products(), strict=False)
+            for kernel, one in zip(template.weights(), template.gemms(), strict=False)
         ]
         self.written = frozenset(writes)
         names = dict.fromkeys((*reads, *writes))
@@ -222,13 +222,13 @@ class _Printer:
         return self.first.window is not None and self.blocks.descriptors
 
     def _windows(self) -> list[WindowText]:
-        """Of each product of the one part; none where they are no convolutions."""
+        """Of each GEMM of the one part; none where they are no convolutions."""
         if self.first.window is None:
             return []
         (part,) = self.template.parts
         named = [
             (one, (self.parameters[one.left.buffer], self.parameters[one.right.buffer]))
-            for one in part.products
+            for one in part.gemms
         ]
         if self.blocks.descriptors:
             if self.wide or len(named) != 1:
@@ -275,10 +275,10 @@ class _Printer:
         return f"right_row < {self.numbers.spell(self.first.k)}"
 
     def _weight(self, number: int) -> tuple[str, str]:
-        """As `_prologue`, of the right operand of a product: `x` is its row, `r` its column."""
+        """As `_prologue`, of the right operand of a GEMM: `x` is its row, `r` its column."""
         (stage,) = relax_stages(self.weights[number : number + 1], ())
         *ops, store = stage.ops
-        one = self.template.products()[number]
+        one = self.template.gemms()[number]
         launch = Launch(self.template.name, 1, (replace(stage, ops=tuple(ops)),), tiled=True)
         mask = "right_mask" if self._right_mask() else ""
         frame = Frame(
@@ -312,10 +312,10 @@ class _Printer:
         if len(parts) == 1:
             return [], [
                 self._operand(each.right, each, self.parameters[each.right.buffer], "kk", "on")
-                for each in parts[0].products
+                for each in parts[0].gemms
             ]
         spell = self.numbers.spell
-        tops = [part.products[0] for part in parts]
+        tops = [part.gemms[0] for part in parts]
         at = [f"{self.parameters[one.right.buffer]} + {spell(one.right.offset)}" for one in tops]
         lines = ["part = 0", "before = 0", f"right_at = {at[0]}", f"width = {spell(tops[0].n)}"]
         start = "tiles0"
@@ -335,7 +335,7 @@ class _Printer:
         known = tuple(self.numbers.parameters.values())
         typed = [f'{number.name}: "{number.kind}"' for number in known]
         filled["signature"] = ", ".join((*self.parameters.values(), *typed))
-        text = _compiled(PRODUCT).render(filled)
+        text = _compiled(GEMM).render(filled)
         title = title_of(self.template.origins, "product")
         name = f"{title}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         general = f"(do_not_specialize={[number.name for number in known]})" if known else ""
@@ -349,7 +349,7 @@ class _Printer:
     def _grid(self) -> tuple[int, int, int]:
         columns = 0
         for part in self.template.parts:
-            columns += up_to_multiple(part.products[0].n, self.blocks.columns)
+            columns += up_to_multiple(part.gemms[0].n, self.blocks.columns)
         tiles = tiles_of_rows(self.first, self.blocks) * columns
         if self.blocks.persistent:
             gpu = gpu_of(self.template)
@@ -357,7 +357,7 @@ class _Printer:
         return (tiles, self.first.batch, self.blocks.splits)
 
     def _part(self, part: Part, stage: Stage) -> dict[str, Any]:
-        n = part.products[0].n
+        n = part.gemms[0].n
         masked = not divides(self.blocks.columns, n)
         return {
             "n": self.numbers.spell(n), "column_mask": masked,
@@ -365,7 +365,7 @@ class _Printer:
         }
 
     def _operand(
-        self, view: ViewRef, one: Product, pointer: str, row: str, column: str, width: str = ""
+        self, view: ViewRef, one: Gemm, pointer: str, row: str, column: str, width: str = ""
     ) -> str:
         """A tile of an operand, over variables of the template.
 
@@ -391,7 +391,7 @@ class _Printer:
         mask = f", {' & '.join(masks)}, other=0.0" if masks else ""
         return f"tl.load({pointer} + ({where}){mask})"
 
-    def _described(self, view: ViewRef, one: Product, pointer: str, row: str, column: str) -> str:
+    def _described(self, view: ViewRef, one: Gemm, pointer: str, row: str, column: str) -> str:
         """The same through a descriptor, whose last axis is the dense one."""
         sizes = {"om": one.m, "on": one.n, "kk": one.k}
         starts = {"om": "im * BLOCK_M", "on": "jn * BLOCK_N", "kk": "base"}
@@ -416,7 +416,7 @@ class _Printer:
         if name == "kk":
             return not divides(self.blocks.depth, k)
         parts = self.template.parts
-        return not all(divides(self.blocks.columns, part.products[0].n) for part in parts)
+        return not all(divides(self.blocks.columns, part.gemms[0].n) for part in parts)
 
     def _epilogue(self, part: Part, stage: Stage, masked: bool) -> str:
         """Lines for what becomes of a tile."""
@@ -427,14 +427,14 @@ class _Printer:
         )
         columns = Columns("r0", "rmask0" if masked else "", "BLOCK_N", stage.columns)
         memory = Memory()
-        for number, one in enumerate(part.products):
+        for number, one in enumerate(part.gemms):
             memory.stored[f"acc{number}"] = (place(one), "r0", Text(f"acc{number}", TILE))
         writer = Writer()
         StagePrinter(stage, columns, frame, writer, memory).print()
         return "\n".join(writer.lines).replace("XBLOCK", "BLOCK_M")
 
 
-def _partial_stage(one: Product, partial: str, splits: int) -> Stage:
+def _partial_stage(one: Gemm, partial: str, splits: int) -> Stage:
     """What was accumulated goes to a place of its own for each split."""
     where = place(one) + variable("g", splits) * (one.m * one.n)
     return Stage((
@@ -447,10 +447,10 @@ def _stage_of(part: Part) -> Stage:
     """What becomes of each element of what was accumulated."""
     ops = [
         Op("load", (), torch.float32, f"acc{number}", place(one))
-        for number, one in enumerate(part.products)
+        for number, one in enumerate(part.gemms)
     ]
     _append_results(ops, part, range(len(ops)))
-    return Stage(tuple(ops), 1, part.products[0].n, False)
+    return Stage(tuple(ops), 1, part.gemms[0].n, False)
 
 
 def _stage_before(kernel: Kernel, where: Index, columns: int) -> Stage:
@@ -459,13 +459,13 @@ def _stage_before(kernel: Kernel, where: Index, columns: int) -> Stage:
 
 
 def _append_results(ops: list[Op], part: Part, sums: Sequence[int]) -> None:
-    """Bias and rounding of each product, then the operations of the epilogue. sums: positions."""
+    """Bias and rounding of each GEMM, then the operations of the epilogue. sums: positions."""
     results: dict[str, int] = {}
-    for total, one in zip(sums, part.products, strict=True):
-        results[one.name] = _append_product(ops, total, one)
+    for total, one in zip(sums, part.gemms, strict=True):
+        results[one.name] = _append_gemm(ops, total, one)
         if one.name in part.kept:
             ops.append(Op("store", (results[one.name],), one.dtype, one.name, place(one), "set"))
-    flat = place(part.products[0])
+    flat = place(part.gemms[0])
     found: list[int] = []
     for op in () if part.epilogue is None else epilogue_ops(part.epilogue, flat):
         if op.name == "load" and op.buffer in results:
@@ -475,7 +475,7 @@ def _append_results(ops: list[Op], part: Part, sums: Sequence[int]) -> None:
             ops.append(replace(op, args=tuple(found[arg] for arg in op.args)))
 
 
-def _append_product(ops: list[Op], value: int, one: Product) -> int:
+def _append_gemm(ops: list[Op], value: int, one: Gemm) -> int:
     """What makes the operator's result of a sum; the position of its value."""
     if one.rounds_first and one.bias is not None and one.dtype is not torch.float32:
         ops.append(Op("to_dtype", (value,), one.dtype))
@@ -493,7 +493,7 @@ def _append_product(ops: list[Op], value: int, one: Product) -> int:
     return value
 
 
-def _bias_index(bias: ViewRef, one: Product) -> Index:
+def _bias_index(bias: ViewRef, one: Gemm) -> Index:
     """Where the bias of the element at row x and column r lies; axes of size 1 are repeated."""
     row, column = variable("x", one.batch * one.m), variable("r", one.n)
     axes = (column, mod(row, one.m), floordiv(row, one.m))

@@ -1,4 +1,4 @@
-"""Blocks of product templates: what is tried where each is measured.
+"""Blocks of GEMM templates: what is tried where each is measured.
 
 The lists are those that were fastest on an H200 (`MEASURED` in `inductor/ir/gpus.py`). What does
 not fit the properties of the template's device is no candidate: it has fewer stages or smaller
@@ -16,11 +16,11 @@ from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
 from inductor.runtime.gpus import properties_of
-from inductor.scheduler.schedule import Blocks, Product, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Gemm, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
 FULL_DEVICE = Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True)
-PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
+PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two GEMMs in one tile
 FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
 BOXED = (  # the same through descriptors; columns are the rows of the matrix units
     Blocks(128, 128, 64, 8, 3, descriptors=True),
@@ -54,14 +54,14 @@ ALIGNMENT = 16  # bytes, of what a descriptor describes
 
 
 def is_alone(template: TemplateKernel) -> bool:
-    """Whether it is a product and nothing else."""
+    """Whether it is a GEMM and nothing else."""
     fused = template.epilogues() or template.prologues()
     return not fused and len(template.parts) == 1
 
 
 def why_not(template: TemplateKernel) -> str:
     """Why sizes that are known at a call only do not allow a template; "" where they do."""
-    for one in template.products():
+    for one in template.gemms():
         if any(type(size) is not int for size in (one.n, one.k)):
             return "its columns, or the terms of its sums, are known at a call only"
     return ""
@@ -70,14 +70,14 @@ def why_not(template: TemplateKernel) -> str:
 def keep_to_rows(template: TemplateKernel) -> None:
     """Blocks for few rows are for few alone, others for more: assumes it of a number of rows that
     is known at a call only, and that there is something to do."""
-    one = template.products()[0]
+    one = template.gemms()[0]
     # What can't be proved is decided by the hint, which is noted.
     _ = one.m > FEW, one.m > 0, one.batch > 0
 
 
 def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     """What is tried first for a template."""
-    first = template.products()[0]
+    first = template.gemms()[0]
     found: tuple[Blocks, ...]
     boxed: tuple[Blocks, ...] = ()
     if first.dtype.itemsize == 4:
@@ -91,7 +91,7 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
         found = PAIR if width_of(template) > 1 else LARGE
         if width_of(template) == 1 and can_describe(template):
             found += (FULL_DEVICE,)
-    widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
+    widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.gemms())))
     deepest = max(LEAST, power_of_two(_terms(first)))
     clipped = (
         replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
@@ -118,18 +118,18 @@ def _is_held(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> bo
 
 def shared_of(blocks: Blocks, template: TemplateKernel) -> int:
     """Bytes of shared memory for the tiles of operands."""
-    itemsize = template.products()[0].dtype.itemsize
+    itemsize = template.gemms()[0].dtype.itemsize
     sides = blocks.rows + width_of(template) * blocks.columns
     return blocks.stages * sides * blocks.depth * itemsize
 
 
 def gpu_of(template: TemplateKernel) -> GpuProperties:
     """The properties of the device that computes a template."""
-    layout = template.products()[0].call.layout
+    layout = template.gemms()[0].call.layout
     return properties_of(None if layout is None else layout.device)
 
 
-def _boxed(one: Product) -> tuple[Blocks, ...]:
+def _boxed(one: Gemm) -> tuple[Blocks, ...]:
     """Blocks for a convolution through descriptors."""
     channels = one.left.size[-1]
     depth = next(each for each in (64, 32, 16) if channels % each == 0)
@@ -138,7 +138,7 @@ def _boxed(one: Product) -> tuple[Blocks, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _terms(one: Product) -> int:
+def _terms(one: Gemm) -> int:
     """How many terms of a sum may be one step: of a convolution the channels, unless a step has
     several places of the window."""
     in_steps = one.window is not None and not takes_taps(one)
@@ -149,17 +149,17 @@ def _splits(blocks: Blocks, template: TemplateKernel) -> int:
     """How many programs share a tile's sum where the tiles do not fill the device."""
     if not _can_split(template):
         return 1
-    one = template.products()[0]
+    one = template.gemms()[0]
     tiles = up_to_multiple(one.m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
     idle = gpu_of(template).multiprocessors // tiles
     return min(MOST_SPLITS, idle, one.k // (LEAST_STEPS * blocks.depth))
 
 
 def _can_split(template: TemplateKernel) -> bool:
-    products = template.products()
-    one = products[0]
+    gemms = template.gemms()
+    one = gemms[0]
     known = all(type(size) is int for size in (one.m, one.n, one.k))
-    return len(products) == 1 and one.batch == 1 and known and not template.prologues()
+    return len(gemms) == 1 and one.batch == 1 and known and not template.prologues()
 
 
 def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
@@ -173,7 +173,7 @@ def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
             replace(best, depth=int(best.depth * factor)),
             replace(best, columns=int(best.columns * factor)),
         ]
-        if hint_of(template.products()[0].m) > FEW:
+        if hint_of(template.gemms()[0].m) > FEW:
             found.append(replace(best, rows=int(best.rows * factor)))
     return tuple(b for b in found if _fits(b, template) and _is_sensible(b, best, template))
 
@@ -181,7 +181,7 @@ def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
 def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool:
     """Whether it may be faster than the best so far: not where tiles are larger than the operands,
     threads have nearly nothing to do, stages outnumber the steps, or most of the device is idle."""
-    one = template.products()[0]
+    one = template.gemms()[0]
     sides = ((blocks.rows, one.m), (blocks.columns, one.n), (blocks.depth, _terms(one)))
     if any(side > max(LEAST, power_of_two(hint_of(size))) for side, size in sides):
         return False
@@ -195,7 +195,7 @@ def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool
     return programs_of(blocks, one) >= min(programs_of(best, one), gpu.multiprocessors // 2)
 
 
-def programs_of(blocks: Blocks, one: Product) -> int:
+def programs_of(blocks: Blocks, one: Gemm) -> int:
     tiles = up_to_multiple(hint_of(one.m), blocks.rows)
     tiles *= up_to_multiple(hint_of(one.n), blocks.columns)
     return tiles * hint_of(one.batch) * blocks.splits
@@ -206,13 +206,13 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
     sides = (blocks.rows, blocks.columns, blocks.depth)
     if min(sides) < LEAST or max(sides) > MOST or blocks.warps not in (2, 4, 8):
         return False
-    one = template.products()[0]
+    one = template.gemms()[0]
     if blocks.descriptors and one.window is not None:
         if blocks.columns < FEWEST_OF_UNITS or one.left.size[-1] % blocks.depth:
             return False
         if blocks.depth > DEEPEST_BOX:
             return False
-    if blocks.splits > 1 and (blocks.splits - 1) * blocks.depth >= template.products()[0].k:
+    if blocks.splits > 1 and (blocks.splits - 1) * blocks.depth >= template.gemms()[0].k:
         return False  # somebody would have nothing to do
     gpu = gpu_of(template)
     registers = blocks.rows * blocks.columns * width_of(template) // (blocks.warps * gpu.warp)
@@ -221,7 +221,7 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
 
 
 def width_of(template: TemplateKernel) -> int:
-    return max(len(part.products) for part in template.parts)
+    return max(len(part.gemms) for part in template.parts)
 
 
 def can_describe(template: TemplateKernel) -> bool:
@@ -229,9 +229,9 @@ def can_describe(template: TemplateKernel) -> bool:
     bytes, and all numbers are known."""
     if len(template.parts) != 1 or template.prologues():
         return False
-    if any(one.window is not None for one in template.products()):
-        return all(can_describe_window(one) for one in template.products())
-    for one in template.products():
+    if any(one.window is not None for one in template.gemms()):
+        return all(can_describe_window(one) for one in template.gemms())
+    for one in template.gemms():
         for view in (one.left, one.right):
             size = one.dtype.itemsize
             known = all(type(n) is int for n in (*view.size, *view.stride, view.offset))

@@ -1,6 +1,6 @@
-"""Blocks of product templates that are likely to beat the library, unmeasured.
+"""Blocks of GEMM templates that are likely to beat the library, unmeasured.
 
-The figures are those of an H200 (`MEASURED` in `inductor/ir/gpus.py`): products, arithmetic and
+The figures are those of an H200 (`MEASURED` in `inductor/ir/gpus.py`): GEMMs, arithmetic and
 memory of another device are as much faster or slower as its maker says.
 """
 
@@ -29,15 +29,15 @@ from inductor.codegen.triton.window import takes_taps, terms_of
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.graph import Layout
-from inductor.scheduler.schedule import Blocks, Kernel, Product, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Gemm, Kernel, TemplateKernel
 
-# In a microsecond: operations of products, the library's and ours, bytes, instructions of a lane.
+# In a microsecond: operations of GEMMs, the library's and ours, bytes, instructions of a lane.
 LIBRARY_RATE, OWN_RATE = 650e6, 480e6
 BANDWIDTH, OWN_BANDWIDTH = 4.2e6, 3.4e6
 LANES = 28e6
 # Of convolutions through windows, by the columns of a tile (64 channels or more; measured alike).
 WINDOW_RATES = {32: (200e6, 200e6), 64: (417e6, 343e6), 128: (530e6, 517e6), 256: (530e6, 600e6)}
-# Of persistent programs through descriptors with something behind the product.
+# Of persistent programs through descriptors with something behind the GEMM.
 DESCRIBED_RATE, DESCRIBED_LANES, DESCRIBED_GAIN = 577e6, 42e6, 0.93
 ALONE_ON_CHIP = 1.18  # times the rate, where tiles do not fill the device
 FEW_CHANNELS_RATES = (99e6, 121e6)
@@ -50,7 +50,7 @@ GAIN = 0.75  # of the library's time, as the estimates are rough
 WINDOW_GAIN = 0.93
 ALL_CHANNELS = 64  # of a step
 SLOW_OPERATION = 8
-FEW_ROWS_OF_WEIGHTS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 32, 128, 4, 4))  # one product, two
+FEW_ROWS_OF_WEIGHTS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 32, 128, 4, 4))  # one GEMM, two
 # What may follow a full tile: functions without a branch (where there is one, a tile's values wait
 # in registers until all have taken it), in half precision; sums and tiles that are read with them
 # have so many registers of a thread.
@@ -61,7 +61,7 @@ WITHOUT_BRANCH = frozenset(
 MOST_WAITING = 200
 
 
-def _moves_in_words(one: Product) -> bool:
+def _moves_in_words(one: Gemm) -> bool:
     """Whether the right operand comes 16 bytes at a time."""
     dense, step = sorted(one.right.stride[-2:], key=hint_of)
     return dense == 1 and hint_of(step) * one.dtype.itemsize % ALIGNMENT == 0
@@ -72,7 +72,7 @@ def likely_blocks(
 ) -> TemplateKernel | None:
     """The template with blocks with which it is surely faster; None where that is not known.
     layouts: of the buffers that it touches; without them, many rows are not looked at."""
-    first = template.products()[0]
+    first = template.gemms()[0]
     if first.dtype.itemsize != 2 or first.batch != 1:
         return None
     if template.weights():
@@ -83,7 +83,7 @@ def likely_blocks(
         return None
     if first.window is not None:
         return None if layouts is None else _for_window(template, layouts)
-    if not all(_moves_in_words(product) for product in template.products()):
+    if not all(_moves_in_words(gemm) for gemm in template.gemms()):
         return None
     if hint_of(first.m) > FEW:
         return None if layouts is None else _for_many_rows(template, layouts)
@@ -109,10 +109,10 @@ def _for_weights(
     """A few rows with weights that are stored in fewer bytes than they have here: these are read
     once, where the kernel that makes them reads them, too, stores them, and the library reads them
     again."""
-    first = template.products()[0]
+    first = template.gemms()[0]
     if layouts is None or hint_of(first.m) > FEW or len(template.prologues()) > width_of(template):
         return None
-    for kernel, one in zip(template.weights(), template.products(), strict=True):
+    for kernel, one in zip(template.weights(), template.gemms(), strict=True):
         read = sum(
             layouts[name].storage_elements() * layouts[name].dtype.itemsize
             for name in kernel.reads()
@@ -125,11 +125,11 @@ def _for_weights(
 def _for_many_rows(
     template: TemplateKernel, layouts: Mapping[str, Layout]
 ) -> TemplateKernel | None:
-    """Products that wait for memory, as 1x1 convolutions of few channels: their result does not
+    """GEMMs that wait for memory, as 1x1 convolutions of few channels: their result does not
     have to be stored and read again for what follows. And larger ones that fill the device, with
     GELU behind them, say: about as fast as the library's."""
-    one = template.products()[0]
-    if len(template.products()) != 1 or any(type(n) is not int for n in (one.n, one.k)):
+    one = template.gemms()[0]
+    if len(template.gemms()) != 1 or any(type(n) is not int for n in (one.n, one.k)):
         return None
     gpu = gpu_of(template)
     tried = [(_for_memory(one, gpu), GAIN)]
@@ -150,12 +150,12 @@ def _for_many_rows(
 def _stays_in_registers(
     template: TemplateKernel, blocks: Blocks, layouts: Mapping[str, Layout]
 ) -> bool:
-    """Whether what follows the product surely needs no more registers than a thread has, and is
+    """Whether what follows the GEMM surely needs no more registers than a thread has, and is
     short. Where it needs more, they are stored and loaded again around each operation: tanh's
     derivative of GELU took ten times as long with a tile of 128 x 256. Where a tile is read with
-    the product, SiLU's and GELU's derivatives were 4 % slower than the library and a kernel, and
+    the GEMM, SiLU's and GELU's derivatives were 4 % slower than the library and a kernel, and
     a sum 15 to 25 % faster."""
-    (one,), (kernel,) = template.products(), template.epilogues()
+    (one,), (kernel,) = template.gemms(), template.epilogues()
     (stage,) = relax_stages((Stage(kernel.stages[0].ops, 1, one.n, False),), ())
     if any(op.name not in WITHOUT_BRANCH for op in stage.ops):
         return False
@@ -175,9 +175,9 @@ def _for_window(
 ) -> TemplateKernel | None:
     """Convolutions, which are about as fast as the library's: what is saved is that the result is
     stored and read again for what follows."""
-    one = template.products()[0]
+    one = template.gemms()[0]
     numbers = (*one.left.size, *one.right.stride, one.n)
-    if len(template.products()) != 1 or any(type(number) is not int for number in numbers):
+    if len(template.gemms()) != 1 or any(type(number) is not int for number in numbers):
         return None
     if not takes_taps(one) and (one.left.size[-1] % ALL_CHANNELS or not _moves_in_words(one)):
         return None
@@ -199,7 +199,7 @@ def _for_window(
     return replace(template, blocks=blocks) if ratio < WINDOW_GAIN else None
 
 
-def _for_memory(one: Product, gpu: GpuProperties) -> Blocks:
+def _for_memory(one: Gemm, gpu: GpuProperties) -> Blocks:
     """Small tiles, of which many run at once: 64 sums for each thread (measured with the 1x1
     convolutions of EfficientNet, m from 25,000 to 1.6 million)."""
     depth = min(64, max(LEAST, power_of_two(one.k)))
@@ -211,9 +211,9 @@ def _for_memory(one: Product, gpu: GpuProperties) -> Blocks:
 
 def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[float, float]:
     """Microseconds that the library and the kernel behind it need, and those of the template: by
-    the bytes that go through memory, the operations of products and of the epilogue, and by how
+    the bytes that go through memory, the operations of GEMMs and of the epilogue, and by how
     full the device is in its last round. (At the hints of sizes that are known at a call only.)"""
-    (one,), (kernel,) = template.products(), template.epilogues()
+    (one,), (kernel,) = template.gemms(), template.epilogues()
     blocks = template.blocks
     assert blocks is not None
 
@@ -230,8 +230,8 @@ def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[
     gpu = gpu_of(template)
     again = bytes_of_result / (2 if bytes_of_result < CACHED * gpu.cache else 1)
     work = 2 * m * one.n * one.k
-    products, memory = gpu.products / MEASURED.products, gpu.bandwidth / MEASURED.bandwidth
-    library_rate, own_rate = (rate * products for rate in _rates(one, blocks))
+    gemms, memory = gpu.gemms / MEASURED.gemms, gpu.bandwidth / MEASURED.bandwidth
+    library_rate, own_rate = (rate * gemms for rate in _rates(one, blocks))
     lanes = LANES * (gpu.scalars / MEASURED.scalars)
     scalar = m * one.n * _lane_operations(kernel, one.name) / lanes
     library = max(work / library_rate, (operands + bytes_of_result) / (BANDWIDTH * memory))
@@ -249,11 +249,11 @@ def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[
     return library, own * math.ceil(rounds) / rounds
 
 
-def _is_described(one: Product, blocks: Blocks) -> bool:
+def _is_described(one: Gemm, blocks: Blocks) -> bool:
     return one.window is None and blocks.persistent and blocks.descriptors
 
 
-def _rates(one: Product, blocks: Blocks) -> tuple[float, float]:
+def _rates(one: Gemm, blocks: Blocks) -> tuple[float, float]:
     """Operations in a microsecond, the library's and ours."""
     if one.window is None:
         return LIBRARY_RATE, DESCRIBED_RATE if _is_described(one, blocks) else OWN_RATE

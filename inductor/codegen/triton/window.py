@@ -1,6 +1,6 @@
-"""Operands of a convolution's product, which come out of images through a window.
+"""Operands of a convolution's GEMM, which come out of images through a window.
 
-In: a `Product` with a `Window`, blocks. Out: lines of the product template, and the expressions of
+In: a `Gemm` with a `Window`, blocks. Out: lines of the GEMM template, and the expressions of
 its tiles. A step of the loop takes `depth` channels at one place of the window (a *tap*): where
 channels are no multiple of the depth, each tap's last step reaches over their end, and counts
 zeros there. With very few channels a step takes several taps instead, and looks up each column's.
@@ -8,7 +8,7 @@ zeros there. With very few channels a step takes several taps instead, and looks
 The tiles may also come through descriptors (the device's copy engine): a program then computes a
 box of pixels, images x height x width, and each tap of it is a box of the images that lies
 elsewhere; beside the images the engine gives zeros. As a box goes to the matrix units straight from
-where it was copied to only as the right operand, the sums are those of the turned product.
+where it was copied to only as the right operand, the sums are those of the turned GEMM.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.numbers import Numbers
 from inductor.ir.extent import divides, up_to_multiple
-from inductor.scheduler.schedule import Blocks, Product, Window
+from inductor.scheduler.schedule import Blocks, Gemm, Window
 
 FEW_CHANNELS = 16  # fewer of them do not fill a step
 LEAST_CHANNELS = 16  # of a step through descriptors
@@ -31,7 +31,7 @@ ALIGNMENT = 16  # bytes, of what a descriptor describes
 class WindowText:
     """rows: lines before the loop, about the rows of a tile. step: lines of a step. left, right:
     the tiles. inside: which rows are there, if not those below their number. turned: whether the
-    sums are those of the turned product."""
+    sums are those of the turned GEMM."""
 
     rows: list[str]
     step: list[str]
@@ -41,13 +41,13 @@ class WindowText:
     turned: bool = False
 
 
-def takes_taps(one: Product) -> bool:
+def takes_taps(one: Gemm) -> bool:
     """Whether a step takes several taps."""
     return one.left.size[-1] < FEW_CHANNELS
 
 
-def terms_of(one: Product, depth: int) -> int:
-    """How far the loop of a product counts, in multiples of the depth where taps are padded."""
+def terms_of(one: Gemm, depth: int) -> int:
+    """How far the loop of a GEMM counts, in multiples of the depth where taps are padded."""
     if one.window is None or takes_taps(one):
         return one.k
     channels = up_to_multiple(one.left.size[-1], depth) * depth
@@ -55,7 +55,7 @@ def terms_of(one: Product, depth: int) -> int:
 
 
 def print_window(
-    one: Product, blocks: Blocks, numbers: Numbers, pointers: tuple[str, str], row_mask: bool,
+    one: Gemm, blocks: Blocks, numbers: Numbers, pointers: tuple[str, str], row_mask: bool,
     column_mask: bool,
 ) -> WindowText:
     """pointers: of left and right. The masks: whether a tile may reach over the end there."""
@@ -90,7 +90,7 @@ def print_window(
     return WindowText(rows, step, left, right)
 
 
-def can_describe_window(one: Product) -> bool:
+def can_describe_window(one: Gemm) -> bool:
     """Whether a convolution's operands can come through descriptors."""
     window, (left, right), size = one.window, (one.left, one.right), one.dtype.itemsize
     assert window is not None
@@ -114,7 +114,7 @@ def _strides(window: Window) -> tuple[int, int]:
     return (1, 1) if alone else window.stride
 
 
-def _has_steps(one: Product) -> bool:
+def _has_steps(one: Gemm) -> bool:
     """Whether the images fall into steps of the window, all of the same size."""
     assert one.window is not None
     (height, width), (down, along) = one.left.size[1:3], one.window.stride
@@ -122,7 +122,7 @@ def _has_steps(one: Product) -> bool:
     return height % down == 0 and width % along == 0 and dense
 
 
-def box_of(one: Product, rows: int) -> tuple[int, int, int]:
+def box_of(one: Gemm, rows: int) -> tuple[int, int, int]:
     """The images, height and width of a tile: powers of two of which the product is `rows`, and
     which cover the result with the fewest boxes; wide ones rather than deep ones."""
     found = []
@@ -134,7 +134,7 @@ def box_of(one: Product, rows: int) -> tuple[int, int, int]:
     return min(found)[-1]
 
 
-def boxes_of(one: Product, box: tuple[int, int, int]) -> tuple[int, int, int]:
+def boxes_of(one: Gemm, box: tuple[int, int, int]) -> tuple[int, int, int]:
     """How many there are along each axis."""
     assert one.window is not None
     sizes = zip((one.left.size[0], *one.window.result), box, strict=True)
@@ -142,14 +142,14 @@ def boxes_of(one: Product, box: tuple[int, int, int]) -> tuple[int, int, int]:
     return images, height, width
 
 
-def tiles_of_rows(one: Product, blocks: Blocks) -> int:
+def tiles_of_rows(one: Gemm, blocks: Blocks) -> int:
     """How many tiles make up the rows."""
     if one.window is not None and blocks.descriptors:
         return math.prod(boxes_of(one, box_of(one, blocks.rows)))
     return up_to_multiple(one.m, blocks.rows)
 
 
-def has_odd_rows(one: Product, blocks: Blocks) -> bool:
+def has_odd_rows(one: Gemm, blocks: Blocks) -> bool:
     """Whether a tile may reach over an end of the rows."""
     if one.window is None or not blocks.descriptors:
         return not divides(blocks.rows, one.m)
@@ -158,7 +158,7 @@ def has_odd_rows(one: Product, blocks: Blocks) -> bool:
 
 
 def describe_window(
-    one: Product, blocks: Blocks, pointers: tuple[str, str]
+    one: Gemm, blocks: Blocks, pointers: tuple[str, str]
 ) -> tuple[WindowText, list[str]]:
     """The same through descriptors, and the lines that make them."""
     window, channels = one.window, one.left.size[-1]
@@ -208,7 +208,7 @@ def _place(window: Window, channels: int) -> tuple[str, list[str]]:
 
 
 def _descriptors(
-    one: Product, box: tuple[int, int, int], pointers: tuple[str, str]
+    one: Gemm, box: tuple[int, int, int], pointers: tuple[str, str]
 ) -> list[str]:
     left, window = one.left, one.window
     assert window is not None
@@ -254,7 +254,7 @@ def _step(window: Window, channels: int, depth: int, taps: bool) -> list[str]:
 
 
 def _right(
-    one: Product, spell: Callable[[int], str], pointer: str, taps: bool, inside: str, masked: bool
+    one: Gemm, spell: Callable[[int], str], pointer: str, taps: bool, inside: str, masked: bool
 ) -> str:
     assert one.window is not None
     down = "[:, None]" if taps else ""

@@ -17,7 +17,7 @@ from torch import fx
 
 from inductor.fx_passes.attention.written_attention import WIDE, Step, written_attention
 
-PRODUCTS = (torch.matmul, operator.matmul, torch.bmm)
+GEMMS = (torch.matmul, operator.matmul, torch.bmm)
 VIEWS = frozenset(("transpose", "permute", "swapaxes"))
 COPIES = frozenset(("reshape", "contiguous", "flatten"))
 MOST_STEPS = 12  # between the scores and their softmax; more are not looked at
@@ -43,7 +43,7 @@ def replace_written_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
     changed = False
     for node in list(gm.graph.nodes):
-        if _is_product(node) and node.users and all(map(is_indifferent, node.users)):
+        if _is_gemm(node) and node.users and all(map(is_indifferent, node.users)):
             changed |= _replace(gm.graph, node)
     if changed:
         gm.recompile()
@@ -56,7 +56,7 @@ def _replace(graph: fx.Graph, node: fx.Node) -> bool:
     steps: list[Step] = []
     operands: list[fx.Node] = []
     at = weights
-    while isinstance(at, fx.Node) and not _is_product(at):
+    while isinstance(at, fx.Node) and not _is_gemm(at):
         found = _step(at, operands) if _only_reader(at) and len(steps) < MOST_STEPS else None
         if found is None:
             return False
@@ -125,9 +125,9 @@ def _source_of_keys(node: Any) -> tuple[fx.Node, tuple[Any, ...]] | None:
     return None if source is None else (source, node.args[1:])
 
 
-def _is_product(node: fx.Node) -> bool:
+def _is_gemm(node: fx.Node) -> bool:
     return (
-        node.op == "call_function" and node.target in PRODUCTS and not node.kwargs
+        node.op == "call_function" and node.target in GEMMS and not node.kwargs
         and len(node.args) == 2 and all(isinstance(arg, fx.Node) for arg in node.args)
     )  # fmt: skip
 
@@ -178,19 +178,19 @@ def _added(node: fx.Node, operands: list[fx.Node]) -> Found:
     if node.kwargs or len(node.args) != 2 or not all(isinstance(a, fx.Node) for a in node.args):
         return None
     first, second = node.args
-    if not _leads_to_product(first):
+    if not _leads_to_gemm(first):
         first, second = second, first
-    if not _leads_to_product(first) or first is second:
+    if not _leads_to_gemm(first) or first is second:
         return None
     operands.append(second)  # type: ignore[arg-type]
     return first, ("add", len(operands) - 1)  # type: ignore[return-value]
 
 
-def _leads_to_product(node: Any) -> bool:
+def _leads_to_gemm(node: Any) -> bool:
     for _ in range(MOST_STEPS):
         if not isinstance(node, fx.Node) or not _only_reader(node):
             return False
-        if _is_product(node):
+        if _is_gemm(node):
             return True
         found = _step(node, [])
         if found is None:

@@ -1,7 +1,7 @@
 """A loss over a large vocabulary is computed for some rows of its logits at a time.
 
 In: a functional ATen graph with fakes, forward alone or joint, after decomposition. Out: the same
-graph (changed in place), in which a product with a large result, the logits, and all that is
+graph (changed in place), in which a GEMM with a large result, the logits, and all that is
 computed from it row by row, stands once for each chunk of the rows. What leaves a chunk is small:
 numbers for each row, such as the loss, and GEMMs with the gradient of the logits, which are
 rows of one gradient, and terms of another one.
@@ -39,12 +39,12 @@ from inductor.fx_passes.losses.ends import (
     Root,
     find_ends,
 )
-from inductor.fx_passes.losses.regions import PRODUCTS, Region, is_tensor, size_of
+from inductor.fx_passes.losses.regions import GEMMS, Region, is_tensor, size_of
 from inductor.fx_passes.losses.sizes import choose_rows, is_large
-from inductor.operators.product_sums import (
+from inductor.operators.gemm_sums import (
+    GEMM_ADDED,
+    GEMM_SET,
     PART_ADDED,
-    PRODUCT_ADDED,
-    PRODUCT_SET,
     ROWS_SET,
     WIDE,
 )
@@ -67,7 +67,7 @@ def chunk_losses(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_candidate(node: fx.Node) -> bool:
-    if node.target not in PRODUCTS or not is_tensor(node) or AGAIN in node.meta:
+    if node.target not in GEMMS or not is_tensor(node) or AGAIN in node.meta:
         return False
     value = node.meta["val"]
     if value.dtype not in DTYPES or not is_large(value):
@@ -78,8 +78,8 @@ def _is_candidate(node: fx.Node) -> bool:
     return bias[-1:] == (columns,) and math.prod(bias) == columns
 
 
-def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
-    region = Region(graph, product)
+def _rewrite(graph: fx.Graph, gemm: fx.Node) -> bool:
+    region = Region(graph, gemm)
     ends = find_ends(region)
     if ends is None or _is_refused(region, ends):
         return False
@@ -92,7 +92,7 @@ def _rewrite(graph: fx.Graph, product: fx.Node) -> bool:
     place = _place_of(region, ends)
     if place is None:
         return False
-    writer = Writer(graph, place, product)
+    writer = Writer(graph, place, gemm)
     before = set(graph.nodes)
     try:
         loop = _Loop(region, ends, writer)
@@ -204,7 +204,7 @@ class _Loop:
             return
         assert root.other is not None
         if root.kind == ROWS:
-            self._write(like, PRODUCT_SET, wide, root.other, chunk.start)
+            self._write(like, GEMM_SET, wide, root.other, chunk.start)
             return
         if root.kind == TOTAL:
             left = add(like, aten.t.default, wide)
@@ -212,7 +212,7 @@ class _Loop:
         else:
             left, right = self._turned(root.other, space, chunk), wide
         if like in self.found:
-            self._write(like, PRODUCT_ADDED, left, right)
+            self._write(like, GEMM_ADDED, left, right)
         else:
             is_half = like.meta["val"].dtype.itemsize == 2
             self.found[like] = add(like, WIDE if is_half else aten.mm.default, left, right)

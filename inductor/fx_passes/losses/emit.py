@@ -166,7 +166,7 @@ class Chunk:
 
     def _made(self, node: fx.Node) -> fx.Node:
         region, writer = self.region, self.writer
-        if node is region.product:
+        if node is region.gemm:
             rows = self.part(self.outside.matrix(region.left, 0))
             bias = () if region.bias is None else (region.bias,)
             return writer.add(node, node.target, *bias, rows, region.right, **node.kwargs)
@@ -255,7 +255,7 @@ class Chunk:
             return self._picked(node.args[0], index)  # type: ignore[arg-type]
         if node.target in SOFTMAX:
             return self._normalised(node, self._picked(node.args[0], index))  # type: ignore[arg-type]
-        if node is region.product or not is_elementwise(node.target):
+        if node is region.gemm or not is_elementwise(node.target):
             return self.writer.add(node, aten.gather.default, self.whole(node), 1, index)
 
         def operand(given: fx.Node) -> fx.Node:

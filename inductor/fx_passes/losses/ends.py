@@ -107,7 +107,7 @@ def _root_of(region: Region, node: fx.Node) -> Root | None:
     if node not in region.dependents or not is_tensor(node):
         return None
     if node.target is aten.mm.default:
-        return _product_root(region, node)
+        return _gemm_root(region, node)
     if node.target not in (aten.sum.default, aten.sum.dim_IntList):
         return None
     source: Any = node.args[0]
@@ -124,7 +124,7 @@ def _root_of(region: Region, node: fx.Node) -> Root | None:
     return Root(node, SUM, source) if dims == list(range(rank - 1)) else None
 
 
-def _product_root(region: Region, node: fx.Node) -> Root | None:
+def _gemm_root(region: Region, node: fx.Node) -> Root | None:
     left: Any
     right: Any
     left, right = node.args
@@ -166,7 +166,7 @@ def _needed(
             leaves.add(node)
         elif node not in needed:
             needed.add(node)
-            if node is not region.product:
+            if node is not region.gemm:
                 work += node.all_input_nodes
     return needed, leaves
 

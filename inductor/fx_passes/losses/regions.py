@@ -42,7 +42,7 @@ FILLED: dict[Any, tuple[int | None, Any]] = {
     aten.new_zeros.default: (1, 0), aten.zeros.default: (0, 0), aten.zeros_like.default: (None, 0),
     aten.ones_like.default: (None, 1), aten.new_ones.default: (1, 1), aten.ones.default: (0, 1),
 }  # fmt: skip
-PRODUCTS = (aten.mm.default, aten.addmm.default)
+GEMMS = (aten.mm.default, aten.addmm.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ class Region:
     computed from the gradient of a result of the program.
     """
 
-    def __init__(self, graph: fx.Graph, product: fx.Node) -> None:
-        self.graph, self.product = graph, product
-        operands: Any = (None, *product.args)[-3:]
+    def __init__(self, graph: fx.Graph, gemm: fx.Node) -> None:
+        self.graph, self.gemm = graph, gemm
+        operands: Any = (None, *gemm.args)[-3:]
         self.bias, self.left, self.right = operands
-        self.rows, self.columns = size_of(product)
-        self.device, self.dtype = product.meta["val"].device, product.meta["val"].dtype
-        self.dependents = dependents_of(graph, {product})
+        self.rows, self.columns = size_of(gemm)
+        self.device, self.dtype = gemm.meta["val"].device, gemm.meta["val"].dtype
+        self.dependents = dependents_of(graph, {gemm})
         self.late = dependents_of(graph, {
             node for node in graph.nodes
             if node.op == "placeholder" and node.name.startswith(TANGENT)
@@ -106,7 +106,7 @@ class Region:
         self.counts = [self.rows]
         if self.selection is not None:
             self.counts.append(math.prod(self.selection.after))
-        self.forms: dict[fx.Node, Form] = {product: Form(True, 0)}
+        self.forms: dict[fx.Node, Form] = {gemm: Form(True, 0)}
         if self.counts[-1] * self.columns == self.rows:  # else a size does not tell what it is
             return
         for node in graph.nodes:

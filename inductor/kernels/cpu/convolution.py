@@ -107,7 +107,7 @@ static inline __attribute__((always_inline)) const f32* walk(
           Vector left = *(const f32*)(at[g][r / 3] + r % 3 * s + 4 * u) - Vector{};
 #pragma GCC unroll 2
           for (int v = 0; v < V; ++v) {
-            ADD_PRODUCT(sum[g * R + r][v], left, right[v]);
+            ADD_GEMM(sum[g * R + r][v], left, right[v]);
           }
         }
     }

@@ -30,7 +30,7 @@ class Convolver:
     """The functions of the library, for float32 on the CPU, channels last."""
 
     function: Callable[..., None]
-    with_fewer_products: Callable[..., None]
+    by_winograd: Callable[..., None]
     by_channels: Callable[..., None]
     columns: int
     lanes: int
@@ -47,7 +47,7 @@ class Convolver:
         start = None if bias is None else bias.data_ptr()
         tensors = (x.data_ptr(), panels.data_ptr(), start, out.data_ptr())
         if winograd:
-            self.with_fewer_products(ctypes.addressof(given), *tensors, None, None, threads)
+            self.by_winograd(ctypes.addressof(given), *tensors, None, None, threads)
             return
         ends = None if bounds is None else (ctypes.c_float * 2)(*bounds)
         function = self.by_channels if geometry.is_depthwise() else self.function

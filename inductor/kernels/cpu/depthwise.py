@@ -71,7 +71,7 @@ struct Depthwise {
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
             const Vector x = *(const Loose*)((r < 3 ? p + r * s : q) + v * LANES);
-            ADD_PRODUCT(sum[u][r][v], x, tap);
+            ADD_GEMM(sum[u][r][v], x, tap);
           }
         }
         p += next, q += next, b += LANES;
@@ -128,7 +128,7 @@ struct Depthwise {
         const Vector x = *(const Loose*)p;
 #pragma GCC unroll 8
         for (int r = 0; r < P; ++r)
-          if (n >= r * S && n < r * S + K) ADD_PRODUCT(sum[r], x, taps[n - r * S]);
+          if (n >= r * S && n < r * S + K) ADD_GEMM(sum[r], x, taps[n - r * S]);
       }
     }
     Vector low = {}, high = {};

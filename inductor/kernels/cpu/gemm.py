@@ -3,7 +3,7 @@
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of b are
 copied first, as panels [depth, COLUMNS], so that they are read in order; b may also come as panels
-(`PRODUCT_PACK`), which saves the copy; dense rows [n, k] are mostly read where they lie
+(`GEMM_PACK`), which saves the copy; dense rows [n, k] are mostly read where they lie
 (`plain_gemm.py`). Rows or columns of a may be dense; it is copied, too, unless
 its rows can be read where they lie. While a panel is used, the next one is fetched into the second
 cache: weights mostly lie in memory. Only additions and products of float32 are used, in the order
@@ -59,7 +59,7 @@ typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
 """
 
-_PRODUCT = r"""
+_GEMM = r"""
 // One panel of b, [depth, COLUMNS], with zeros beyond its width.
 static void pack(const f32* b, i64 row, i64 column, i64 depth, i64 width, f32* to) {
   if (width < COLUMNS) {
@@ -95,7 +95,7 @@ static i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
 typedef void Epilogue(void* context, i64 r0, i64 r1, i64 j0, i64 j1);
 
-struct Product {
+struct Gemm {
   i64 m, n, k;
   const f32 *a, *b, *bias;
   f32* c;
@@ -282,7 +282,7 @@ struct Panels {
 
 // All of a product that is left, for one of the threads: its own part, then others'. `across`
 // parts of each of `down` bands of rows.
-static void work(const Product& p, Panels* parts, i64 down, i64 across, i64 tall, f32* left) {
+static void work(const Gemm& p, Panels* parts, i64 down, i64 across, i64 tall, f32* left) {
   const i64 count = down * across, me = omp_get_thread_num();
   for (i64 i = 0; i < count; ++i) {
     const i64 part = (me + i) % count, band = part % down;
@@ -299,15 +299,15 @@ static void work(const Product& p, Panels* parts, i64 down, i64 across, i64 tall
 
 _ENTRIES = r"""
 #define EXPORT extern "C" __attribute__((visibility("default")))
-EXPORT i64 PRODUCT_COLUMNS() { return COLUMNS; }
+EXPORT i64 GEMM_COLUMNS() { return COLUMNS; }
 
 // Whether a product of dense rows with a dense weight [n, k] wants no panels of it beforehand.
-EXPORT int PRODUCT_PLAIN(i64 m, i64 k) {
+EXPORT int GEMM_PLAIN(i64 m, i64 k) {
   return m >= MANY || is_few(m, k, 1, 1, k) || is_plain(m, k, 1, 1, k);
 }
 
 // All panels of b [k, n], one behind the other: ceil(n / COLUMNS) * k * COLUMNS numbers.
-EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* to) {
+EXPORT void GEMM_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* to) {
 #pragma omp parallel for
   for (i64 j = 0; j < n; j += COLUMNS)
     pack(b + j * column, row, column, k, n - j < COLUMNS ? n - j : COLUMNS, to + j * k);
@@ -317,11 +317,11 @@ EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* t
 // b[p, j] is at p * row + j * column; row == 0: as panels.
 // epilogue (or null) is called for each part of c once that is done, by the thread that wrote it.
 // Returns 0, or 1 where there is no memory.
-EXPORT int PRODUCT(
+EXPORT int GEMM(
     i64 m, i64 n, i64 k, const f32* a, i64 lda, i64 step, const f32* b, i64 row, i64 column,
     const f32* bias, f32* c, i64 threads, Epilogue* epilogue, void* context) {
   const bool direct = DIRECT && step == 1 && lda % SAME_SETS;
-  Product p = {m, n, k, a, b, bias, c, lda, step, row, column, row == 0, direct, epilogue, context};
+  Gemm p = {m, n, k, a, b, bias, c, lda, step, row, column, row == 0, direct, epilogue, context};
   if (is_few(m, k, step, row, column))
     return few({m, n, k, a, b, bias, c, lda, column, epilogue, context}, threads);
   i64 worth = m * n / 4096 * k / 256 + 1;  // a thread has at least some 2 million operations
@@ -360,24 +360,24 @@ EXPORT int PRODUCT(
 ALIAS = 1024
 _TILES = (ASSEMBLY_TEXT, TILES_TEXT, TURNS_TEXT)
 _OTHERS = (PLAIN_TEXT, FEW_ROWS_TEXT, CHAIN_TEXT)
-_PARTS = (REGISTERS, _TEXT, FETCHING_TEXT, *_TILES, _PRODUCT, *_OTHERS, _ENTRIES, CHAIN_ENTRY)
-PRODUCT_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + "".join(_PARTS)
-PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
-PRODUCT_UNIT = "\n".join(
+_PARTS = (REGISTERS, _TEXT, FETCHING_TEXT, *_TILES, _GEMM, *_OTHERS, _ENTRIES, CHAIN_ENTRY)
+GEMM_TEXT = f"enum {{ ALIAS = {ALIAS} }};" + "".join(_PARTS)
+GEMM_NAME = f"gemm_{hashlib.sha256(GEMM_TEXT.encode()).hexdigest()[:16]}"
+GEMM_UNIT = "\n".join(
     [
-        f"#define PRODUCT {PRODUCT_NAME}",
-        f"#define PRODUCT_PACK {PRODUCT_NAME}_pack",
-        f"#define PRODUCT_COLUMNS {PRODUCT_NAME}_columns",
-        f"#define PRODUCT_PLAIN {PRODUCT_NAME}_plain",
-        f"#define PRODUCT_CHAIN {PRODUCT_NAME}_chain",
-        PRODUCT_TEXT,
+        f"#define GEMM {GEMM_NAME}",
+        f"#define GEMM_PACK {GEMM_NAME}_pack",
+        f"#define GEMM_COLUMNS {GEMM_NAME}_columns",
+        f"#define GEMM_PLAIN {GEMM_NAME}_plain",
+        f"#define GEMM_CHAIN {GEMM_NAME}_chain",
+        GEMM_TEXT,
     ]
 )
-PRODUCT_DECLARATION = (
-    f'extern "C" int {PRODUCT_NAME}(i64, i64, i64, const f32*, i64, i64, const f32*, i64, i64, '
+GEMM_DECLARATION = (
+    f'extern "C" int {GEMM_NAME}(i64, i64, i64, const f32*, i64, i64, const f32*, i64, i64, '
     "const f32*, f32*, i64, void (*)(void*, i64, i64, i64, i64), void*);"
 )
 CHAIN_DECLARATION = (
-    f'{LINK}extern "C" int {PRODUCT_NAME}_chain(i64, const f32*, i64, const ProductLink*, f32*, '
+    f'{LINK}extern "C" int {GEMM_NAME}_chain(i64, const f32*, i64, const GemmLink*, f32*, '
     "f32*, i64);"
 )

@@ -10,9 +10,9 @@ from __future__ import annotations
 MOST_POINTERS = 32  # of the context of an epilogue
 # What the caller declares, too.
 LINK = r"""
-// One of two products: its sizes, its weight as in PRODUCT, bias (or null), and what follows it (or
+// One of two products: its sizes, its weight as in GEMM, bias (or null), and what follows it (or
 // null) with `pointers` of its context, where those to what lies between are null.
-struct ProductLink {
+struct GemmLink {
   i64 n, k;
   const f32* b;
   i64 row, column;
@@ -37,7 +37,7 @@ static i64 rows_of_band(i64 m, i64 n, i64 threads) {
 }
 
 // Rows r0.. of one product, by this thread; held: what stands for null in the context.
-static void run_link(const ProductLink& link, Product p, i64 r0, i64 r1, f32* held, f32* left) {
+static void run_link(const GemmLink& link, Gemm p, i64 r0, i64 r1, f32* held, f32* left) {
   void* context[MOST_POINTERS];
   for (i64 i = 0; i < link.pointers; ++i)
     context[i] = link.context[i] ? link.context[i] : (void*)held;
@@ -46,9 +46,9 @@ static void run_link(const ProductLink& link, Product p, i64 r0, i64 r1, f32* he
 }
 
 // The panels of both weights, where they do not come as such, by all threads.
-static void pack_links(const ProductLink* links, f32* const* packed) {
+static void pack_links(const GemmLink* links, f32* const* packed) {
   for (int i = 0; i < 2; ++i) {
-    const ProductLink& link = links[i];
+    const GemmLink& link = links[i];
     if (!link.row) continue;
 #pragma omp for schedule(static)
     for (i64 j = 0; j < link.n; j += COLUMNS)
@@ -64,9 +64,9 @@ CHAIN_ENTRY = r"""
 // c [m, n of the second] = second(first(a)); a has dense rows, lda apart. between: memory for
 // [m, n of the first], of which nothing may be expected afterwards.
 // Returns 0, or 1 where there is no memory.
-EXPORT int PRODUCT_CHAIN(i64 m, const f32* a, i64 lda, const ProductLink* links, f32* between,
+EXPORT int GEMM_CHAIN(i64 m, const f32* a, i64 lda, const GemmLink* links, f32* between,
                          f32* c, i64 threads) {
-  const ProductLink &one = links[0], &two = links[1];
+  const GemmLink &one = links[0], &two = links[1];
   const i64 most = rows_of_band(m, one.n, threads), bands = up(m, most);
   if (threads * most > m) threads = m > most ? m / most : 1;  // each has a band in `between`
   i64 sizes[2];

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from dynamo.store.content import Store
 from dynamo.store.toolchain import Toolchain
-from inductor.kernels.cpu.gemm import PRODUCT_NAME, PRODUCT_UNIT
+from inductor.kernels.cpu.gemm import GEMM_NAME, GEMM_UNIT
 from inductor.kernels.cpu.half_gemm import HALF_NAME, HALF_UNIT
 from inductor.runtime.own_libraries import own_library
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class OwnGemm:
     """The functions of a library, for matrices of `dtype` on the CPU."""
 
     function: Callable[..., int]
@@ -41,7 +41,7 @@ class Product:
         strides = weight.stride() if weight.dim() == 2 else (0, 0)
         sides = (x.data_ptr(), *x.stride(), weight.data_ptr(), *strides)
         if self.function(m, n, k, *sides, start, out.data_ptr(), threads, None, None):
-            raise MemoryError("no memory for a matrix product")
+            raise MemoryError("no memory for a GEMM")
 
     def panels(self, weight: Tensor) -> Tensor:
         """A copy of weight [k, n] in the order in which GEMMs read it."""
@@ -53,38 +53,38 @@ class Product:
 
 def load_gemm(
     store: Store, toolchain: Toolchain, dtype: torch.dtype = torch.float32
-) -> Product | None:
+) -> OwnGemm | None:
     """Build (or find) and load the library for float32 or bfloat16; None where this processor has
     no instructions for it. Errors: BuildError."""
-    unit = HALF_UNIT if dtype is torch.bfloat16 else PRODUCT_UNIT
+    unit = HALF_UNIT if dtype is torch.bfloat16 else GEMM_UNIT
     return _load(own_library((unit,), store, toolchain), dtype)
 
 
 @functools.cache
-def _load(path: str, dtype: torch.dtype) -> Product | None:
+def _load(path: str, dtype: torch.dtype) -> OwnGemm | None:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     if dtype is not torch.bfloat16:
         return bind_gemm(library)
     return bind_half_gemm(library) if library[f"{HALF_NAME}_ready"]() else None
 
 
-def bind_gemm(library: ctypes.CDLL) -> Product:
+def bind_gemm(library: ctypes.CDLL) -> OwnGemm:
     """The functions of a built library."""
-    columns = library[f"{PRODUCT_NAME}_columns"]()
+    columns = library[f"{GEMM_NAME}_columns"]()
 
     def panels_size(k: int, n: int) -> int:
         return -(-n // columns) * columns * k
 
-    is_plain = library[f"{PRODUCT_NAME}_plain"]
+    is_plain = library[f"{GEMM_NAME}_plain"]
     is_plain.argtypes = [ctypes.c_long] * 2
-    return Product(*_bound(library, PRODUCT_NAME), panels_size, is_plain)
+    return OwnGemm(*_bound(library, GEMM_NAME), panels_size, is_plain)
 
 
-def bind_half_gemm(library: ctypes.CDLL) -> Product:
+def bind_half_gemm(library: ctypes.CDLL) -> OwnGemm:
     """The same of bfloat16."""
     size = library[f"{HALF_NAME}_size"]
     size.argtypes, size.restype = [ctypes.c_long] * 2, ctypes.c_long
-    return Product(*_bound(library, HALF_NAME), size, lambda m, k: False, torch.bfloat16)
+    return OwnGemm(*_bound(library, HALF_NAME), size, lambda m, k: False, torch.bfloat16)
 
 
 def _bound(

@@ -47,7 +47,7 @@ static __attribute__((noinline)) void low_tile(const Tile& t, Ahead more) {
         Vector left = a[r / NEAR][r % NEAR * lda + p] - Vector{};
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v) {
-          ADD_PRODUCT(sum[r][v], left, right[v]);
+          ADD_GEMM(sum[r][v], left, right[v]);
         }
       }
     };

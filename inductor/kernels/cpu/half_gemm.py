@@ -290,7 +290,7 @@ static void pack(const u16* b, i64 row, i64 column, i64 k, i64 width, u16* to) {
 
 typedef void Epilogue(void* context, i64 r0, i64 r1, i64 j0, i64 j1);
 
-struct Product {
+struct Gemm {
   i64 m, n, k;
   const u16 *a, *b, *bias;
   u16* c;
@@ -374,12 +374,12 @@ EXPORT void HALF_PACK(i64 k, i64 n, const u16* b, i64 row, i64 column, u16* to) 
 // c [m, n] = a [m, k] b + bias (or null), all bfloat16; rows of a are dense and lda apart. b[p, j]
 // is at p * row + j * column; row == 0: as panels. epilogue (or null) is called for each part of c
 // once that is done, by the thread that wrote it. Returns 0, or 1 where there is no memory.
-EXPORT int HALF_PRODUCT(
+EXPORT int HALF_GEMM(
     i64 m, i64 n, i64 k, const u16* a, i64 lda, i64 step, const u16* b, i64 row, i64 column,
     const u16* bias, u16* c, i64 threads, Epilogue* epilogue, void* context) {
   is_ready();
   const i64 panels = up(n, COLUMNS), worth = m * n / 4096 * k / 2048 + 1;
-  Product p = {m, n, k, a, b, bias, c, lda, row, column, panels, epilogue, context};
+  Gemm p = {m, n, k, a, b, bias, c, lda, row, column, panels, epilogue, context};
   if (threads > worth) threads = worth;
   if (threads > MOST_THREADS) threads = MOST_THREADS;
   // Bands of rows, if there are too few panels for all threads.
@@ -415,10 +415,10 @@ EXPORT int HALF_PRODUCT(
 }
 """
 
-HALF_NAME = f"half_product_{hashlib.sha256(_TEXT.encode()).hexdigest()[:16]}"
+HALF_NAME = f"half_gemm_{hashlib.sha256(_TEXT.encode()).hexdigest()[:16]}"
 HALF_UNIT = "\n".join(
     [
-        f"#define HALF_PRODUCT {HALF_NAME}",
+        f"#define HALF_GEMM {HALF_NAME}",
         f"#define HALF_PACK {HALF_NAME}_pack",
         f"#define HALF_SIZE {HALF_NAME}_size",
         f"#define HALF_READY {HALF_NAME}_ready",

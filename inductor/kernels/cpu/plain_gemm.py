@@ -33,7 +33,7 @@ static __attribute__((noinline)) void add_few_rows(
       Vector left = near[r / NEAR][r % NEAR * ldw + p] - Vector{};
 #pragma GCC unroll 4
       for (int v = 0; v < VECTORS; ++v) {
-        ADD_PRODUCT(sum[r][v], left, right[v]);
+        ADD_GEMM(sum[r][v], left, right[v]);
       }
     }
   };

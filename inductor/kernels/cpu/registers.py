@@ -5,7 +5,7 @@ from one register to another. These instructions count where another thread shar
 """
 
 REGISTERS = r"""
-// HOLD: a value is wanted in a register now. ADD_PRODUCT: sum += left * right, in the same register
+// HOLD: a value is wanted in a register now. ADD_GEMM: sum += left * right, in the same register
 // (with an operation of three operands, the compiler would rename sums and move them back).
 #if defined(__AVX512F__)
 #define HOLD(value) asm("" : "+v"(value))
@@ -15,13 +15,13 @@ REGISTERS = r"""
 #define HOLD(value)
 #endif
 #if defined(__AVX512F__)
-#define ADD_PRODUCT(sum, left, right) \
+#define ADD_GEMM(sum, left, right) \
   asm("vfmadd231ps %1, %2, %0" : "+v"(sum) : "v"(left), "v"(right))
 #elif defined(__FMA__)
-#define ADD_PRODUCT(sum, left, right) \
+#define ADD_GEMM(sum, left, right) \
   asm("vfmadd231ps %1, %2, %0" : "+x"(sum) : "x"(left), "x"(right))
 #else
-#define ADD_PRODUCT(sum, left, right) \
+#define ADD_GEMM(sum, left, right) \
   sum += left * right;                \
   HOLD(sum)
 #endif

@@ -216,7 +216,7 @@ struct Running {
     runtime.state = state.get();
     state->lacks_memory = false;
     if (tables.graph(&runtime) == 0) return "";
-    if (state->lacks_memory) return "there is no memory for a matrix product or attention";
+    if (state->lacks_memory) return "there is no memory for a GEMM or attention";
     auto value = std::to_string(runtime.error_value), limit = std::to_string(runtime.error_bound);
     if (runtime.error_code == 2) return "index out of range in self";
     if (runtime.error_code == 4) return "INDICES element is out of DATA bounds, id=" + value + " axis_dim=" + limit;

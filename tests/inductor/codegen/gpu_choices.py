@@ -19,7 +19,7 @@ from inductor.ir.body import LoopBody, Ops, loop_variables
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
 from inductor.kernels import attention_spec
 from inductor.lowering.run import lower_graph
-from inductor.scheduler.gemms import as_product
+from inductor.scheduler.gemms import as_gemm
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Blocks, Kernel, Part, TemplateKernel
 
@@ -49,7 +49,7 @@ PROGRAMS: list[tuple[str, Callable[..., Any], tuple[int, ...], torch.dtype]] = [
     ("argmax", lambda x: x.argmax(1), (8, 128256), HALF),
     ("pool", lambda x: nn.functional.max_pool2d(x, 3, 2, 1), (64, 64, 112, 112), HALF),
 ]
-PRODUCTS = [
+GEMMS = [
     (m, n, k, parts, dtype) for m, n, k in [
         (1, 4096, 4096), (8, 2048, 5632), (16, 3072, 768), (64, 768, 3072), (300, 512, 512),
         (4096, 3072, 768), (4096, 768, 3072), (16384, 1024, 64), (50000, 48, 24), (1 << 20, 96, 16)]
@@ -79,7 +79,7 @@ def view(name: str, *size: int, turned: bool = False, dtype=HALF) -> tuple[ViewR
 
 
 def linear(m: int, n: int, k: int, parts: int, dtype: torch.dtype = HALF):
-    """Products with weights [n, k], each with its sigmoid where there is one part."""
+    """GEMMs with weights [n, k], each with its sigmoid where there is one part."""
     x, layout = view("x", m, k, dtype=dtype)
     layouts = {"x": layout}
     made = []
@@ -87,10 +87,10 @@ def linear(m: int, n: int, k: int, parts: int, dtype: torch.dtype = HALF):
         w, layouts[f"w{number}"] = view(f"w{number}", k, n, turned=True, dtype=dtype)
         _, result = view(f"y{number}", m, n, dtype=dtype)
         layouts[f"y{number}"] = layouts[f"z{number}"] = result
-        product = as_product(ExternKernel(f"y{number}", result, aten.mm.default, (x, w)), layouts)
-        assert product is not None
+        gemm = as_gemm(ExternKernel(f"y{number}", result, aten.mm.default, (x, w)), layouts)
+        assert gemm is not None
         after = None if parts > 1 else _sigmoid("y0", "z0", m * n, dtype)
-        made.append(Part((product,), after, (f"y{number}",) if parts > 1 else ()))
+        made.append(Part((gemm,), after, (f"y{number}",) if parts > 1 else ()))
     return TemplateKernel("t", tuple(made)), layouts
 
 
@@ -115,9 +115,9 @@ def convolved(count: int, channels: int, size: int, results: int, window: int):
     _, result = image("y", count, results, size, size)
     layouts = {"x": of_x, "w": of_w, "y": result, "z": result}
     form = ((1, 1), (pad, pad), (1, 1), False, (0, 0), 1)
-    product = as_product(ExternKernel("y", result, aten.convolution.default, (x, w, None, *form)), layouts)
-    assert product is not None
-    part = Part((product,), _sigmoid("y", "z", result.numel(), HALF))
+    gemm = as_gemm(ExternKernel("y", result, aten.convolution.default, (x, w, None, *form)), layouts)
+    assert gemm is not None
+    part = Part((gemm,), _sigmoid("y", "z", result.numel(), HALF))
     return TemplateKernel("t", (part,)), layouts
 
 
@@ -144,7 +144,7 @@ def choice_lines() -> Iterator[str]:
 
 
 def _of_templates() -> Iterator[str]:
-    templates = [(f"product {m}x{n}x{k} {parts} {dtype}", linear(m, n, k, parts, dtype)) for m, n, k, parts, dtype in PRODUCTS]
+    templates = [(f"product {m}x{n}x{k} {parts} {dtype}", linear(m, n, k, parts, dtype)) for m, n, k, parts, dtype in GEMMS]
     templates += [(f"convolution {'x'.join(map(str, sizes))}", convolved(*sizes)) for sizes in CONVOLUTIONS]
     for name, (template, layouts) in templates:
         tried = template_configs.candidate_blocks(template)

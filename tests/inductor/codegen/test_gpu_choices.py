@@ -96,12 +96,12 @@ def test_properties_are_asked() -> None:
     assert properties_from(facts("NVIDIA H200"), never) == H200
     slower = properties_from(facts("NVIDIA H100 PCIe", multi_processor_count=114, memory_clock_rate=1593000, memory_bus_width=5120, total_memory=80 * GIB), never)
     assert (slower.multiprocessors, slower.bandwidth) == (114, 2039.04e9)
-    assert slower.products == pytest.approx(989.5e12 * 114 / 132)
+    assert slower.gemms == pytest.approx(989.5e12 * 114 / 132)
     unknown = facts("Some Card", major=8, minor=6, multi_processor_count=36, memory_clock_rate=7000000, memory_bus_width=128,
                     shared_memory_per_block_optin=101376, L2_cache_size=3 << 20, total_memory=8 * GIB)
     made = properties_from(unknown, lambda: 40e12)
-    assert (made.kind, made.shared, made.cache, made.bandwidth, made.products) == ("sm_86", 99 << 10, 3 << 20, 224e9, 40e12)
-    assert properties_from(unknown, lambda: 0.0).products == described("sm_86").products * 36 / 72
+    assert (made.kind, made.shared, made.cache, made.bandwidth, made.gemms) == ("sm_86", 99 << 10, 3 << 20, 224e9, 40e12)
+    assert properties_from(unknown, lambda: 0.0).gemms == described("sm_86").gemms * 36 / 72
     amd = properties_from(facts("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304, warp_size=64,
                                 memory_clock_rate=0, shared_memory_per_block_optin=65536, total_memory=192 * 10**9, regs_per_multiprocessor=0), never)
     assert amd == described("gfx942")

@@ -12,7 +12,7 @@ from inductor.codegen.wrapper import AFTER_LONG, BEFORE_LONG, LONG
 from inductor.driver import cpu
 
 
-def products(count: int) -> Any:
+def gemms(count: int) -> Any:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for _ in range(count):
             x = torch.tanh(x @ w) + 0.5
@@ -27,7 +27,7 @@ def test_long_functions_are_not_optimized(count: int, monkeypatch: pytest.Monkey
     real = cpu.build
     monkeypatch.setattr(cpu, "build", lambda units, store: seen.append(units) or real(units, store))
     x, w = torch.randn(5, 12), torch.randn(12, 12) / 4
-    f = products(count)
+    f = gemms(count)
     found = dynamo.compile(f, fullgraph=True)(x, w)
     torch.testing.assert_close(found.double(), f(x.double(), w.double()), rtol=1e-4, atol=1e-4)
     (units,) = seen

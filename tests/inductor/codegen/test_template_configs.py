@@ -13,29 +13,29 @@ from inductor.codegen.triton.template_configs import (
 )
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
-from inductor.scheduler.schedule import Part, Product, TemplateKernel
+from inductor.scheduler.schedule import Gemm, Part, TemplateKernel
 
 
-def template(m: int, n: int, k: int, products: int = 1, dtype=torch.float16) -> TemplateKernel:
+def template(m: int, n: int, k: int, gemms: int = 1, dtype=torch.float16) -> TemplateKernel:
     left, right = ViewRef("x", (m, k), (k, 1), 0, dtype), ViewRef("w", (k, n), (1, k), 0, dtype)
     layout = Layout(torch.device("cuda"), dtype, (m, n), (n, 1))
     call = ExternKernel("y", layout, torch.ops.aten.mm.default, (left, right))
-    one = Product(call, dtype, 1, m, n, k, left, right, None)
-    return TemplateKernel("t", (Part((one,) * products, None, ("y",)),))
+    one = Gemm(call, dtype, 1, m, n, k, left, right, None)
+    return TemplateKernel("t", (Part((one,) * gemms, None, ("y",)),))
 
 
-@pytest.mark.parametrize("products", [1, 2])
+@pytest.mark.parametrize("gemms", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("m, n, k", [(4096, 768, 768), (8, 5000, 2048), (100, 24, 20)])
-def test_blocks_fit(m, n, k, products, dtype) -> None:
-    made = template(m, n, k, products, dtype)
+def test_blocks_fit(m, n, k, gemms, dtype) -> None:
+    made = template(m, n, k, gemms, dtype)
     first = candidate_blocks(made)
     assert first and len(set(first)) == len(first)
     for start in first:
         for blocks in (start, *neighbours(start, made)):
-            sides = blocks.rows + products * blocks.columns
+            sides = blocks.rows + gemms * blocks.columns
             assert blocks.stages * sides * blocks.depth * dtype.itemsize <= MOST_SHARED
-            accumulated = blocks.rows * blocks.columns * products
+            accumulated = blocks.rows * blocks.columns * gemms
             assert accumulated <= MOST_REGISTERS * blocks.warps * 32
 
 

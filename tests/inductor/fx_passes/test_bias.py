@@ -1,4 +1,4 @@
-"""Products with a bias become a product and an addition where kernels read them, and only there."""
+"""GEMMs with a bias become a GEMM and an addition where kernels read them, and only there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def module_of(
 ) -> fx.GraphModule:
     graph = fx.Graph()
     inputs = [graph.placeholder(name) for name in ("b", "x", "w")]
-    product = graph.call_function(aten.addmm.default, tuple(inputs))
+    gemm = graph.call_function(aten.addmm.default, tuple(inputs))
     mode = FakeTensorMode()
-    for node, shape in zip([*inputs, product], [bias, (3, 5), (5, 4), (3, 4)], strict=True):
+    for node, shape in zip([*inputs, gemm], [bias, (3, 5), (5, 4), (3, 4)], strict=True):
         like = torch.empty(shape, dtype=dtype, device="meta")
         node.meta["val"] = FakeTensor(mode, like, torch.device(device))
-    graph.output((reader(graph, product),))
+    graph.output((reader(graph, gemm),))
     return fx.GraphModule({}, graph)
 
 
@@ -38,7 +38,7 @@ def relu_of_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
     return relu(graph, graph.call_function(aten.view.default, (node, [4, 3])))
 
 
-def product_of_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def gemm_of_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
     view = graph.call_function(aten.view.default, (node, [4, 3]))
     relu(graph, view)
     return graph.call_function(aten.mm.default, (view, view))
@@ -56,9 +56,9 @@ def targets(module: fx.GraphModule) -> list[object]:
 def test_unfused(reader: Callable[..., fx.Node]) -> None:
     module = unfuse_biases(module_of(reader), COMPUTED.__contains__)
     assert targets(module)[:2] == [aten.mm.default, aten.add.Tensor]
-    product, total = [node for node in module.graph.nodes if node.op == "call_function"][:2]
-    assert product.meta["val"].shape == total.meta["val"].shape  # not of one fake, or views
-    assert product.meta["val"] is not total.meta["val"]
+    gemm, total = [node for node in module.graph.nodes if node.op == "call_function"][:2]
+    assert gemm.meta["val"].shape == total.meta["val"].shape  # not of one fake, or views
+    assert gemm.meta["val"] is not total.meta["val"]
     b, x, w = torch.randn(4), torch.randn(3, 5), torch.randn(5, 4)
     (got,) = module(b, x, w)
     want = torch.addmm(b, x, w).relu().view(got.shape)
@@ -66,7 +66,7 @@ def test_unfused(reader: Callable[..., fx.Node]) -> None:
 
 
 @pytest.mark.parametrize(("reader", "changes"), [
-    (product_of_view, {}), (itself, {}), (relu, {"device": "cpu"}),
+    (gemm_of_view, {}), (itself, {}), (relu, {"device": "cpu"}),
     (relu, {"dtype": torch.bfloat16}), (relu, {"bias": (3, 4)}), (relu, {"bias": (1,)}),
 ])  # fmt: skip
 def test_kept(reader: Callable[..., fx.Node], changes: dict[str, object]) -> None:

@@ -33,7 +33,7 @@ def _small(monkeypatch) -> Iterator[None]:
 
 @pytest.fixture
 def changed(monkeypatch) -> list[bool]:
-    """For each product that might be the logits, whether it was replaced."""
+    """For each GEMM that might be the logits, whether it was replaced."""
     found: list[bool] = []
     rewrite = chunks._rewrite
     monkeypatch.setattr(chunks, "_rewrite", lambda *given: found.append(rewrite(*given)) or found[-1])

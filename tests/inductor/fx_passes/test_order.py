@@ -21,7 +21,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gradients(rows: int) -> tuple[list[Any], list[Any]]:
-    """The sizes of the products of backward in their order, before and after; the values are checked."""
+    """The sizes of the GEMMs of backward in their order, before and after; the values are checked."""
     before: list[Any] = []
     after: list[Any] = []
 
@@ -75,9 +75,9 @@ def test_a_cpu_keeps_its_order() -> None:
 def test_what_writes_keeps_all_places() -> None:
     graph = torch.fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
-    product = graph.call_function(aten.mm.default, (x, y))
+    gemm = graph.call_function(aten.mm.default, (x, y))
     graph.call_function(aten.copy_.default, (x, y))
-    graph.output((product,))
+    graph.output((gemm,))
     module = torch.fx.GraphModule({}, graph)
     order.large_results_last(module)
     assert [node.name for node in module.graph.nodes] == ["x", "y", "mm_default", "copy__default", "output"]

@@ -1,4 +1,4 @@
-"""Rows of a tied table are added to the gradient of its product, not to zeros."""
+"""Rows of a tied table are added to the gradient of its GEMM, not to zeros."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_small_tables_stay(seen: Seen) -> None:
 
 
 def sum_is_read_twice(x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-    product = x @ y
+    gemm = x @ y
     added = torch.zeros(300, 16).index_put((at,), y[:8], accumulate=True)
-    return product + added, product * 2
+    return gemm + added, gemm * 2
 
 
 def overwrites(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
@@ -109,14 +109,14 @@ def two_tables(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
     return one + other
 
 
-def rows_from_the_product(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
-    product = x @ y
-    return product + torch.zeros(300, 16).index_put((at,), product[:8], accumulate=True)
+def rows_from_the_gemm(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+    gemm = x @ y
+    return gemm + torch.zeros(300, 16).index_put((at,), gemm[:8], accumulate=True)
 
 
 PROGRAMS: list[Callable[..., Any]] = [
     sum_is_read_twice, overwrites, not_zeros, another_factor, broadcast, two_tables,
-    rows_from_the_product,
+    rows_from_the_gemm,
 ]  # fmt: skip
 
 

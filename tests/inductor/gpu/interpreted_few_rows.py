@@ -1,4 +1,4 @@
-"""Products of few rows with stored weights of low precision, in Triton's interpreter."""
+"""GEMMs of few rows with stored weights of low precision, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -129,29 +129,29 @@ def test_activations_as_large_as_bfloat16_has_them(program) -> None:
     torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2e-2 * exact.abs().max().item())
 
 
-def scaled_product(x, w, a, b):
+def scaled_gemm(x, w, a, b):
     return F.relu(torch._scaled_mm(x, w.t(), a, b, out_dtype=BF16))
 
 
-def exact_scaled_product(x, w, a, b):
+def exact_scaled_gemm(x, w, a, b):
     return F.relu(x.double() @ w.double().t() * a * b)
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_scaled_product(rows) -> None:
+def test_scaled_gemm(rows) -> None:
     x, w = (numbers(torch.float8_e4m3fn, size, K) for size in (rows, N))
-    found = dynamo.compile(scaled_product, backend=interpreted)(x, w, a := torch.rand(()), b := torch.rand(1, 1))
-    torch.testing.assert_close(found.double(), exact_scaled_product(x, w, a, b), rtol=4e-3, atol=1e-5)
+    found = dynamo.compile(scaled_gemm, backend=interpreted)(x, w, a := torch.rand(()), b := torch.rand(1, 1))
+    torch.testing.assert_close(found.double(), exact_scaled_gemm(x, w, a, b), rtol=4e-3, atol=1e-5)
     assert "_scaled_mm'" not in texts[-1]
 
 
 def test_scales_of_rows_and_columns() -> None:
-    """ATen has no such product on a CPU."""
+    """ATen has no such GEMM on a CPU."""
     x, w = (numbers(torch.float8_e4m3fn, size, K) for size in (3, N))
     given = x, w, torch.rand(3, 1), torch.rand(1, N)
-    graph = lower_graph(capture(scaled_product, given, mode="fake")).graph
+    graph = lower_graph(capture(scaled_gemm, given, mode="fake")).graph
     (found,) = interpret_graph(graph, given)
-    torch.testing.assert_close(found.double(), exact_scaled_product(*given), rtol=4e-3, atol=1e-5)
+    torch.testing.assert_close(found.double(), exact_scaled_gemm(*given), rtol=4e-3, atol=1e-5)
 
 
 def int4_packed(w, tiles):
@@ -165,7 +165,7 @@ def int4_packed(w, tiles):
 
 @pytest.mark.parametrize("rows, tiles, group", [(1, 8, 128), (3, 4, 32), (1, 2, 64), (2, 8, 64)])
 def test_packed_for_tensor_cores(rows, tiles, group) -> None:
-    """ATen has no such product on a CPU."""
+    """ATen has no such GEMM on a CPU."""
     n, k = 32, 256
     w, x = torch.randint(0, 16, (n, k)), numbers(BF16, rows, k)
     scales = numbers(BF16, k // group, n, 2)
@@ -212,7 +212,7 @@ def test_eight_bit_floats(dtype) -> None:
     assert (large.isnan() | (large.abs() == 448)).any() and expected[2].isinf().any() and texts[-1].count("@triton.jit") == 1
 
 
-def test_parts_of_a_product_are_written_by_its_kernel(monkeypatch) -> None:
+def test_parts_of_a_gemm_are_written_by_its_kernel(monkeypatch) -> None:
     """Each part would be a kernel of its own."""
     def program(x, w, s):
         q, k, v = scaled(x, w, s).split([16, 16, 16], -1)

@@ -1,4 +1,4 @@
-"""Product templates for all numbers of rows, in Triton's interpreter, beside eager."""
+"""GEMM templates for all numbers of rows, in Triton's interpreter, beside eager."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_few_rows_and_many(every) -> None:
     assert templates() == [1, 1]
 
 
-def test_products_beside_each_other(every) -> None:
+def test_gemms_beside_each_other(every) -> None:
     w, v, u = noise(40, 24), noise(40, 24), noise(56, 24)
     check(lambda x: F.silu(of(x, w)) * of(x, v), lambda n: [noise(n, 24)], (17, 33), 20, compile_module=compile_module)
     assert len(schedules[0].steps) == 1
@@ -109,7 +109,7 @@ def test_products_beside_each_other(every) -> None:
 
 
 def test_batches(every) -> None:
-    """Numbers of products, too."""
+    """Numbers of GEMMs, too."""
     y, z = noise(3, 24, 40), noise(3, 1, 40)
     check(lambda x: torch.baddbmm(z.to(x.dtype), x, y.to(x.dtype)).relu(), lambda n: [noise(3, n, 24)],
           (17, 33), 20, compile_module=compile_module)

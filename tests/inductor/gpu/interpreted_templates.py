@@ -1,4 +1,4 @@
-"""Product templates with their epilogues in Triton's interpreter, beside eager and float64."""
+"""GEMM templates with their epilogues in Triton's interpreter, beside eager and float64."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_operands_are_views(turn: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("m, n, k", [(33, 70, 50), (1, 7, 19), (16, 32, 48), (40, 64, 16)])
-def test_kernels_before_products(dtype, m, n, k) -> None:
+def test_kernels_before_gemms(dtype, m, n, k) -> None:
     """What makes the left operand is part of the function; what lies behind its end counts as 0."""
     x, w, s = noise(m, k, dtype=dtype), noise(k, n, dtype=dtype), noise(m, 1, dtype=dtype)
     check(lambda x, w: (1 / (x - x)).nan_to_num(2, 1, 0) @ w, x, w, templates=1, prologues=1)
@@ -151,7 +151,7 @@ def test_what_is_no_prologue() -> None:
 
 
 def test_inputs_of_a_prologue_that_are_written() -> None:
-    """The kernel moves down to the product only where its operands are still the same there."""
+    """The kernel moves down to the GEMM only where its operands are still the same there."""
 
     def function(x, w):
         y = F.silu(x) @ w
@@ -217,10 +217,10 @@ def test_gate_and_up_are_one_part() -> None:
         lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u), x, g, u, templates=1
     )
     (pair,) = schedule.templates()
-    assert len(pair.products()) == 2 and len(schedule.steps) == 1
+    assert len(pair.gemms()) == 2 and len(schedule.steps) == 1
 
 
-def test_products_side_by_side() -> None:
+def test_gemms_side_by_side() -> None:
     x, q, k, v, b = noise(33, 40), noise(70, 40), noise(34, 40), noise(34, 40), noise(34)
     schedule = check(
         lambda x, q, k, v, b: (F.linear(x, q), F.linear(x, k), F.linear(x, v, b)),
@@ -238,7 +238,7 @@ def test_what_is_read_later_is_stored_too() -> None:
 
 
 def test_rounding_is_that_of_the_operator() -> None:
-    """Beyond float16 in between: eager's product is inf, and so is ours."""
+    """Beyond float16 in between: eager's GEMM is inf, and so is ours."""
     x = torch.full((16, 64), 100.0, dtype=torch.float16)
     w = torch.full((64, 16), 100.0, dtype=torch.float16)
     got, _ = run(lambda x, w: (x @ w) * 0.01, x, w)
@@ -293,7 +293,7 @@ def test_convolutions(name: str) -> None:
 
         got, (schedule,) = run(block, x, w, s, b, r)
         (template,) = schedule.templates()
-        assert len(schedule.steps) == 1 and template.products()[0].window is not None
+        assert len(schedule.steps) == 1 and template.gemms()[0].window is not None
         tolerance = {torch.float16: 3e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}[dtype]
         want = block(*(each.double() for each in (x, w, s, b, r)))
         most = y.abs().max().item() * s.abs().max().item() + 1
@@ -384,10 +384,10 @@ def test_two_convolutions_in_one_tile() -> None:
         return F.conv2d(x, w, padding=1) * torch.sigmoid(F.conv2d(x, v, padding=1))
 
     (template,) = check(gated, x, w, v, templates=1).templates()
-    assert len(template.products()) == 2
+    assert len(template.gemms()) == 2
     other = lambda x, w, v: F.conv2d(x, w, padding=1) * F.conv2d(x, v, padding=2, dilation=2)  # noqa: E731
     found = list(check(other, x, w, v, templates=2).templates())
-    assert [len(each.products()) for each in found] == [1, 1]
+    assert [len(each.gemms()) for each in found] == [1, 1]
 
 
 def test_what_is_no_number_stays_inside_of_its_windows() -> None:

@@ -1,4 +1,4 @@
-"""Product templates go through Triton's compiler for a GPU that need not be here."""
+"""GEMM templates go through Triton's compiler for a GPU that need not be here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inductor.codegen.triton.template_configs import FULL_DEVICE, candidate_bloc
 from inductor.codegen.triton.template_likely import estimates, likely_blocks
 from inductor.ir.body import LoopBody, Ops, loop_variables
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
-from inductor.scheduler.gemms import as_product
+from inductor.scheduler.gemms import as_gemm
 from inductor.scheduler.schedule import Kernel, Part, TemplateKernel
 
 triton = pytest.importorskip("triton", reason="triton is not installed here")
@@ -36,7 +36,7 @@ def view(name: str, *size: int, turned: bool = False, dtype=torch.float16) -> tu
 
 
 def linear(m: int, n: int, k: int, parts: int, dtype=torch.float16):
-    """Products with weights [n, k], each with its sigmoid where there is one part."""
+    """GEMMs with weights [n, k], each with its sigmoid where there is one part."""
     x, layout = view("x", m, k, dtype=dtype)
     layouts = {"x": layout}
     made = []
@@ -45,21 +45,21 @@ def linear(m: int, n: int, k: int, parts: int, dtype=torch.float16):
         _, result = view(f"y{number}", m, n, dtype=dtype)
         layouts[f"y{number}"] = layouts[f"z{number}"] = result
         call = ExternKernel(f"y{number}", result, aten.mm.default, (x, w))
-        product = as_product(call, layouts)
-        assert product is not None
+        gemm = as_gemm(call, layouts)
+        assert gemm is not None
         if parts > 1:
-            made.append(Part((product,), None, (f"y{number}",)))
+            made.append(Part((gemm,), None, (f"y{number}",)))
             continue
         ops = Ops()
         (flat,) = loop_variables((m * n,))
         value = ops.to_dtype(ops.load("y0", flat, dtype), torch.float32)
         ops.store("z0", flat, ops.to_dtype(ops.sigmoid(value), dtype))
-        made.append(Part((product,), Kernel("k", (), (LoopBody((m * n,), (), tuple(ops.recorded)),))))
+        made.append(Part((gemm,), Kernel("k", (), (LoopBody((m * n,), (), tuple(ops.recorded)),))))
     return TemplateKernel("t", tuple(made)), layouts
 
 
 def behind(make, tiles: int, m=4096, n=3072, k=768, result=torch.float16):
-    """A product and `make(ops, value, *others)` of it, where the others are tiles that are read."""
+    """A GEMM and `make(ops, value, *others)` of it, where the others are tiles that are read."""
     template, layouts = linear(m, n, k, 1)
     layouts["z"] = Layout(DEVICE, result, (m, n), (n, 1))
     ops = Ops()
@@ -72,7 +72,7 @@ def behind(make, tiles: int, m=4096, n=3072, k=768, result=torch.float16):
     ops.store("z", flat, value if result is torch.float32 else ops.to_dtype(value, result))
     kernel = Kernel("k", (), (LoopBody((m * n,), (), tuple(ops.recorded)),))
     (part,) = template.parts
-    return TemplateKernel("t", (Part(part.products, kernel),)), layouts
+    return TemplateKernel("t", (Part(part.gemms, kernel),)), layouts
 
 
 def stack_bytes(built, folder) -> int:
@@ -114,15 +114,15 @@ def convolved(count: int, channels: int, size: int, results: int, window: int, *
     layouts = {"x": image_of_x, "w": image_of_w, "y": result, "z": result}
     steps = ((stride,) * 2, (padding,) * 2, (1, 1))
     call = ExternKernel("y", result, aten.convolution.default, (x, w, None, *steps, False, (0, 0), 1))
-    product = as_product(call, layouts)
-    assert product is not None and product.window is not None
+    gemm = as_gemm(call, layouts)
+    assert gemm is not None and gemm.window is not None
     elements = result.numel()
     ops = Ops()
     (flat,) = loop_variables((elements,))
     value = ops.to_dtype(ops.load("y", flat, dtype), torch.float32)
     ops.store("z", flat, ops.to_dtype(ops.sigmoid(value), dtype))
     kernel = Kernel("k", (), (LoopBody((elements,), (), tuple(ops.recorded)),))
-    return TemplateKernel("t", (Part((product,), kernel),)), layouts
+    return TemplateKernel("t", (Part((gemm,), kernel),)), layouts
 
 
 def compiled(template, layouts, folder):
@@ -232,12 +232,12 @@ def test_convolutions_of_few_channels_and_of_float32(tf32, tmp_path, monkeypatch
         convolved(8, 64, 28, 64, 3, padding=1, dtype=torch.float32),
     ):
         built = compiled(replace(template, blocks=candidate_blocks(template)[0]), layouts, tmp_path)
-        half = template.products()[0].dtype is torch.float16
+        half = template.gemms()[0].dtype is torch.float16
         assert ("tf32" in built.asm["ptx"]) == (tf32 and not half)
 
 
 @pytest.mark.parametrize("m, n, k", [(200704, 256, 64), (25216, 768, 192), (401408, 144, 24), (802816, 16, 32)])
-def test_products_that_wait_for_memory_are_likely(m, n, k, tmp_path) -> None:
+def test_gemms_that_wait_for_memory_are_likely(m, n, k, tmp_path) -> None:
     template, layouts = linear(m, n, k, 1)
     likely = likely_blocks(template, layouts)
     assert likely is not None and likely.blocks is not None
@@ -250,7 +250,7 @@ def test_products_that_wait_for_memory_are_likely(m, n, k, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("m, n, k", [(4096, 3072, 768), (12608, 3072, 768), (16384, 2048, 512)])
-def test_products_that_fill_the_device_are_likely(m, n, k, tmp_path) -> None:
+def test_gemms_that_fill_the_device_are_likely(m, n, k, tmp_path) -> None:
     """Several tiles for each multiprocessor, and something behind them."""
     template, layouts = linear(m, n, k, 1)
     likely = likely_blocks(template, layouts)
@@ -287,11 +287,11 @@ def test_what_takes_long_behind_a_full_tile_is_not_likely(make, tiles, result) -
 @pytest.mark.parametrize("m, n, k", [
     (4096, 3072, 3072), (1576, 3072, 768), (2048, 3072, 768), (3136, 2048, 512), (1024, 256, 64), (128, 16, 32), (200704, 256, 63), (4096, 768, 3072),
 ])
-def test_other_products_stay_with_the_library(m, n, k) -> None:
+def test_other_gemms_stay_with_the_library(m, n, k) -> None:
     template, layouts = linear(m, n, k, 1)
     assert likely_blocks(template, layouts) is None
     single, wide = linear(200704, 256, 64, 1, dtype=torch.float32)
     assert likely_blocks(single, wide) is None
     (part,) = linear(200704, 256, 64, 1)[0].parts
-    alone = TemplateKernel("t", (Part(part.products, None, ("y0",)),))
+    alone = TemplateKernel("t", (Part(part.gemms, None, ("y0",)),))
     assert likely_blocks(alone, layouts) is None  # nothing follows

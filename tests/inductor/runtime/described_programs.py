@@ -23,7 +23,7 @@ def attention(x: torch.Tensor) -> torch.Tensor:
 
 
 class Net(nn.Module):
-    """A product with what follows it, one without a weight, and attention; of a dtype."""
+    """A GEMM with what follows it, one without a weight, and attention; of a dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def assert_near(found: Any, wanted: Any, dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, wanted, **close)
 
 
-def products_and_attention() -> None:
+def gemms_and_attention() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         net, x = Net(dtype).eval(), numbers(2, 40, 64, dtype=dtype)
         with torch.no_grad():
@@ -92,7 +92,7 @@ def packages() -> None:
         assert_near(dynamo.load_package(folder)(x, image), program(x, image), torch.float16)
 
 
-PROGRAMS = {each.__name__: each for each in (products_and_attention, gradients, convolutions, packages)}
+PROGRAMS = {each.__name__: each for each in (gemms_and_attention, gradients, convolutions, packages)}
 
 if __name__ == "__main__":
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What the tests of products and convolutions of our own share: ours are taken, schedules are noted."""
+"""What the tests of GEMMs and convolutions of our own share: ours are taken, schedules are noted."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def noted_schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]
         yield seen
 
 
-def products_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All products that our own function can compute are computed by it."""
+def gemms_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All GEMMs that our own function can compute are computed by it."""
 
     def ours(self: Any, linear: Any) -> str:
         assert self.ours(torch.float32) is not None

@@ -73,7 +73,7 @@ def test_regions(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @needs_clang
 def test_programs_by_clang() -> None:
-    done = run_python("-m", "tests.inductor.runtime.described_programs", "products_and_attention", "gradients",
+    done = run_python("-m", "tests.inductor.runtime.described_programs", "gemms_and_attention", "gradients",
                       CXX="clang++", DYNAMO_PROCESSOR="mkl", DYNAMO_SUPPRESS_ERRORS="0")  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -81,7 +81,7 @@ def test_programs_by_clang() -> None:
 @needs_clang
 @pytest.mark.long
 def test_all_programs_by_clang() -> None:
-    done = run_python("-m", "tests.inductor.runtime.described_programs", "products_and_attention", "gradients", "convolutions",
+    done = run_python("-m", "tests.inductor.runtime.described_programs", "gemms_and_attention", "gradients", "convolutions",
                       "packages", CXX="clang++", DYNAMO_PROCESSOR="ours", DYNAMO_SUPPRESS_ERRORS="0")  # fmt: skip
     assert done.returncode == 0, done.stderr
 

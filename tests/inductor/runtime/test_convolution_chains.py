@@ -227,7 +227,7 @@ def test_a_link_may_take_a_little_more(
 
 @pytest.mark.parametrize("before", [False, True])
 def test_other_calls_are_no_links(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
-    """A product before or behind a convolution, which reads what the other one makes."""
+    """A GEMM before or behind a convolution, which reads what the other one makes."""
     monkeypatch.setattr(library_convolutions, "FEWEST_BYTES", 0)
     found: list[bool] = []
     fastest = library_convolutions.Convolutions.fastest

@@ -1,4 +1,4 @@
-"""The choice of library products: kept on disk, the same results, only where the form fits."""
+"""The choice of library GEMMs: kept on disk, the same results, only where the form fits."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def without_bias(x: Any, w: Any) -> Any:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
-    """Says what every measurement finds; returns the products that were measured."""
+    """Says what every measurement finds; returns the GEMMs that were measured."""
     asked: list[Any] = []
     monkeypatch.setattr(
         gemm_choice,
         "measure",
-        lambda product, *rest: asked.append(product) or {"aten": 0.0, name: -1.0 * (name != "aten")},
+        lambda gemm, *rest: asked.append(gemm) or {"aten": 0.0, name: -1.0 * (name != "aten")},
     )
     return asked
 
@@ -71,7 +71,7 @@ def test_answer_is_used_and_kept(
         assert any(getattr(node, "ours", False) for node in graph.nodes) == (fastest == "ours")
         torch.testing.assert_close(interpret_graph(graph, [x, w, b])[0], linear(x, w, b))
     assert len(asked) == 1
-    [kept] = tmp_path.glob("products/*/*.json")
+    [kept] = tmp_path.glob("gemms/*/*.json")
     [(ratios, measurements, _)] = json.loads(opened(kept.read_bytes())).values()
     assert min(ratios, key=ratios.get) == fastest and measurements == 1
 
@@ -96,7 +96,7 @@ def test_answer_is_used_and_kept(
         ({"aten": 0.0, "ours": -0.5, "packed": -0.2, "plain": -0.3}, "ours", False),
     ],
 )
-def test_another_product_must_be_clearly_faster(ratios: Any, chosen: str, narrow: bool) -> None:
+def test_another_gemm_must_be_clearly_faster(ratios: Any, chosen: str, narrow: bool) -> None:
     assert (gemm_choice.choice_of(ratios), Answer(ratios, 1, 0).is_narrow(chosen)) == (chosen, narrow)
 
 
@@ -134,7 +134,7 @@ def test_measured_sizes(sizes: Any) -> None:
     assert whole or 2 * flops > gemm_trials.MOST_FLOPS or 2 * size > gemm_trials.MOST_TRIED
 
 
-def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemms_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, "onednn")
     store = Store(tmp_path)
     x, w = torch.randn(6, 8), torch.randn(8, 5)
@@ -174,17 +174,17 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     weight = torch.randn(64, 64).t() if columns else torch.randn(64, 64)
     graph = lowered(linear, torch.randn(64, 64), weight, torch.randn(64))
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
-    product = as_linear(node, graph.layouts(), ())
-    assert product is not None
+    gemm = as_linear(node, graph.layouts(), ())
+    assert gemm is not None
     sizes_and_kind = (64, 64, 64, True, columns, False, False, False, "torch.float32")
-    assert product.shape_class() == sizes_and_kind
+    assert gemm.shape_class() == sizes_and_kind
     asked: list[Any] = []
 
     def multiply(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:
         asked.append(torch.addmm(b, x, w, out=out))
 
     ours = SimpleNamespace(multiply=multiply)
-    found = gemm_trials.measure(product, ours, 1)  # type: ignore[arg-type]
+    found = gemm_trials.measure(gemm, ours, 1)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "onednn", "ours"} and found["aten"] == 0.0
     assert asked
 
@@ -192,11 +192,11 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
 def test_a_left_side_by_columns_is_measured_as_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the gradient of a weight: ATen's product or ours, of such a tensor."""
+    """As in the gradient of a weight: ATen's GEMM or ours, of such a tensor."""
     graph = lowered(lambda g, x: g.t() @ x, torch.randn(40, 24), torch.randn(40, 32))
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
-    product = as_linear(node, graph.layouts(), ())
-    assert product is not None and product.turned and product.columns
+    gemm = as_linear(node, graph.layouts(), ())
+    assert gemm is not None and gemm.turned and gemm.columns
     strides: set[Any] = set()
 
     def multiply(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:
@@ -204,11 +204,11 @@ def test_a_left_side_by_columns_is_measured_as_it_lies(
         torch.mm(x, w, out=out)
 
     ours = SimpleNamespace(multiply=multiply)
-    found = gemm_trials.measure(product, ours, 1)  # type: ignore[arg-type]
+    found = gemm_trials.measure(gemm, ours, 1)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "ours"} and strides == {(1, 24)}
     chooser = gemm_choice.Chooser(Store(tmp_path), 1)
     monkeypatch.setattr(gemm_choice, "measure", lambda *_: pytest.fail("it is too small"))
-    assert chooser.fastest(product) == "aten"
+    assert chooser.fastest(gemm) == "aten"
 
 
 def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
     steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
-    product = Linear(9, 24, 40, shapes, shapes, shapes, False, False)
+    gemm = Linear(9, 24, 40, shapes, shapes, shapes, False, False)
 
     clocks: list[Any] = []
 
@@ -255,25 +255,25 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
     monkeypatch.setattr(gemm_trials, "compare", compare)
     monkeypatch.setattr(gemm_trials, "STEADY", -1.0 if steady else 1e9)
     before = torch.get_num_threads()
-    found = gemm_trials.measure(product, None, 2)
+    found = gemm_trials.measure(gemm, None, 2)
     assert torch.get_num_threads() == before
     assert found["onednn"] == pytest.approx(math.log(8.0 if steady else 0.5))
     # One thread is asked only where all threads tell nothing: it takes longest.
     assert clocks == ([time.perf_counter] if steady else [time.perf_counter, time.thread_time])
     clocks.clear()
-    gemm_trials.measure(product, None, 1)
+    gemm_trials.measure(gemm, None, 1)
     assert clocks == [time.thread_time]
 
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_candidates_compute_the_same(columns: bool) -> None:
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
-    product = Linear(9, 24, 40, shapes, shapes, shapes, columns, True)
+    gemm = Linear(9, 24, 40, shapes, shapes, shapes, columns, True)
     x, weight, bias = torch.randn(9, 40), torch.randn(24, 40), torch.randn(24)
     panels = SimpleNamespace(
         panels=lambda w: w, multiply=lambda x, w, b, *_: torch.addmm(b, x, w),
         is_plain=lambda m, k: True)  # fmt: skip
-    found = gemm_trials.candidates_of(product, panels, x, [weight], bias)  # type: ignore[arg-type]
+    found = gemm_trials.candidates_of(gemm, panels, x, [weight], bias)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "packed", "ours"} | ({"plain"} if not columns else set())
     for name, make in found.items():
         (call,) = make(1)
@@ -303,7 +303,7 @@ def test_where_most_time_is_spent_is_measured_first(
     assert targets(graph) == ["mkldnn._linear_pointwise.default"] * 11
 
 
-def test_without_a_product_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gemm_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise BuildError("this compiler has no vectors")
 

@@ -26,8 +26,8 @@ from inductor.scheduler.schedule import Schedule
 from tests.inductor.runtime.own_functions import (
     assert_near,
     convolutions_are_ours,
+    gemms_are_ours,
     noted_schedules,
-    products_are_ours,
 )
 from tests.parametrize import few
 from tests.seeds import some
@@ -385,7 +385,7 @@ def test_training_and_groups_stay_with_the_library(always_ours: list[Schedule]) 
 def test_products_of_our_own_behind_convolutions_of_our_own(
     always_ours: list[Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    products_are_ours(monkeypatch)
+    gemms_are_ours(monkeypatch)
     module = nn.Sequential(
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(32 * 16, 48), nn.ReLU(), nn.Linear(48, 8),

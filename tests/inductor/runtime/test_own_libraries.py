@@ -21,7 +21,7 @@ from inductor.driver.cpu import cache_store, need_toolchain
 from inductor.driver.shipped_libraries import LIBRARIES, ship
 from inductor.kernels.cpu.attention.source import attention_unit
 from inductor.kernels.cpu.convolution import CONVOLUTION_UNITS
-from inductor.kernels.cpu.gemm import PRODUCT_UNIT
+from inductor.kernels.cpu.gemm import GEMM_UNIT
 from inductor.runtime import own_libraries
 from inductor.runtime.build import BuildError
 
@@ -91,9 +91,9 @@ class Everything(torch.nn.Module):
 @pytest.mark.parametrize(
     ("width", "size", "rows", "options", "expected"),
     [
-        (256, 40, 256, {}, ["product", "attention", "convolution"]),
+        (256, 40, 256, {}, ["gemm", "attention", "convolution"]),
         (256, 40, 256, {"library_kernels": "default"}, ["attention"]),
-        (256, 40, 256, {"leave_out": "attention"}, ["product", "convolution"]),
+        (256, 40, 256, {"leave_out": "attention"}, ["gemm", "convolution"]),
         (4, 6, 8, {}, []),
     ],
 )
@@ -109,7 +109,7 @@ def test_libraries_that_a_graph_will_ask_for(
         captured = capture_forward(graph, [torch.randn(1, 3, size, size), torch.randn(rows, width)])
     captured.module.meta["frozen"] = frozenset((0,))
     names = {
-        (PRODUCT_UNIT,): "product", (attention_unit(False),): "attention",
+        (GEMM_UNIT,): "gemm", (attention_unit(False),): "attention",
         CONVOLUTION_UNITS: "convolution",
     }  # fmt: skip
     with config.patch(**{"library_kernels": "measure", **options}), base_config.patch(cache_dir=str(tmp_path)):

@@ -11,8 +11,8 @@ from tests.processors import DESCRIPTIONS, runs_here
 
 # What runs by default: each program on a kind with fewer instructions, and with each library.
 BY_DEFAULT = {
-    "x86-64-v3 ours": ("products_and_attention", "gradients", "packages"), "cooperlake ours": ("products_and_attention",),
-    "mkl": ("products_and_attention", "gradients"), "onednn": ("products_and_attention", "convolutions"),
+    "x86-64-v3 ours": ("gemms_and_attention", "gradients", "packages"), "cooperlake ours": ("gemms_and_attention",),
+    "mkl": ("gemms_and_attention", "gradients"), "onednn": ("gemms_and_attention", "convolutions"),
 }
 
 

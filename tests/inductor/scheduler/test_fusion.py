@@ -85,7 +85,7 @@ def test_a_library_call_in_between_separates() -> None:
 
 
 def test_fusion_makes_no_cycle() -> None:
-    """c needs b, b needs a through a product: a and c may not share a kernel."""
+    """c needs b, b needs a through a GEMM: a and c may not share a kernel."""
 
     def program(x: Any, w: Any) -> Any:
         a = x.exp()

@@ -1,4 +1,4 @@
-"""Matrix products side by side, each tile with what becomes of it (`codegen/triton/template.py`).
+"""GEMMs side by side, each tile with what becomes of it (`codegen/triton/template.py`).
 
 A program takes one tile of one part: `im`, `jn` say which, `b` in which batch. All parts share one
 loop, since each loop has memory on the chip of its own. Sizes are literals, or parameters where
@@ -9,7 +9,7 @@ tile needs is on its way while the one before is finished. The left operand of a
 out of images (`codegen/triton/window.py`): its rows are pixels of the result.
 """
 
-PRODUCT = """\
+GEMM = """\
 @triton.jit{{ head }}
 def {{ name }}({{ signature }}):
     BLOCK_M: tl.constexpr = {{ blocks.rows }}

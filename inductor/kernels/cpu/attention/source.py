@@ -124,7 +124,7 @@ static void tile(i64 depth, const f32* a, i64 lda, const f32* b, i64 ldb, f32* c
       Vector left = all(a[r * lda + p]);
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) {
-        ADD_PRODUCT(sum[r][v], left, right[v]);
+        ADD_GEMM(sum[r][v], left, right[v]);
       }
     }
   }

@@ -1,4 +1,4 @@
-"""Kernels that our own product calls for parts of its result: the same numbers as behind it."""
+"""Kernels that our own GEMM calls for parts of its result: the same numbers as behind it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import torch.nn.functional as F
 
 from inductor import compile_fx
 from inductor.codegen import own_functions
-from inductor.kernels.cpu.gemm import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.kernels.cpu.gemm import GEMM_DECLARATION, GEMM_NAME
 from inductor.scheduler.schedule import Schedule, TemplateKernel
 from tests.inductor.runtime.own_functions import (
     define_without_memory,
+    gemms_are_ours,
     noted_schedules,
-    products_are_ours,
 )
 
-# A kernel that calls a product is linked as it is, without a word.
+# A kernel that calls a GEMM is linked as it is, without a word.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
 @pytest.fixture
 def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
-    products_are_ours(monkeypatch)
+    gemms_are_ours(monkeypatch)
     with noted_schedules(monkeypatch) as seen:
         yield seen
 
@@ -89,7 +89,7 @@ def test_special_values(schedules: Any) -> None:
     assert len(templates(schedules)) == 1
 
 
-def test_what_does_not_follow_its_product_stays_apart(schedules: Any) -> None:
+def test_what_does_not_follow_its_gemm_stays_apart(schedules: Any) -> None:
     def transposed(x: Any, w: Any) -> Any:
         return F.linear(x, w).transpose(0, 1).exp().contiguous()
 
@@ -123,10 +123,10 @@ def test_without_memory_for_copies(
     schedules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The operator runs, and then what would have been called part by part."""
-    define_without_memory("product_without_memory", tmp_path)
-    instead = PRODUCT_DECLARATION.replace(PRODUCT_NAME, "product_without_memory")
-    monkeypatch.setattr(own_functions, "PRODUCT_DECLARATION", instead)
-    monkeypatch.setattr(own_functions, "PRODUCT_NAME", "product_without_memory")
+    define_without_memory("gemm_without_memory", tmp_path)
+    instead = GEMM_DECLARATION.replace(GEMM_NAME, "gemm_without_memory")
+    monkeypatch.setattr(own_functions, "GEMM_DECLARATION", instead)
+    monkeypatch.setattr(own_functions, "GEMM_NAME", "gemm_without_memory")
     given = arguments(20, 50, 30)
     compiled = compile_fx(torch.fx.symbolic_trace(gate), given)
     torch.testing.assert_close(compiled(*given), gate(*given))

@@ -1,4 +1,4 @@
-"""Which products and kernels a template may compute together."""
+"""Which GEMMs and kernels a template may compute together."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def candidates_of(function, *inputs) -> tuple[list[TemplateCandidate], Schedule,
 def shape(candidate: TemplateCandidate) -> tuple[list[int], list[bool], list[str]]:
     parts = candidate.template.parts
     kept = [name for part in parts for name in part.kept]
-    return [len(part.products) for part in parts], [part.epilogue is not None for part in parts], kept
+    return [len(part.gemms) for part in parts], [part.epilogue is not None for part in parts], kept
 
 
 X, W, V = torch.randn(6, 8), torch.randn(8, 4), torch.randn(8, 4)
@@ -66,13 +66,13 @@ def test_one_reader() -> None:
     assert [type(step).__name__ for step in replaced.steps] == ["TemplateKernel"]
 
 
-def test_two_products_with_one_reader() -> None:
+def test_two_gemms_with_one_reader() -> None:
     both, last, *_ = fused(lambda x, w, v: F.silu(x @ w) * (x @ v), X, W, V)
     assert shape(both) == ([2], [True], []) and shape(last) == ([1], [True], [])
     assert len(both.positions) == 3 and len(last.positions) == 2
 
 
-def test_products_of_different_sizes_are_not_one_part() -> None:
+def test_gemms_of_different_sizes_are_not_one_part() -> None:
     y = torch.randn(6, 5)
     found = fused(lambda x, w, y, v: (x @ w) + (y @ v), X, W, y, torch.randn(5, 4))
     assert [shape(each) for each in found] == [([1], [True], [])]
@@ -84,7 +84,7 @@ def test_what_is_an_output_is_kept() -> None:
         return y, y.relu()
 
     (one,) = fused(f, X, W)
-    assert one.template.parts[0].kept == (one.template.products()[0].name,)
+    assert one.template.parts[0].kept == (one.template.gemms()[0].name,)
 
 
 @pytest.mark.parametrize("function", [
@@ -100,11 +100,11 @@ def test_no_epilogue(function) -> None:
 
 def test_operands_that_are_overwritten_before_the_reader() -> None:
     found, schedule, graph = candidates_of(lambda x, w: (x @ w).relu(), X, W)
-    product, kernel = schedule.steps
-    view = product.args[0]
+    gemm, kernel = schedule.steps
+    view = gemm.args[0]
     for mutates, count in ((("arg0",), 1), ((), 2)):
         write = ExternKernel("buf9", None, aten.mul_.Scalar, (view, 2), (), mutates)
-        steps = (product, write, kernel)
+        steps = (gemm, write, kernel)
         assert len(find_candidates(graph, Schedule(steps))) == count
 
 

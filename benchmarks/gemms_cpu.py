@@ -1,12 +1,12 @@
 """Inference of three transformers on a CPU, where MKL is fast and where it is not.
 
-    python benchmarks/products_cpu.py [--threads 4] [--seconds 5] [--no-torch] [NAME ...]
+    python benchmarks/gemms_cpu.py [--threads 4] [--seconds 5] [--no-torch] [NAME ...]
 
 MKL takes its slow path on processors of other makers; MKL_ENABLE_INSTRUCTIONS=AVX2 stands in for
 that on an Intel one. For each model and setting one process calls eager, ours and ours with frozen
 weights in turn; one more (stand-in only) eager, torch.compile and that with freezing. Milliseconds
 of eager are medians; speedups are medians over eager's, then fastest call over eager's fastest.
-Ends with what computes each class of products (m, n, k up to a power of two, bias, weight stored as
+Ends with what computes each class of GEMMs (m, n, k up to a power of two, bias, weight stored as
 [k, n], frozen).
 """
 
@@ -112,8 +112,8 @@ def main() -> int:
                 row(options, name, "dynamo", folders | more)
                 if more and not options.no_torch:
                     row(options, name, "torch.compile", folders | more)
-            for file in Path(cache).glob("products/*/*.json"):
-                print(f"products, MKL {'AVX2' if more else '-'}: {file.read_text()}", flush=True)
+            for file in Path(cache).glob("gemms/*/*.json"):
+                print(f"gemms, MKL {'AVX2' if more else '-'}: {file.read_text()}", flush=True)
     return 0
 
 

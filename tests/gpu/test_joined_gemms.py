@@ -1,4 +1,4 @@
-"""Products of one input whose weights lie in order in memory are one product; else they are not."""
+"""GEMMs of one input whose weights lie in order in memory are one GEMM; else they are not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many joined products each graph has."""
+    """How many joined GEMMs each graph has."""
     seen: list[int] = []
     where = importlib.import_module("inductor.driver.inference")
     before = where.join_gemms

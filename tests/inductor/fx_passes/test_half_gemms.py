@@ -1,4 +1,4 @@
-"""Products of half precision on a CPU without instructions for them: faster, and at least as exact."""
+"""GEMMs of half precision on a CPU without instructions for them: faster, and at least as exact."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Tensor = torch.Tensor
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def products_of(module: torch.fx.GraphModule) -> list[torch.dtype]:
+def gemms_of(module: torch.fx.GraphModule) -> list[torch.dtype]:
     found = (node for node in module.graph.nodes if node.target in RULES)
     return [node.all_input_nodes[0].meta["val"].dtype for node in found]
 
 
 @pytest.fixture(autouse=True)
-def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """The dtype of each product that is lowered, as on a processor that knows float32 alone."""
+def gemms(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """The dtype of each GEMM that is lowered, as on a processor that knows float32 alone."""
     monkeypatch.setattr(half_gemms, "is_native", lambda dtype: False)
     found: list[torch.dtype] = []
     lower = lowering.lower_graph
 
     def noted(module: torch.fx.GraphModule, *rest: Any, **how: Any) -> Any:
-        found.extend(products_of(module))
+        found.extend(gemms_of(module))
         return lower(module, *rest, **how)
 
     monkeypatch.setattr(sys.modules["inductor.driver.from_aten"], "lower_graph", noted)
@@ -49,8 +49,8 @@ def linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 def plain(x: Tensor, w: Tensor, b: Tensor) -> Any:
-    product = x @ w.t()
-    return product, product.relu(), (x * 2).t() @ x
+    gemm = x @ w.t()
+    return gemm, gemm.relu(), (x * 2).t() @ x
 
 
 def batches(x: Tensor, w: Tensor, b: Tensor) -> Any:
@@ -102,7 +102,7 @@ def test_graphs(program: Callable[..., Any], trains: bool, dtype: torch.dtype) -
     run = functools.partial(gradients, program) if trains else program
     with torch.set_grad_enabled(trains):
         module = compute_in_float32(make_fx(run, tracing_mode="fake")(*operands(dtype)))
-    used = products_of(module)
+    used = gemms_of(module)
     kept = program is attention and dtype is torch.bfloat16  # forward has a kernel of our own
     assert used and (kept or set(used) == {torch.float32}) and (not trains or torch.float32 in used)
     for node in module.graph.nodes:
@@ -115,15 +115,15 @@ def test_graphs(program: Callable[..., Any], trains: bool, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("dtype", few(HALVES, 1))
-def test_training(dtype: torch.dtype, products: list[Any]) -> None:
+def test_training(dtype: torch.dtype, gemms: list[Any]) -> None:
     run = functools.partial(gradients, dynamo.compile(linear))
     given = operands(dtype)
     exact = gradients(linear, *(x.double() for x in given))
     assert_near(run(*given), gradients(linear, *given), exact)
-    assert len(products) == 3 and set(products) == {torch.float32}
+    assert len(gemms) == 3 and set(gemms) == {torch.float32}
 
 
-def test_under_autocast(products: list[Any]) -> None:
+def test_under_autocast(gemms: list[Any]) -> None:
     model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 40))
     compiled = dynamo.compile(model)
     x = torch.randn(30, 64)
@@ -134,7 +134,7 @@ def test_under_autocast(products: list[Any]) -> None:
     assert found.dtype is torch.bfloat16
     torch.testing.assert_close(found, wanted, atol=0.02, rtol=0.02)
     assert all(weight.grad is not None for weight in model.parameters())
-    assert set(products) == {torch.float32}
+    assert set(gemms) == {torch.float32}
 
 
 def test_weights_that_change() -> None:
@@ -148,33 +148,33 @@ def test_weights_that_change() -> None:
             model.weight.mul_(2)
 
 
-def test_few_rows_of_a_dense_weight_stay(products: list[Any]) -> None:
+def test_few_rows_of_a_dense_weight_stay(gemms: list[Any]) -> None:
     model = nn.Linear(256, 128).bfloat16()
     compiled = dynamo.compile(model)
     with torch.no_grad():
         x = torch.randn(4, 256).bfloat16()
         torch.testing.assert_close(compiled(x), model(x), atol=0.02, rtol=0.02)
-    assert products == [torch.bfloat16]
+    assert gemms == [torch.bfloat16]
 
 
 def test_processors_with_instructions_are_asked(
-    monkeypatch: pytest.MonkeyPatch, products: list[Any]
+    monkeypatch: pytest.MonkeyPatch, gemms: list[Any]
 ) -> None:
     monkeypatch.setattr(half_gemms, "is_native", lambda dtype: dtype is torch.bfloat16)
     for dtype, used in zip(HALVES, (torch.bfloat16, torch.float32), strict=True):
-        products.clear()
+        gemms.clear()
         given = operands(dtype)
         compiled = dynamo.compile(linear)
         with torch.no_grad():
             torch.testing.assert_close(compiled(*given), linear(*given), atol=0.05, rtol=0.02)
-        assert products == [used]
+        assert gemms == [used]
 
 
-def test_sizes_known_at_a_call(products: list[Any]) -> None:
+def test_sizes_known_at_a_call(gemms: list[Any]) -> None:
     compiled = dynamo.compile(linear, dynamic=True)
     _, w, b = operands(torch.bfloat16)
     for rows in (20, 33, 70):
         x = torch.randn(rows, 64).bfloat16()
         with torch.no_grad():
             torch.testing.assert_close(compiled(x, w, b), linear(x, w, b), atol=0.05, rtol=0.02)
-    assert set(products) == {torch.float32}
+    assert set(gemms) == {torch.float32}

@@ -1,4 +1,4 @@
-"""Two products that run band by band: the same numbers as one behind the other."""
+"""Two GEMMs that run band by band: the same numbers as one behind the other."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch.nn.functional as F
 
 from inductor import compile_fx
 from inductor.driver import cpu
-from inductor.kernels.cpu.gemm import PRODUCT_NAME
+from inductor.kernels.cpu.gemm import GEMM_NAME
 from inductor.scheduler import cpu_gemms
-from inductor.scheduler.schedule import ProductChain, Schedule, TemplateKernel
+from inductor.scheduler.schedule import GemmChain, Schedule, TemplateKernel
 from tests.inductor.runtime.own_functions import (
     define_without_memory,
+    gemms_are_ours,
     noted_schedules,
-    products_are_ours,
 )
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 @pytest.fixture
 def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
-    """Products are ours, chains pay for all sizes."""
-    products_are_ours(monkeypatch)
+    """GEMMs are ours, chains pay for all sizes."""
+    gemms_are_ours(monkeypatch)
     monkeypatch.setattr(cpu_gemms, "LEAST_BETWEEN", 0)
     monkeypatch.setattr(cpu_gemms, "MOST_WEIGHTS", 1 << 40)
     with noted_schedules(monkeypatch) as seen:
         yield seen
 
 
-def chains(schedules: list[Schedule]) -> list[ProductChain]:
-    return [step for s in schedules for step in s.steps if isinstance(step, ProductChain)]
+def chains(schedules: list[Schedule]) -> list[GemmChain]:
+    return [step for s in schedules for step in s.steps if isinstance(step, GemmChain)]
 
 
 def scaled(x: Any, w: Any, v: Any, b: Any, c: Any) -> Any:
@@ -45,7 +45,7 @@ def scaled(x: Any, w: Any, v: Any, b: Any, c: Any) -> Any:
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "mlp": lambda x, w, v, b, c: F.linear(F.gelu(F.linear(x, w, b)), v, c),
     "scale and residual": scaled,
-    "two products": lambda x, w, v, b, c: F.linear(F.linear(x, w), v),
+    "two gemms": lambda x, w, v, b, c: F.linear(F.linear(x, w), v),
     "bare first": lambda x, w, v, b, c: F.linear(F.linear(x, w, b), v).relu(),
     "row of the batch": lambda x, w, v, b, c: F.linear(F.linear(x, w) + x[..., :1], v, c),
     "saved": lambda x, w, v, b, c: F.linear((y := F.linear(x, w, b)).relu(), v) + y.sum(),
@@ -75,7 +75,7 @@ def test_results_are_those_of_eager(schedules: Any, name: str, sizes: Any) -> No
     assert bool(chains(schedules)) == (name != "saved")
 
 
-def test_bits_are_those_of_products_behind_each_other(
+def test_bits_are_those_of_gemms_behind_each_other(
     schedules: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = arguments(300, 96, 384, 96)
@@ -140,13 +140,13 @@ def test_only_where_it_pays(schedules: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_memory_for_copies(
     schedules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The products run one behind the other."""
+    """The GEMMs run one behind the other."""
     define_without_memory("no_memory_chain", tmp_path)
     generate = cpu.generate
 
     def without(*given: Any) -> Any:
         units, spec = generate(*given)
-        return [text.replace(f"{PRODUCT_NAME}_chain", "no_memory_chain") for text in units], spec
+        return [text.replace(f"{GEMM_NAME}_chain", "no_memory_chain") for text in units], spec
 
     monkeypatch.setattr(cpu, "generate", without)
     given = arguments(300, 40, 50, 40)
@@ -155,7 +155,7 @@ def test_without_memory_for_copies(
     assert len(chains(schedules)) == 1
 
 
-def test_the_result_of_a_product_lies_where_its_kernel_stores(schedules: Any) -> None:
+def test_the_result_of_a_gemm_lies_where_its_kernel_stores(schedules: Any) -> None:
     def kept(x: Any, w: Any, b: Any) -> Any:
         y = F.linear(x, w, b)
         return y, y.sigmoid()
@@ -170,4 +170,4 @@ def test_the_result_of_a_product_lies_where_its_kernel_stores(schedules: Any) ->
     compile_fx(torch.fx.symbolic_trace(lambda x, w, b: F.linear(x, w, b).exp()), [x, w, b])
     (template,) = (step for step in schedules[-1].steps if isinstance(step, TemplateKernel))
     assert template.parts[0].target in template.epilogues()[0].writes()
-    assert not template.parts[0].kept and template.products()[0].name not in template.writes()
+    assert not template.parts[0].kept and template.gemms()[0].name not in template.writes()

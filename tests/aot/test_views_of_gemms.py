@@ -1,4 +1,4 @@
-"""Several outputs that are views of what a linear layer gives, which is made of a product's result."""
+"""Several outputs that are views of what a linear layer gives, which is made of a GEMM's result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with any number of rows and what follows them: which are templates, and that they are right."""
+"""GEMMs with any number of rows and what follows them: which are templates, and that they are right."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Results that are written part by part: rows of a tensor, and sums of products over their terms.
 
-- `dynamo_jit::add_product_(total, left, right)` adds `left @ right` to `total`;
-- `dynamo_jit::set_product_(whole, left, right, start)` writes it into rows of `whole`;
+- `dynamo_jit::add_gemm_(total, left, right)` adds `left @ right` to `total`;
+- `dynamo_jit::set_gemm_(whole, left, right, start)` writes it into rows of `whole`;
 - `dynamo_jit::add_part_(total, part)` and `dynamo_jit::set_rows_(whole, part, start)` do so with
   what is there.
 
@@ -18,9 +18,9 @@ from torch import Tensor
 from dynamo.graph_operators.written_operators import twin_of
 
 LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
-LIBRARY.define("wide_product(Tensor left, Tensor right) -> Tensor")
-LIBRARY.define("add_product_(Tensor(a!) total, Tensor left, Tensor right) -> ()")
-LIBRARY.define("set_product_(Tensor(a!) whole, Tensor left, Tensor right, int start) -> ()")
+LIBRARY.define("wide_gemm(Tensor left, Tensor right) -> Tensor")
+LIBRARY.define("add_gemm_(Tensor(a!) total, Tensor left, Tensor right) -> ()")
+LIBRARY.define("set_gemm_(Tensor(a!) whole, Tensor left, Tensor right, int start) -> ()")
 LIBRARY.define("add_part_(Tensor(a!) total, Tensor part) -> ()")
 LIBRARY.define("set_rows_(Tensor(a!) whole, Tensor part, int start) -> ()")
 TERMS_AT_ONCE = 4096  # whose operands are converted on a CPU: a whole weight would take long
@@ -34,16 +34,16 @@ def _multiply(left: Tensor, right: Tensor, goal: Tensor) -> None:
         torch.mm(left, right, out_dtype=goal.dtype, out=goal)  # type: ignore[call-overload]
     else:
         goal.zero_()
-        _add_product(goal, left, right)
+        _add_gemm(goal, left, right)
 
 
-def _wide_product(left: Tensor, right: Tensor) -> Tensor:
+def _wide_gemm(left: Tensor, right: Tensor) -> Tensor:
     goal = left.new_empty((left.shape[0], right.shape[1]), dtype=torch.float32)
     _multiply(left, right, goal)
     return goal
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+def _add_gemm(total: Tensor, left: Tensor, right: Tensor) -> None:
     if left.dtype is total.dtype:
         total.addmm_(left, right)
     elif total.is_cuda:
@@ -54,7 +54,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
             total.addmm_(left[:, start:end].to(total.dtype), right[start:end].to(total.dtype))
 
 
-def _set_product(whole: Tensor, left: Tensor, right: Tensor, start: int) -> None:
+def _set_gemm(whole: Tensor, left: Tensor, right: Tensor, start: int) -> None:
     _multiply(left, right, whole[start : start + left.shape[0]])
 
 
@@ -67,20 +67,20 @@ def _set_rows(whole: Tensor, part: Tensor, start: int) -> None:
 
 
 LIBRARY.impl(
-    "wide_product", lambda left, right: left.new_empty(
+    "wide_gemm", lambda left, right: left.new_empty(
         (left.shape[0], right.shape[1]), dtype=torch.float32), "Meta")
-LIBRARY.impl("wide_product", _wide_product, "CompositeExplicitAutograd")
-for _name, _kernel in (("add_product_", _add_product), ("set_product_", _set_product),
+LIBRARY.impl("wide_gemm", _wide_gemm, "CompositeExplicitAutograd")
+for _name, _kernel in (("add_gemm_", _add_gemm), ("set_gemm_", _set_gemm),
                        ("add_part_", _add_part), ("set_rows_", _set_rows)):  # fmt: skip
     LIBRARY.impl(_name, lambda *_: None, "Meta")
     LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
 
-WIDE = torch.ops.dynamo_jit.wide_product.default
-ADD_PRODUCT = torch.ops.dynamo_jit.add_product_.default
-SET_PRODUCT = torch.ops.dynamo_jit.set_product_.default
+WIDE = torch.ops.dynamo_jit.wide_gemm.default
+ADD_GEMM = torch.ops.dynamo_jit.add_gemm_.default
+SET_GEMM = torch.ops.dynamo_jit.set_gemm_.default
 ADD_PART = torch.ops.dynamo_jit.add_part_.default
 SET_ROWS = torch.ops.dynamo_jit.set_rows_.default
-IN_ORDER = frozenset({ADD_PRODUCT, SET_PRODUCT, ADD_PART, SET_ROWS})
+IN_ORDER = frozenset({ADD_GEMM, SET_GEMM, ADD_PART, SET_ROWS})
 # What they give as functions of all their arguments: the new value of the first one.
-PRODUCT_ADDED, PRODUCT_SET = twin_of(ADD_PRODUCT), twin_of(SET_PRODUCT)
+GEMM_ADDED, GEMM_SET = twin_of(ADD_GEMM), twin_of(SET_GEMM)
 PART_ADDED, ROWS_SET = twin_of(ADD_PART), twin_of(SET_ROWS)

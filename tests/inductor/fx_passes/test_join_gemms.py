@@ -1,4 +1,4 @@
-"""Products of one left operand are one where their weights lie in order in memory."""
+"""GEMMs of one left operand are one where their weights lie in order in memory."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Checked(fx.Interpreter):
 
 
 def counts(module: fx.GraphModule) -> tuple[int, int]:
-    """Joined products, and others."""
+    """Joined GEMMs, and others."""
     targets = [node.target for node in module.graph.nodes]
     plain = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
     return targets.count(OPERATOR), sum(targets.count(each) for each in plain)
@@ -125,7 +125,7 @@ def test_two_of_three() -> None:
     assert counts(join(attention, inputs, addresses=addresses)) == (1, 1)
 
 
-def test_products_of_unequal_widths() -> None:
+def test_gemms_of_unequal_widths() -> None:
     assert counts(join(gated, [torch.randn(ROWS, INNER), *in_order(16, 16)])) == (1, 0)
     assert counts(join(returned, [torch.randn(ROWS, INNER), *in_order(16, 4)])) == (0, 2)
 
@@ -148,7 +148,7 @@ def test_few_rows_of_half_precision() -> None:
         assert counts(module) == (joined, 2 * (1 - joined))
 
 
-def test_products_that_fill_the_device() -> None:
+def test_gemms_that_fill_the_device() -> None:
     with FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True):
         inputs = [torch.empty(1 << 14, 8), torch.empty(1 << 10, 8), torch.empty(1 << 10, 8)]
         module = make_fx(gated)(*inputs)
