@@ -11,15 +11,14 @@ from torch import fx
 
 from dynamo.graph_operators.operator_effects import freedom_of
 from dynamo.symbolic.core.lookup import module_of
-from dynamo.symbolic.tensors.repeating import NOTICED
+from dynamo.symbolic.tensors.contexts import MODE_NODES
+from dynamo.symbolic.tensors.repeating import NORMS, STATEFUL
 
 IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name)
     for name in """setitem delitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift
     irshift iand ior ixor""".split()
 )
-# Parts of names of ATen operations that write running statistics without a word in their schemas.
-SILENT = ("batch_norm", "instance_norm")
 
 
 def is_observable(node: fx.Node) -> bool:
@@ -32,8 +31,8 @@ def is_observable(node: fx.Node) -> bool:
     if node.op == "call_function" and not freedom_of(target).drop:
         return True
     if isinstance(target, torch._ops.OpOverload):
-        return any(part in target.__name__ for part in SILENT)
-    if target in IN_PLACE_OPERATORS:
+        return target._opname in NORMS
+    if target in IN_PLACE_OPERATORS or target in MODE_NODES:
         return True
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if not name or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__":
@@ -47,7 +46,7 @@ def is_observable(node: fx.Node) -> bool:
     known = isinstance(target, str) or module.split(".")[0] in (
         ("torch",) if written else ("torch", "_operator", "builtins", "math", "")
     )
-    return not known or any(part in name.lower() for part in NOTICED)
+    return not known or name in STATEFUL
 
 
 def _has_true(node: fx.Node, name: str) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dynamo
-from dynamo.codegen.prune import NOTICED
-from dynamo.symbolic.tensors.repeating import DRAWS
+from dynamo.symbolic.tensors.repeating import can_run_again
 from tests.common import default_dtype
 
 BREAK = "dynamo.graph_break()"
@@ -415,18 +415,29 @@ def test_what_is_not_the_programs_own_error_leaves_the_blocks(kind: type[BaseExc
     assert torch.is_grad_enabled()
 
 
-def test_operators_that_draw_are_known_by_name() -> None:
-    parts, names = (*NOTICED, *DRAWS), set()
-    for schema in torch._C._jit_get_all_schemas():
-        library, _, name = schema.name.partition("::")
-        packet = getattr(torch.ops.aten, name, None) if library == "aten" else None
-        if packet is None:
-            continue
-        overload = getattr(packet, schema.overload_name or "default", None)
-        if overload is not None and torch.Tag.nondeterministic_seeded in overload.tags:
-            names.add(name)
-    assert len(names) > 20
-    assert [name for name in names if not any(part in name.lower() for part in parts)] == []
+REPEATABLE = {  # whether a graph of it may run twice
+    "dropout": (F.dropout, False), "no dropout": (lambda x: F.dropout(x + 1, training=False), True),
+    "rand_like": (torch.rand_like, False), "gumbel": (F.gumbel_softmax, False), "rrelu": (lambda x: F.rrelu(x, training=True), False),
+    "bernoulli": (torch.bernoulli, False), "low rank": (torch.svd_lowrank, False), "normalize": (F.normalize, True),
+    "fractional": (lambda x: F.fractional_max_pool2d(x[None], 2, output_ratio=(0.5, 0.5)), False),
+    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), True),
+    "attention drops": (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), False),
+    "lstm": (torch.nn.LSTM(4, 4, 2), True), "lstm drops": (torch.nn.LSTM(4, 4, 2, dropout=0.5), False), "lgamma": (torch.lgamma, True),
+    "statistics": (lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4), training=True), False),
+    "test": (lambda x: [torch._assert_async(x.sum() > 0), x + 1], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPEATABLE)
+def test_what_draws_or_keeps_a_state_runs_once(name: str) -> None:
+    (f, expected), found = REPEATABLE[name], []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        found.append(can_run_again(module.graph))
+        return module
+
+    dynamo.compile(f, backend=backend)(torch.rand(4, 4) / 2)
+    assert found and all(found) is expected
 
 
 @pytest.mark.parametrize("cell", (torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell))

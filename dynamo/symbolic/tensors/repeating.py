@@ -36,20 +36,21 @@ from dynamo.symbolic.tensors.failing import TORCH_OPERATORS
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import in_transform
 
-# Parts of names of operations that draw random numbers, change their arguments, or check something.
-NOTICED = (
-    "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
-    "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed",
-    "sample",
-    "backward", "record_hook", "clear_autocast",
-)  # fmt: skip
-# Further parts of names of operations that draw random numbers or keep a state.
-DRAWS = (
-    "attention", "lstm", "gru", "rnn", "lowrank", "dirichlet", "geometric", "cauchy", "binomial",
-    "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
-)  # fmt: skip
-# Parts of names of operations that change, or may change, what was there before them.
-SEEN = ("print", "set_", "seed", "backward", "record_hook", "moving_avg")
+# Operations that write running statistics without a word in their schemas, or without a new version
+# of the tensor.
+NORMS = frozenset("""batch_norm instance_norm native_batch_norm _native_batch_norm_legit
+    _batch_norm_impl_index _batch_norm_with_update quantized_batch_norm cudnn_batch_norm
+    miopen_batch_norm batch_norm_update_stats batch_norm_gather_stats
+    batch_norm_gather_stats_with_counts""".split())
+# What changes a tensor's storage, gradients or statistics, the state of generators, or prints.
+CHANGES = frozenset("""set_ set_data backward _backward seed manual_seed set_rng_state _print
+    fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper""".split())
+# What raises by the values in tensors, and does nothing else.
+TESTS = frozenset("""_assert _assert_async _assert_scalar _assert_tensor_metadata _check_tensor_all
+    _functional_assert_async _functional_assert_scalar _functional_sym_constrain_range
+    _functional_sym_constrain_range_for_size _linalg_check_errors sym_constrain_range
+    sym_constrain_range_for_size""".split())
+STATEFUL = NORMS | CHANGES | TESTS
 # Draws from torch's own generators alone: these can be put back.
 UNDONE = frozenset("""rand randn rand_like randn_like normal bernoulli multinomial poisson normal_
     uniform_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_ dropout _standard_gamma
@@ -92,12 +93,12 @@ def _is_seen(node: fx.Node, outside: set[int]) -> bool:
     if written is None:
         calm = target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
         return not calm
-    name = _name(node).lower()
-    if "batch_norm" in name or "instance_norm" in name:
+    name = _name(node).partition(".")[0]
+    if name in NORMS:
         given = [*node.args[5:6], *map(node.kwargs.get, ("training", "use_input_stats"))]
         if any(flag not in (None, False) for flag in given) or len(given) == 2:
             return True
-    elif any(part in name for part in SEEN):
+    elif name in CHANGES:
         return True
     return any(storage_of(fake) in outside for fake in written)
 
@@ -175,10 +176,8 @@ def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
     written = node.meta.get("written")
     if written is None:  # no operation on tensors, or one with functions of the program in it
         return target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
-    name = _name(node).lower()
-    draws = any(part in name for part in DRAWS) and not name.endswith("_cell") and (
-        "attention" not in name or node.meta["draws"])
-    if not name or draws or any(part in name for part in NOTICED):
+    name = _name(node).partition(".")[0]
+    if not name or name in STATEFUL or node.meta.get("draws"):
         return False
     return all(storage_of(fake) not in outside for fake in written)
 
