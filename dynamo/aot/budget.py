@@ -42,7 +42,7 @@ def _cut(budget: float, halves: Halves) -> list[fx.Node]:
         return usual
     items = [node for node in usual if node in sizes and node not in least]
     known = {*usual, *least}
-    worth = [_price_again(node, known) for node in items]
+    worth = [_recomputed_price(node, known) for node in items]
     room = budget * (most - fewest)
     chosen = knapsack([sizes[node] for node in items], worth, room)
     free = [node for node in usual if node not in sizes]
@@ -81,7 +81,7 @@ def _reached(halves: Halves, saved: set[fx.Node]) -> list[fx.Node]:
     return [node for node in halves.available if node in saved and node in seen]
 
 
-def _price_again(node: fx.Node, known: set[fx.Node]) -> float:
+def _recomputed_price(node: fx.Node, known: set[fx.Node]) -> float:
     """What it costs to compute a value from the others, in bytes that could move meanwhile."""
     work, seen, total = [node], {node}, 0.0
     while work:

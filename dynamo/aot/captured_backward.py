@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.records import AtenGraph, FreshOutput, Unsupported
-from dynamo.aot.second_order import SecondOrder, may_run_again
+from dynamo.aot.second_order import SecondOrder, may_rerun
 from dynamo.aot.training import forward_alone
 from dynamo.graph_operators.cuts import is_own
 
@@ -40,7 +40,7 @@ def plan_backward(
     nodes = [node for node in graph.module.graph.nodes if not _is_attention_without_dropout(node)]
     writes = graph.mutations or graph.mutates_history
     # An operator of the program may do more than it gives.
-    if writes or not may_run_again(nodes) or any(is_own(node.target) for node in nodes):
+    if writes or not may_rerun(nodes) or any(is_own(node.target) for node in nodes):
         raise Unsupported("its backward can't be recorded, and it can't run twice")
     kept = any(isinstance(value, torch.Tensor) and value.is_inference() for value in examples)
     if graph.spent or graph.inference or kept or _has_own_leaves(graph):
@@ -87,7 +87,7 @@ def with_own_backward(plan: _Plan, compiled: Callable[..., Any]) -> Callable[...
     already when another one is asked for.
     """
 
-    class ProgramAgain(torch.autograd.Function):
+    class RerunProgram(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, at: int, results: list[Any], *args: Any) -> Any:
             ctx.at = at
@@ -111,7 +111,7 @@ def with_own_backward(plan: _Plan, compiled: Callable[..., Any]) -> Callable[...
     def call(*args: Any) -> Any:
         with torch.no_grad():
             results = forward_alone(compiled, args, range(plan.count))
-        given = {at: ProgramAgain.apply(at, results, *args)  # type: ignore[no-untyped-call]
+        given = {at: RerunProgram.apply(at, results, *args)  # type: ignore[no-untyped-call]
                  for at in plan.differentiable}  # fmt: skip
         return tuple([given.get(at, value) for at, value in enumerate(results)])
 

@@ -305,7 +305,7 @@ def compile_flat(
     raise Unsupported("the gradients of its inputs change their class")
 
 
-def has_open_sizes(gm: fx.GraphModule) -> bool:
+def has_symbolic_sizes(gm: fx.GraphModule) -> bool:
     """True for a program of many sizes: carriers have one."""
     values = [node.meta.get(VALUE) for node in gm.graph.nodes if node.op == "placeholder"]
     numbers = [number for value in values
@@ -396,7 +396,7 @@ def _flat_module(
         graph.output(tuple(leaving))
     module = fx.GraphModule(gm, graph)
     module.meta.update(gm.meta)
-    module.meta[TAKES_WRAPPERS] = torch.is_grad_enabled() and not has_open_sizes(gm)
+    module.meta[TAKES_WRAPPERS] = torch.is_grad_enabled() and not has_symbolic_sizes(gm)
     return module, outputs, spec
 
 

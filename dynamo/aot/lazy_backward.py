@@ -27,7 +27,7 @@ from dynamo.base.failing_lines import show_line
 Missing = tuple[int, ...]
 
 
-class NotKept(Exception):
+class NotCached(Exception):
     """What is asked for has not been compiled before."""
 
 
@@ -102,7 +102,7 @@ class LazyBackward:
         """What an earlier process has kept, or the graph as it is until it is compiled."""
         try:
             return self._keeping((self._half, missing), _not_now)
-        except NotKept:
+        except NotCached:
             meanwhile = run_as_it_is(without_tangents(self._graph.module(), _names(missing)))
 
         def compile_now() -> Callable[..., Any]:
@@ -125,7 +125,7 @@ def _names(missing: Missing) -> set[str]:
 
 
 def _not_now() -> Callable[..., Any]:
-    raise NotKept
+    raise NotCached
 
 
 def _raise(error: Exception) -> None:

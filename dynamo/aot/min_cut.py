@@ -160,7 +160,7 @@ class _Network:
             return node.op == "get_attr" or _is_cheap(node.args[0])
         if not _is_cheap(node):
             return False
-        if self._is_written_again(node) and not (
+        if self._is_rewritten(node) and not (
             self._is_input_in_other_layout(node) or _repeats_rows(node)
         ):
             return False
@@ -176,7 +176,7 @@ class _Network:
         given = node.args[0]
         return given in self.inputs and given not in self.halves.differentiated
 
-    def _is_written_again(self, node: fx.Node) -> bool:
+    def _is_rewritten(self, node: fx.Node) -> bool:
         """True where some operation of backward that does not fuse would read it from memory."""
         if viewed(node) is not None or not node.all_input_nodes or node.target in _CONSTANTS:
             return False

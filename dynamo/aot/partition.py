@@ -37,7 +37,7 @@ from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.records import AGAIN, CHECKS, LATE, Place, SymbolTable, Unsupported
-from dynamo.aot.repeats import made_again, mark_decided
+from dynamo.aot.repeats import mark_decided, saved_decisions
 from dynamo.graph_operators.operator_effects import acts
 
 
@@ -142,7 +142,7 @@ def _choose(
     while True:
         unsure = _not_restorable(halves, saved, fixed)
         known = set(saved) - halves.loose
-        again = made_again(halves.module.graph, halves.backward, halves.gradients, known)
+        again = saved_decisions(halves.module.graph, halves.backward, halves.gradients, known)
         if not unsure and again <= halves.decided:
             return halves, saved
         halves = replace(
@@ -271,7 +271,7 @@ def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     count = len(joint.reference.inputs)
     late = [node for node in module.graph.nodes if LATE in node.meta]
-    backward: set[fx.Node] = {*placeholders[count:], *_computed_again(module), *late}
+    backward: set[fx.Node] = {*placeholders[count:], *_recomputed(module), *late}
     available = []
     results: Any = ()
     for node in module.graph.nodes:
@@ -297,7 +297,7 @@ def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
     )
 
 
-def _computed_again(module: fx.GraphModule) -> list[fx.Node]:
+def _recomputed(module: fx.GraphModule) -> list[fx.Node]:
     """What a checkpoint leaves to backward; none where that would draw other numbers."""
     found = [
         node for node in module.graph.nodes

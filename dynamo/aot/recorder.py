@@ -19,7 +19,7 @@ from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
 from dynamo.aot.records import AGAIN, FAILS, Unsupported, WrapperMet
 from dynamo.base.dispatch_modes import OwnDispatchMode
-from dynamo.base.recomputing import is_again
+from dynamo.base.recomputing import is_recomputing
 from dynamo.base.subclasses import is_elsewhere, is_foreign
 from dynamo.graph_operators import traced_collectives
 from dynamo.shapes.fake import Fake
@@ -110,7 +110,7 @@ class Recorder(OwnDispatchMode):
             trace = self.histories.get(torch._C._current_autograd_node())  # type: ignore
         if trace is not None:
             node.meta["stack_trace"] = trace
-        if is_again():
+        if is_recomputing():
             node.meta[AGAIN] = True
         if self.in_program and may_fail(func, args, kwargs):
             node.meta[FAILS] = True

@@ -7,7 +7,7 @@ equals the maximum, or two that are the first. So
 
 - what decides reads a saved value, or one that is computed again *exactly*: from the same loads by
   operations that are rounded once or not at all (`EXACT`), which give the same bits in any loop;
-- otherwise the decision itself is saved, a byte for each element (`made_again`);
+- otherwise the decision itself is saved, a byte for each element (`saved_decisions`);
 - what is computed again by other functions feeds smooth operations only (`SMOOTH`);
 - what decides sees values of half precision as eager does, rounded after each operator
   (`decided_values`), not those of float32 that kernels keep between operators; so does what is
@@ -17,7 +17,7 @@ An operator that is in no table decides by all its floating operands, and is not
 that is missing costs memory, never a wrong answer. The names are those of ATen's operators without
 overloads; those of the loop language (`inductor/ir/scalar_ops.py`) are in `FUNCTIONS`.
 
-Who asks: the partition and its cuts (`made_again`); lowering (`decided_values`, `is_exact`),
+Who asks: the partition and its cuts (`saved_decisions`); lowering (`decided_values`, `is_exact`),
 and the passes over loops (`inductor/ir/repeats.py`). A checkpoint decides again in backward from
 what it computes again there, all of it: its own answers agree with each other.
 """
@@ -171,7 +171,7 @@ def is_exact(node: fx.Node) -> bool:
     )
 
 
-def made_again(
+def saved_decisions(
     graph: fx.Graph, backward: Collection[fx.Node], results: Iterable[fx.Node | None],
     known: Collection[fx.Node],
 ) -> set[fx.Node]:

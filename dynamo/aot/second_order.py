@@ -194,7 +194,7 @@ def second_order(
     """Where the program may run again, what does so. saved, cut: see there; outputs: the values to
     differentiate."""
     bases = any(is_base for _, is_base in joint.plan.values)
-    if bases or joint.mutations or not may_run_again(joint.module.graph.nodes):
+    if bases or joint.mutations or not may_rerun(joint.module.graph.nodes):
         return None
     results = tuple([at for at in _saved_results(joint) if at in outputs])
     count = len(joint.reference.inputs)
@@ -203,7 +203,7 @@ def second_order(
     return SecondOrder(gm, saved, others, results, places, joint.gradients)
 
 
-def may_run_again(nodes: Iterable[fx.Node]) -> bool:
+def may_rerun(nodes: Iterable[fx.Node]) -> bool:
     """False for a program that has effects or draws random numbers, or runs under autocast."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return False

@@ -1,4 +1,4 @@
-"""Backends of the program's own, for graphs whose sizes or numbers are open.
+"""Backends of the program's own, for graphs whose sizes or numbers are symbolic.
 
 The guards leave such a size open, so the backend must, too: it gets fakes with torch's symbols, and
 what it assumes of these (by `int(x.shape[0])`, a comparison, an operation that it traces) becomes
@@ -30,20 +30,20 @@ Compile = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 NUMBERS = (int, float)
 
 
-def takes_open(backend: Callable[..., Any]) -> bool:
+def takes_symbolic(backend: Callable[..., Any]) -> bool:
     """True for a backend that gets what is open as symbols: for all but our own."""
     inner = getattr(backend, "backend", None)  # of one that counts
     return not is_own(backend) or callable(inner) and not is_own(inner)
 
 
-def has_open(module: fx.GraphModule) -> bool:
+def has_symbolic(module: fx.GraphModule) -> bool:
     """True where a size or a number among the inputs of a graph is open."""
     return any(
-        is_open(node.meta.get("example_value"))
+        is_symbolic(node.meta.get("example_value"))
         for node in module.graph.find_nodes(op="placeholder"))
 
 
-def is_open(shown: Any) -> bool:
+def is_symbolic(shown: Any) -> bool:
     if isinstance(shown, torch.Tensor):
         return any(type(size) is torch.SymInt for size in (*shown.shape, *shown.stride()))
     return type(shown) in (*NUMBERS, torch.SymInt, torch.SymFloat)
@@ -67,10 +67,10 @@ class Opened:
         graph.output(graph.graph_copy(self.module.graph, {}))
         opened = importlib.import_module("dynamo.shapes.symbolic_inputs")
         try:
-            open_inputs = opened.OpenInputs(self.shown, self.inputs)
-            with examples_given(self.inputs, open_inputs.values):
-                compiled = backend(self.module, open_inputs.values)
-            self._guard_assumptions(open_inputs)
+            symbolic = opened.SymbolicInputs(self.shown, self.inputs)
+            with examples_given(self.inputs, symbolic.values):
+                compiled = backend(self.module, symbolic.values)
+            self._guard_assumptions(symbolic)
             return compiled
         except Exception as error:
             if is_of_signal(error) or isinstance(error, DynamoError) and (
@@ -83,16 +83,16 @@ class Opened:
         self._fix_all()
         return backend(self.module, self.inputs)
 
-    def _guard_assumptions(self, open_inputs: Any) -> None:
-        texts, fixed = open_inputs.assumptions()
+    def _guard_assumptions(self, symbolic: Any) -> None:
+        texts, fixed = symbolic.assumptions()
         facts = {
             name: Fact(self.sources[index], what, dim)
-            for name, (index, what, dim) in open_inputs.places.items()}
+            for name, (index, what, dim) in symbolic.places.items()}
         for text in texts:
             names = re.findall(r"\bs\d+\b", text)
             self._guard("SHAPE", None, ShapeFacts(text, {name: facts[name] for name in names}))
         for name in fixed:
-            index, what, dim = open_inputs.places[name]
+            index, what, dim = symbolic.places[name]
             self._fix(index, what, dim)
 
     def _fix_all(self) -> None:

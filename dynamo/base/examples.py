@@ -1,7 +1,7 @@
 """The real inputs behind the example inputs that a backend of the program's own was given.
 
-Such a backend gets fakes where sizes or numbers are open, and may hand them on to a backend that
-wants real tensors.
+Such a backend gets fakes where sizes or numbers are symbolic, and may hand them on to a backend
+that wants real tensors.
 
     >>> with examples_given([real], [stand_in]):
     ...     real_examples([stand_in])[0] is real

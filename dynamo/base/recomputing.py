@@ -1,12 +1,12 @@
 """Whether a part of a program that was run before is run again because backward needs its values.
 
-In: `running_again` around such a run (checkpoints do it). Out: `is_again()`, for who records what
-the program does: values that are computed again are not to be kept.
+In: `recomputation` around such a run (checkpoints do it). Out: `is_recomputing()`, for who
+records what the program does: values that are computed again are not to be kept.
 
-    >>> with running_again():
-    ...     is_again()
+    >>> with recomputation():
+    ...     is_recomputing()
     True
-    >>> is_again()
+    >>> is_recomputing()
     False
 """
 
@@ -20,7 +20,7 @@ _again: ContextVar[bool] = ContextVar("again", default=False)
 
 
 @contextlib.contextmanager
-def running_again() -> Iterator[None]:
+def recomputation() -> Iterator[None]:
     """What runs inside has run before."""
     token = _again.set(True)
     try:
@@ -29,6 +29,6 @@ def running_again() -> Iterator[None]:
         _again.reset(token)
 
 
-def is_again() -> bool:
-    """True inside of `running_again`."""
+def is_recomputing() -> bool:
+    """True inside of `recomputation`."""
     return _again.get()

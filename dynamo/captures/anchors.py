@@ -183,7 +183,7 @@ class Anchors:
             raise Uncacheable(f"it refers to {shown(value)}, which has no name and no place")
         self._wanted.add(id(value))
         try:
-            how = self._way_to(value)
+            how = self._path_to(value)
         finally:
             self._wanted.discard(id(value))
         if how is None:
@@ -195,7 +195,7 @@ class Anchors:
             self.note_code(value.__code__)
         return number
 
-    def _way_to(self, value: Any) -> tuple[Any, ...] | None:
+    def _path_to(self, value: Any) -> tuple[Any, ...] | None:
         named = self._by_name(value)
         if named is not None:
             return named
@@ -209,7 +209,7 @@ class Anchors:
         if nested is not None:
             return "nested", self.row(nested[1]), nested[2]
         place = self._places.get(id(value))
-        return None if place is None else self.way_by(place[1])
+        return None if place is None else self.path_by(place[1])
 
     def _by_name(self, value: Any) -> tuple[Any, ...] | None:
         if issubclass(type(value), types.ModuleType):
@@ -269,7 +269,7 @@ class Anchors:
                 return "bound", self.row(bound), short
         return None
 
-    def way_by(self, source: Source) -> tuple[Any, ...] | None:
+    def path_by(self, source: Source) -> tuple[Any, ...] | None:
         """A row for what stands at a source: place by place, where it begins at an object."""
         root = source.root()
         if not isinstance(root, s.ObjectSource):
@@ -300,7 +300,7 @@ class Anchors:
             return known
         if isinstance(source, s.ObjectSource):
             return self.row(value)
-        how = self.way_by(source)
+        how = self.path_by(source)
         if how is None:
             return None
         return self._add(value, how, self._text_of(value))

@@ -125,7 +125,7 @@ class Writer(pickle.Pickler):
         if kind in MUTABLE:
             return self._of_container(value)
         if kind is CodeType or kind is FunctionType:
-            return None if self._is_made_again(value) else self.row(value)
+            return None if self._is_rebuilt(value) else self.row(value)
         if value is self.graph and value is not None:
             return "graph"
         if issubclass(kind, type):
@@ -147,7 +147,7 @@ class Writer(pickle.Pickler):
             return self.row(value)
         raise Uncacheable(f"its code holds {shown(value)}")
 
-    def _is_made_again(self, value: Any) -> bool:
+    def _is_rebuilt(self, value: Any) -> bool:
         if type(value) is CodeType:
             return value is self.new_code or self.continuations.is_continuation(value)
         return _recipe(value) is not None or self.continuations.is_continuation(value.__code__)

@@ -91,7 +91,7 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
     anchors.check(value for value, _ in met.named)
     anchors.check(met.classes)
     _check_codes(met, anchors, continuations)
-    reads = [(_way_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
+    reads = [(_path_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
     table = TableWriter(anchors, continuations)
     guards_written, held = table.written(table.guards(guards))
     table = TableWriter(anchors, continuations)
@@ -123,8 +123,8 @@ def _written(
     return out.getvalue(), sorted(writer.named)
 
 
-def _way_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:
-    how = anchors.way_by(place)
+def _path_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:
+    how = anchors.path_by(place)
     if how is None:
         raise Uncacheable(f"it reads {place.text()}, which another process does not find")
     return how
@@ -193,7 +193,7 @@ def guards_later(
     return read
 
 
-def ask_again(parts: Parts) -> None:
+def recheck_answers(parts: Parts) -> None:
     """Errors: Changed where a function gives another answer now."""
     for function, args, kwargs, result in parts.answers:
         try:

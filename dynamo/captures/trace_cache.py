@@ -228,7 +228,7 @@ class Restored:
             failed = failures(guards(), self.scope)
             raise Changed(str(failed[0]) if failed else "a guard fails")
         self.asked = bool(parts.answers)
-        records.ask_again(parts)  # functions of the program, as tracing it would
+        records.recheck_answers(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if cached.graph is not None:
             function = self.compile(compile_graph, parts.inputs)

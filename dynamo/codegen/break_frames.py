@@ -155,7 +155,7 @@ class Level:
         given |= {f"{STACK}{slot}": var for slot, var in enumerate(stack)}
         generator.continuations.carry(code, {
             Fact(LocalSource(name), "size", axis)
-            for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
+            for name, var in given.items() for axis in generator.plan.symbolic_axes.get(var, ())
         })  # fmt: skip
         emitter.start_call_const(call_last if self.ends_frame else call_moving)
         self._load_function(code)

@@ -44,7 +44,7 @@ from dynamo.symbolic.core.constant import ConstVar, NullVar
 from dynamo.symbolic.core.context import CodeCache
 from dynamo.symbolic.core.trace_result import BreakExit, Effect, FrameState, ReturnExit
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.shapes.numbers import is_open
+from dynamo.symbolic.shapes.numbers import is_symbolic
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 if importlib.util.find_spec("numpy") is not None:
@@ -94,9 +94,9 @@ class Plan:
     outputs: Vars of the graph's results, in order; function: the compiled graph, None for none.
     has_inputs: False where the hook collects nothing for the graph.
     builtins: the builtins dict of the frame.
-    runs_again: True where the frame goes on in eager, from its start, when the graph raises.
+    reruns: True where the frame goes on in eager, from its start, when the graph raises.
     tests: True where the graph tests what the trace has expected.
-    open_axes: see `TraceResult`.
+    symbolic_axes: see `TraceResult`.
     draws: which of the random numbers are the graph's last inputs.
     """
 
@@ -108,9 +108,9 @@ class Plan:
     outputs: tuple[Var, ...]
     function: Callable[..., Any] | None
     has_inputs: bool = True
-    runs_again: bool = False
+    reruns: bool = False
     tests: bool = False
-    open_axes: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)
+    symbolic_axes: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)
     draws: tuple[int, ...] = ()
 
 
@@ -163,14 +163,14 @@ class Generator:
         behind = self.continuations.is_continuation(self.plan.code)
         emitter.emit("RESUME", QUIET_RESUME if behind else 0)
         begin = len(self.raw.instructions)
-        self.draws.make(self.plan.runs_again or self.plan.tests)
+        self.draws.make(self.plan.reruns or self.plan.tests)
         if self.plan.effects:
             for var in self.rebuilder.counts:
                 if is_fetched(var):
                     assert var.source is not None
                     self.rebuilder.fetcher.store(var.source)
         for var in self.rebuilder.counts:
-            if is_open(var) and not is_fetched(var):  # from what the inputs are before the call
+            if is_symbolic(var) and not is_fetched(var):  # from what the inputs are before the call
                 self.rebuilder.load(var)
                 self.rebuilder.places[var] = emitter.store_fresh("number")
         if self.plan.function is not None:
@@ -201,7 +201,7 @@ class Generator:
         own = self.raw.instructions[begin : self.done]
         parts = [own]
         if self.call is not None:
-            retry.emit_handler(emitter, self.call, plan.code, raising, plan.runs_again, plan.tests,
+            retry.emit_handler(emitter, self.call, plan.code, raising, plan.reruns, plan.tests,
                                self.draws.undo)
             first, last = map(own.index, self.call)
             parts = [own[:first], own[last + 1 :]]

@@ -1,4 +1,4 @@
-"""Removes graph nodes that nothing needs, and never one whose running can be noticed."""
+"""Removes graph nodes that nothing needs, and never one whose running can be observed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_PLACE_OPERATORS = frozenset(
 
 
 def is_observable(node: fx.Node) -> bool:
-    """True where leaving the node out could be noticed."""
+    """True where leaving the node out could be observed."""
     target: Any = node.target
     if node.op in ("placeholder", "output", "call_module"):
         return True

@@ -25,8 +25,8 @@ from dynamo.symbolic.core.constant import ConstVar, NullVar
 from dynamo.symbolic.core.trace_result import ContentsEffect, Effect
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cells import CellVar
-from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_open
-from dynamo.symbolic.shapes.symbolic_text import OpenText, is_open_text
+from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_symbolic
+from dynamo.symbolic.shapes.symbolic_text import SymbolicText, is_symbolic_text
 from dynamo.symbolic.shapes.symbols import FUNCTIONS
 from dynamo.symbolic.tensors.tensor import TensorVar
 
@@ -105,7 +105,7 @@ class Rebuilder:
             assert var.source is not None
             self.fetcher.load(var.source)
         elif isinstance(var, ConstVar) and not (
-            is_open(var) or is_open_text(var) or var.holds_open()
+            is_symbolic(var) or is_symbolic_text(var) or var.holds_symbolic()
         ):
             self.emitter.load_const(var.value)
         else:
@@ -242,8 +242,8 @@ def number(rebuilder: Rebuilder, var: SymbolicNumber) -> None:
     rebuilder.emitter.call(len(payload.facts))
 
 
-@rebuilds(OpenText)
-def text(rebuilder: Rebuilder, var: OpenText) -> None:
+@rebuilds(SymbolicText)
+def text(rebuilder: Rebuilder, var: SymbolicText) -> None:
     rebuilder.call_const(Disabled(var.maker()), *var.children())
 
 

@@ -8,7 +8,7 @@ import torch
 
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.numpy.array import ArrayVar
-from dynamo.symbolic.numpy.scalars import OpenNumpyNumberVar
+from dynamo.symbolic.numpy.scalars import SymbolicNumpyNumberVar
 
 
 @rebuilds(ArrayVar)
@@ -18,8 +18,8 @@ def array(rebuilder: Rebuilder, var: ArrayVar) -> None:
     rebuilder.call_const(make, var.tensor)
 
 
-@rebuilds(OpenNumpyNumberVar)
-def open_number(rebuilder: Rebuilder, var: OpenNumpyNumberVar) -> None:
+@rebuilds(SymbolicNumpyNumberVar)
+def symbolic_number(rebuilder: Rebuilder, var: SymbolicNumpyNumberVar) -> None:
     """Of the number of each call."""
     rebuilder.call_const(var.python_type(), var.number)
 

@@ -93,7 +93,7 @@ def reverse_deque_iterator(rebuilder: Rebuilder, var: iterators.ReverseDequeIter
     rebuilder.call_const(iterate_back, var.deque, len(var.deque.items) - 1 - var.position)
 
 
-def iterate_again(container: Any, part: str, count: int, backwards: bool) -> Any:
+def resume_iterating(container: Any, part: str, count: int, backwards: bool) -> Any:
     """An iterator over a dict, behind its first items."""
     ordered = isinstance(container, collections.OrderedDict)
     view = getattr(collections.OrderedDict if ordered else dict, part)(container)
@@ -112,7 +112,7 @@ def iterate_set(container: Any, items: list[Any]) -> Any:
 def changed_dict(part: str, backwards: bool) -> Any:
     """An iterator over an OrderedDict that has changed."""
     container = collections.OrderedDict({0: 0})
-    result = iterate_again(container, part, 0, backwards)
+    result = resume_iterating(container, part, 0, backwards)
     container[1] = 1
     return result
 
@@ -121,13 +121,13 @@ def changed_dict(part: str, backwards: bool) -> Any:
 def dict_iterator(rebuilder: Rebuilder, var: dict_iterators.DictIteratorVar) -> None:
     kind = collections.OrderedDict if var.is_ordered else dict
     if var.is_at_end():
-        rebuilder.call_const(iterate_again, DictVar(kind), var.part, 0, var.backwards)
+        rebuilder.call_const(resume_iterating, DictVar(kind), var.part, 0, var.backwards)
     elif var.is_ordered and var.is_mutated():
         rebuilder.call_const(changed_dict, var.part, var.backwards)
     elif var.size() == var.expected and var.has_same_keys():
         rebuilder.expect_filled(var.mapping)
         rebuilder.call_const(
-            iterate_again, var.mapping, var.part, var.position, var.backwards)
+            resume_iterating, var.mapping, var.part, var.position, var.backwards)
     else:
         raise Break("container_changed_in_loop", repr(var.mapping))
 

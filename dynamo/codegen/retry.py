@@ -91,7 +91,7 @@ def _emit_run(
     emitter: Emitter, error: str, seen: type[Exception] | tuple[()], raising: Raising | None,
     code: CodeType,
 ) -> None:
-    emitter.start_call_const(run_again)
+    emitter.start_call_const(rerun)
     emitter.load_fast(error)
     emitter.delete_fast(error)
     emitter.load_const(seen)
@@ -132,7 +132,7 @@ def _load_all(emitter: Emitter, names: Sequence[str]) -> int:
 # -- called by the new code ------------------------------------------------------------------------
 
 
-def run_again(
+def rerun(
     error: BaseException, seen: type[Exception] | tuple[()], raising: Raising | None,
     code: CodeType, closure: tuple[CellType, ...], args: list[Any], keywords: dict[str, Any],
 ) -> Any:

@@ -266,7 +266,7 @@ def options_in_script(extra: dict[str, Any]) -> tuple[str, str]:
     return repr(extra), ""
 
 
-def check_again(
+def recheck(
     module: torch.nn.Module, inputs: list[Any], backend: str | Backend, extra: dict[str, Any],
     grad: bool,
 ) -> None:

@@ -115,9 +115,9 @@ def _text_of(value: Any, number: int, folder: Path, exact: bool) -> str:
 
 CHECK = '''
 if __name__ == "__main__":
-    from dynamo.diagnose.minify import check_again
+    from dynamo.diagnose.minify import recheck
 
-    check_again(Graph(), INPUTS, {backend}, {extra}, {grad!r}){lost}
+    recheck(Graph(), INPUTS, {backend}, {extra}, {grad!r}){lost}
 '''
 RUN = '''
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo.base.errors import Unsupported
 from dynamo.exporting.shipped import FORMAT, Program, description
-from dynamo.exporting.whole_graph import FOUND_AGAIN, PLAIN, name_of, tensors_of, trace_whole
+from dynamo.exporting.whole_graph import GRAPH_VALUES, PLAIN, name_of, tensors_of, trace_whole
 from dynamo.guards.build import GROUPS, PAIRS, other_sources
 from dynamo.guards.records import Guard, source_text
 from dynamo.guards.sources import LocalSource, Source
@@ -144,7 +144,7 @@ class _Places:
             self.add(value, ("argument", number))
 
     def add(self, value: Any, place: tuple[str, Any]) -> None:
-        if isinstance(value, FOUND_AGAIN):
+        if isinstance(value, GRAPH_VALUES):
             self._known.setdefault(id(value), place)
             self._alive.append(value)
 
@@ -161,7 +161,7 @@ class _Places:
         return known
 
     def of_leaf(self, value: Any) -> tuple[str, Any]:
-        if isinstance(value, FOUND_AGAIN):
+        if isinstance(value, GRAPH_VALUES):
             if id(value) in self._known or id(value) in self._owned:
                 return self.of_input(value)
             raise Unsupported("it returns a tensor that its graph does not know")

@@ -198,7 +198,7 @@ class Places:
         self._nodes: dict[int, tuple[Any, Any]] = {}
 
     def add(self, value: Any, node: Any) -> None:
-        if isinstance(value, FOUND_AGAIN):
+        if isinstance(value, GRAPH_VALUES):
             self._nodes.setdefault(id(value), (value, node))
 
     def of_input(self, value: Any) -> Any:
@@ -214,7 +214,7 @@ class Places:
 
     def find(self, value: Any, f: Any) -> Any:
         """A leaf of the result as an argument of the output node."""
-        if not isinstance(value, FOUND_AGAIN):
+        if not isinstance(value, GRAPH_VALUES):
             if value is None or type(value) in PLAIN:
                 return value
             raise Unsupported(f"{name_of(f)}: a graph can't return {value!r}")
@@ -223,7 +223,7 @@ class Places:
         return self.of_input(value)
 
 
-FOUND_AGAIN = (torch.Tensor, GraphInt, GraphFloat)
+GRAPH_VALUES = (torch.Tensor, GraphInt, GraphFloat)
 PLAIN = frozenset({bool, int, float, complex, str, torch.dtype, torch.device, torch.Size})
 
 

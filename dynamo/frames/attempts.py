@@ -44,13 +44,13 @@ from dynamo.symbolic.core.trace_result import (
 from dynamo.symbolic.core.unguarded import Met, Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.machine.breaks import EndTrace
-from dynamo.symbolic.machine.finalizers import Noticed, guard_let_go
+from dynamo.symbolic.machine.finalizers import ObservedLocals, guard_let_go
 from dynamo.symbolic.machine.frame import SymbolicFrame
 from dynamo.symbolic.machine.trace import Trace
 from dynamo.symbolic.python.generators import GeneratorVar
-from dynamo.symbolic.shapes.sizes import open_axes
+from dynamo.symbolic.shapes.sizes import symbolic_axes
 from dynamo.symbolic.shapes.symbolic_text import UnreadText
-from dynamo.symbolic.shapes.unbacked import UnknownNumber
+from dynamo.symbolic.shapes.unbacked import UnbackedNumber
 from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.function_modes import enter_outer_modes
 from dynamo.symbolic.tensors.gradients import watch_wanted
@@ -154,7 +154,7 @@ class Attempts:
         }
         root = SymbolicFrame(trace, frame.code, frame.globals, locals_, {})
         if self.continuations.is_continuation(frame.code):
-            trace.noticed = Noticed(locals_)
+            trace.observed_locals = ObservedLocals(locals_)
             trace.passed_iterator = self.continuations.passed_iterator(frame.code)
         trace.frames.append(root)
         for name, cell in frame.cells.items():
@@ -186,7 +186,7 @@ class Attempts:
         watch_wanted(trace, outputs, differentiated(exit))
         if not trace.context.settings.fullgraph:
             cut_where_caught(trace.graph.graph)
-        axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
+        axes = symbolic_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
         for guard_rest in AT_THE_END:
             guard_rest(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
@@ -240,5 +240,5 @@ def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) ->
     drawn = {effect.result for effect in effects if isinstance(effect, DrawEffect)}
     return tuple(
         var for var in counts
-        if isinstance(var, TensorVar | UnknownNumber) and not is_fetched(var) and var not in drawn
+        if isinstance(var, TensorVar | UnbackedNumber) and not is_fetched(var) and var not in drawn
     )

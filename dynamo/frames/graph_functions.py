@@ -21,7 +21,7 @@ from dynamo import hook
 from dynamo.backends.registry import is_own
 from dynamo.backends.rescue import located, rescued
 from dynamo.backends.results import checked
-from dynamo.backends.symbolic_graphs import Opened, has_open, takes_open
+from dynamo.backends.symbolic_graphs import Opened, has_symbolic, takes_symbolic
 from dynamo.base import counters, logs, recordings
 from dynamo.base.config import config
 from dynamo.base.errors import BackendError, DynamoError
@@ -43,7 +43,7 @@ from dynamo.symbolic.tensors.repeating import (
     has_tests,
     may_run_twice,
     puts_back,
-    runs_again,
+    reruns,
     settle_tests,
 )
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -88,8 +88,8 @@ def plan_of(
     """What the new code has to do. function: the compiled graph."""
     return Plan(
         frame.code, frame.globals, frame.builtins, result.exit, result.effects, graph.outputs,
-        function, has_inputs=bool(graph.collected()), runs_again=graph.again, tests=graph.tests,
-        open_axes=result.open_axes, draws=graph.draws(),
+        function, has_inputs=bool(graph.collected()), reruns=graph.again, tests=graph.tests,
+        symbolic_axes=result.symbolic_axes, draws=graph.draws(),
     )
 
 
@@ -104,7 +104,7 @@ def close(result: TraceResult) -> ClosedGraph:
     if tests:
         again = can_undo(graph)
     elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
-        again = runs_again(graph)
+        again = reruns(graph)
     return ClosedGraph(record, outputs, again, tests)
 
 
@@ -146,7 +146,9 @@ class GraphFunctions:
     @staticmethod
     def is_opened(record: GraphRecord | None, options: CompileOptions) -> bool:
         """True where the backend's assumptions become guards, so that it goes before these."""
-        return record is not None and takes_open(options.backend) and has_open(record.module)
+        if record is None or not takes_symbolic(options.backend):
+            return False
+        return has_symbolic(record.module)
 
     def compile(
         self, module: fx.GraphModule, sources: Iterable[Source], frame: hook.FrameState,
@@ -167,7 +169,7 @@ class GraphFunctions:
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         site = Site(place, options.fullgraph, logs.compile_now())
         compiler = GraphCompiler(module, options, site, again, tensors)
-        if guards is not None and takes_open(options.backend) and has_open(module):
+        if guards is not None and takes_symbolic(options.backend) and has_symbolic(module):
             line = UserLine(frame.code.co_filename, frame.code.co_firstlineno, frame.code.co_name)
             opened = Opened(module, inputs, sources, line)
             compiled = compiler.compile_opened(opened)

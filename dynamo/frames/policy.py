@@ -120,7 +120,7 @@ class FramePolicy:
     A lock makes threads that miss at the same time compile one after the other. throw: gives what
     a frame gives that meets the error with which compiling it ends, as of Ctrl-C. subject, held:
     whom `dynamo.frames.sharing` knows it by, and what has to live for that. twin: a weak reference
-    to what `compile` gave for a module. served: the functions, or the
+    to what `compile` gave for a module. compiled_for: the functions, or the
     objects whose methods they are, that share this policy, by identity, as they were compiled.
     """
 
@@ -137,7 +137,7 @@ class FramePolicy:
         self.subject: Any = None
         self.held: Any = None
         self.twin: Any = None
-        self.served: dict[int, weakref.ref[Any]] = {}
+        self.compiled_for: dict[int, weakref.ref[Any]] = {}
         self.region = hook.Region(self.on_miss, self.on_defect, throw)
 
     def on_miss(self, frame: hook.FrameState) -> Any:
@@ -255,15 +255,15 @@ class FramePolicy:
             "The stance 'fail_on_recompile' (set_stance) forbids it."
         )
 
-    def serve(self, asked: Any, compiled: Any) -> None:
+    def serve(self, model: Any, compiled: Any) -> None:
         """One more compiled function is of this policy."""
-        living = {key: ref for key, ref in [*self.served.items()] if ref() is not None}
-        self.served = {**living, id(asked): weakref.ref(compiled)}
+        living = {key: ref for key, ref in [*self.compiled_for.items()] if ref() is not None}
+        self.compiled_for = {**living, id(model): weakref.ref(compiled)}
 
     def own_limit(self) -> int:
         """How many entries, and how many fruitless traces, one code object may have: so many for
         each function that lives, as closures made by one function may have nothing in common."""
-        living = sum(ref() is not None for ref in [*self.served.values()])
+        living = sum(ref() is not None for ref in [*self.compiled_for.values()])
         return (self.options.recompile_limit or config.recompile_limit) * max(living, 1)
 
     def limit_reached(self, code: CodeType, count: int) -> Limit | None:

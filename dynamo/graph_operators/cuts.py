@@ -4,7 +4,7 @@ In: a node. Out: whether a backend must run it as it is, between the parts that 
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
 A recurrent layer over symbolic sizes, over a packed sequence, or on a GPU, is one, too; so is one
 whose backward is a kernel of the library, an embedding whose gradient is sparse, `torch.linspace`
-and its like of open numbers, and `one_hot` on a CPU; so is an operator of the program whose
+and its like of symbolic numbers, and `one_hot` on a CPU; so is an operator of the program whose
 backward could not be recorded.
 """
 

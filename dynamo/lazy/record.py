@@ -29,7 +29,7 @@ RULES: dict[tuple[Any, ...], Rule] = {}
 MOST_RULES = 1 << 16
 BUSY = [False]  # a rule is being made, by whoever has the lock: its looks are not the program's
 
-TRUE, FALSE, OPEN_INT, OPEN_FLOAT, LIST, FLOAT, NAMED = (object() for _ in range(7))
+TRUE, FALSE, SYMBOLIC_INT, SYMBOLIC_FLOAT, LIST, FLOAT, NAMED = (object() for _ in range(7))
 ALIASES = frozenset((aten.detach.default, aten.alias.default))
 LOOKS = frozenset((aten._local_scalar_dense.default, aten.equal.default))
 CONSTANTS = frozenset((int, str, type(None), torch.dtype, torch.layout, torch.device,
@@ -83,7 +83,7 @@ class Call:
     def _read_number(self, place: int | str, arg: Any, kind: type) -> None:
         if place in self.operator.numbers and is_free(arg) and self.lifts():
             self.numbers.append(arg)
-            self.key.append(OPEN_FLOAT if kind is float else OPEN_INT)
+            self.key.append(SYMBOLIC_FLOAT if kind is float else SYMBOLIC_INT)
         elif kind is float:  # 0.0 and -0.0 are equal, and not the same; and 1.0 is not 1
             self.key.append(FLOAT)
             self.key.append(arg.hex())

@@ -20,7 +20,7 @@ def gru_cell(
     b_ih: Tensor | None = None, b_hh: Tensor | None = None,
 ) -> Tensor:
     """As torch's, which gets what it refuses, and what has no symbolic size."""
-    if not _is_open_and_fits(input, hx, w_ih, w_hh):
+    if not _is_symbolic_and_fits(input, hx, w_ih, w_hh):
         return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
     if input.device.type != "cpu":
         gates = linear(input, w_ih), linear(hx, w_hh)
@@ -34,7 +34,7 @@ def gru_cell(
     return (hx - new).mul_(update).add_(new)
 
 
-def _is_open_and_fits(*tensors: Any) -> bool:
+def _is_symbolic_and_fits(*tensors: Any) -> bool:
     if not all(isinstance(tensor, Tensor) and tensor.dim() == 2 for tensor in tensors):
         return False
     input, hx, w_ih, w_hh = tensors

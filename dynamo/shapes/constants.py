@@ -157,7 +157,8 @@ class Constants:
         return results
 
     def _real(self, value: Any) -> Any:
-        """Arguments with what is known in place of fakes. Errors: TypeError for open numbers."""
+        """Arguments with what is known in place of fakes. Errors: TypeError for symbolic
+        numbers."""
         if isinstance(value, torch.Tensor):
             known = self.value(value)
             return _blank(value) if known is None else known

@@ -1,4 +1,5 @@
-"""`torch.tensor` of open numbers, in operators that take symbols; fakes of ranges of open lengths.
+"""`torch.tensor` of symbolic numbers, in operators that take symbols; fakes of ranges of symbolic
+lengths.
 
 In: the arguments of `torch.tensor` and its like. Out: the result. torch's own functions read the
 numbers, which makes constants of them; here each is a tensor of its own, and they are stacked.
@@ -56,7 +57,7 @@ def closed(value: Any) -> Any:
 
 def _range(function: Any) -> Callable[..., torch.Tensor]:
     def run(*args: Any, **kwargs: Any) -> torch.Tensor:
-        """A fake of the function's result; what has no open length is left to it."""
+        """A fake of the function's result; what has no symbolic length is left to it."""
         length = length_of(function, args, kwargs)
         if type(length) is not torch.SymInt or "out" in kwargs or not length >= 1:
             return cast("torch.Tensor", function(*args, **kwargs))
@@ -75,7 +76,7 @@ MADE_BEFORE: Mapping[Any, Callable[..., torch.Tensor]] = {name: _range(name) for
 
 
 def _opened(data: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor | None:
-    """The tensor; None where no number is open, or torch has to see what they are."""
+    """The tensor; None where no number is symbolic, or torch has to see what they are."""
     numbers = _flat(data)
     if numbers is None or not any(type(number) in OPEN for number in numbers):
         return None

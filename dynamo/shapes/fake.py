@@ -156,7 +156,7 @@ class FakeWorld:
     """The fake tensors of one compile, and the rules by which operations run on them.
 
     cache: share one between the worlds of a compile; a world has its own otherwise.
-    noticed: what may be observed of the operations that have run, see `dynamo.shapes.observable`.
+    observed: what may be observed of the operations that have run, see `dynamo.shapes.observable`.
     """
 
     is_symbolic = False
@@ -166,7 +166,7 @@ class FakeWorld:
         self.cache = cache if cache is not None else OpCache()
         self.autocast = False
         self.constants = Constants(Fake, lambda fake: fake.storage_key)
-        self.noticed: set[str] = set()
+        self.observed: set[str] = set()
         self._mode = _WorldMode(self)
         self._from_real: dict[int, tuple[torch.Tensor, Fake]] = {}
         self._storages: dict[int, StorageToken] = {}
@@ -267,8 +267,8 @@ class FakeWorld:
         op = self._ops.get(func)
         if op is None:
             op = self._ops[func] = OpFacts(func)
-        if op.noticed:
-            self.noticed |= observable_effects(func, args, kwargs)
+        if op.observed:
+            self.observed |= observable_effects(func, args, kwargs)
         result = self._run(op, args, kwargs)
         self.constants.follow(func, op.role, args, kwargs, result)
         return result

@@ -31,7 +31,7 @@ ANTIALIASED: dict[tuple[str, int], Any] = {
     ("bicubic", 2): aten._upsample_bicubic2d_aa.default,
 }
 # Those for whose backward torch has nothing that takes symbols.
-NO_OPEN_BACKWARD = frozenset((
+NO_SYMBOLIC_BACKWARD = frozenset((
     *(operator for (mode, _), operator in OPERATORS.items() if not mode.startswith("nearest")),
     *ANTIALIASED.values(),
 ))  # fmt: skip
@@ -55,16 +55,16 @@ def interpolate(
     """
     rank = input.dim() - 2
     operator = (ANTIALIASED if antialias else operators).get((mode, rank))
-    if input.requires_grad and operator in NO_OPEN_BACKWARD:
+    if input.requires_grad and operator in NO_SYMBOLIC_BACKWARD:
         operator = None
     sizes = size if isinstance(size, (tuple, list)) else [size] * rank
-    is_open = any(type(number) is torch.SymInt for number in (*input.shape, *sizes))
+    is_symbolic = any(type(number) is torch.SymInt for number in (*input.shape, *sizes))
     factors = _factors(scale_factor, rank)
     nearest = mode.startswith("nearest")
     refused = nearest and align_corners is not None or bool(recompute_scale_factor and size)
     plain = (size is None) != (factors is None) and len(sizes) == rank and not refused
     by_sizes = mode == "area" or only_sizes  # factors change nothing else, then
-    if not is_open or not plain or operator is None and not (by_sizes and factors):
+    if not is_symbolic or not plain or operator is None and not (by_sizes and factors):
         return functional.interpolate(
             input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
     if any(type(extent) is int and extent == 0 for extent in input.shape[1:]):

@@ -26,7 +26,7 @@ class OpFacts:
     """What the dispatcher must know of one operation, read once from its schema and tags."""
 
     __slots__ = (
-        "changes_facts", "data_dependent", "draws", "func", "names", "noticed", "role", "rule",
+        "changes_facts", "data_dependent", "draws", "func", "names", "observed", "role", "rule",
         "special", "takes_device",
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ class OpFacts:
         self.takes_device = "device" in names
         self.changes_facts = torch.Tag.inplace_view in tags
         self.draws = draws(func)
-        self.noticed = self.draws or kind_of(func) is not None or acts(func)
+        self.observed = self.draws or kind_of(func) is not None or acts(func)
         self.data_dependent = (
             torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
         )

@@ -21,11 +21,11 @@ def rms_norm(
     eps: float | None = None,
 ) -> torch.Tensor:
     """`F.rms_norm`; what has no symbols, and what it refuses, is left to it."""
-    is_open = any(type(extent) is torch.SymInt for extent in normalized_shape)
+    is_symbolic = any(type(extent) is torch.SymInt for extent in normalized_shape)
     rank = len(normalized_shape)
     fits = 0 < rank <= input.dim() and tuple(input.shape[-rank:]) == tuple(normalized_shape)
     fits = fits and (weight is None or tuple(weight.shape) == tuple(normalized_shape))
-    if not is_open or not fits or input.device.type == "cpu":
+    if not is_symbolic or not fits or input.device.type == "cpu":
         return functional.rms_norm(input, normalized_shape, weight, eps)  # type: ignore[arg-type]
     steps = torch._decomp.decomposition_table[OPERATOR]
     result: torch.Tensor = steps(input, normalized_shape, weight, eps)[0]

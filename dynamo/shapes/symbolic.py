@@ -88,7 +88,7 @@ class SymbolicWorld:
         self._from_real: dict[int, tuple[torch.Tensor, Any]] = {}
         self._read = 0
         self._checked: set[str] = set()
-        self.noticed = self.mode.noticed
+        self.observed = self.mode.observed
         self.constants = self.mode.constants
 
     # -- symbols --------------------------------------------------------------------------------
@@ -149,20 +149,20 @@ class SymbolicWorld:
     def unbacked_size(self, name: str) -> Any:
         """A size of an input that no decision may look at."""
         value = self.env.create_unbacked_symint(source=Place(name))
-        self.name_unknown(value, name)
+        self.name_unbacked(value, name)
         self.symbols[name] = value
         self.run(torch._check, value >= 0)
         self.new_checks()
         return value
 
-    def unknown(self, kind: type) -> Any:
+    def make_unbacked(self, kind: type) -> Any:
         """An int or float of which nothing is known."""
         with self.env.ignore_fresh_unbacked_symbols():
             if kind is int:
                 return self.env.create_unbacked_symint()
             return self.env.create_unbacked_symfloat()
 
-    def unknowns(self, value: Any) -> list[Any]:
+    def unbacked_in(self, value: Any) -> list[Any]:
         """The symbols in a number or tensor whose values only the running program knows."""
         if not isinstance(value, SYMBOLIC):
             return []
@@ -174,7 +174,7 @@ class SymbolicWorld:
         is_new = isinstance(symbol, sympy.Symbol) and symbol not in self._names
         return symbol if is_new and free_unbacked_symbols(value) else None
 
-    def name_unknown(self, value: Any, name: str) -> None:
+    def name_unbacked(self, value: Any, name: str) -> None:
         """From now on the symbol has this name."""
         self._names[value.node.expr] = name
         self.symbols[name] = value

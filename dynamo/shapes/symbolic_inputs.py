@@ -18,14 +18,14 @@ import torch
 from dynamo.shapes.fake import NotSymbolic, Unprintable
 from dynamo.shapes.symbolic import SymbolicWorld
 
-OpenPlace = tuple[int, str, int]
+SymbolPlace = tuple[int, str, int]
 
 
-class OpenInputs:
+class SymbolicInputs:
     """values: what the backend gets; places: what each name of the guards stands for."""
 
     def __init__(self, shown: Sequence[Any], inputs: Sequence[Any]) -> None:
-        self.places: dict[str, OpenPlace] = {}
+        self.places: dict[str, SymbolPlace] = {}
         self._world = SymbolicWorld()
         self._read = 0
         self._symbols: dict[Any, Any] = {}  # of the trace, with the new expression of each

@@ -51,11 +51,11 @@ ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 class SymbolicMode(FakeTensorMode):
     """A `FakeTensorMode` whose convolutions assume nothing of the batch size, and whose attention
-    has sums of the right type; noticed: as of `FakeWorld`."""
+    has sums of the right type; observed: as of `FakeWorld`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.noticed: set[str] = set()
+        self.observed: set[str] = set()
         self.constants = Constants(
             FakeTensor, lambda fake: int(fake.untyped_storage()._cdata))
 
@@ -81,7 +81,7 @@ class SymbolicMode(FakeTensorMode):
         if func is aten.is_set_to.default:
             raise NoFakeKernel(func, "only the storage of the real tensor tells")
         self._refuse_resizing(func, types, args, kwargs or {})
-        self.noticed |= observable_effects(func, args, kwargs or {})
+        self.observed |= observable_effects(func, args, kwargs or {})
         refusal = REFUSALS.get(func)
         if refusal is not None and refusal(args):
             raise refused(func)

@@ -25,7 +25,7 @@ from inductor.codegen.python_wrapper import host_part
 from inductor.runtime.binaries import Binary
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.modules import import_file
-from inductor.runtime.triton_launch import KeptPreparation, Preparation, named, on_device
+from inductor.runtime.triton_launch import CachedPreparation, Preparation, named, on_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,10 +50,10 @@ def binaries_of(preparation: Preparation) -> tuple[Binary | None, ...]:
 
 def with_recipe(call: Callable[..., Any], module: GpuModule) -> Callable[..., Any]:
     """The call, which another process can make of this."""
-    return noted(call, call_again, module)  # type: ignore[no-any-return]
+    return noted(call, loaded_call, module)  # type: ignore[no-any-return]
 
 
-def call_again(module: GpuModule) -> Callable[..., Any]:
+def loaded_call(module: GpuModule) -> Callable[..., Any]:
     """The callable of a module. Errors: NotLoaded."""
     whole: list[ModuleType] = []
 
@@ -64,7 +64,7 @@ def call_again(module: GpuModule) -> Callable[..., Any]:
 
     scope: dict[str, Any] = {}
     exec(compile(host_part(module.text, module.device), "<cached graph>", "exec"), scope)
-    preparation = KeptPreparation(module.device, iter(module.binaries), import_whole)
+    preparation = CachedPreparation(module.device, iter(module.binaries), import_whole)
     constants = list(module.constants)
     bind = scope["make"](constants, preparation.prepare, _no_slow)
     what = logs.compile_now()

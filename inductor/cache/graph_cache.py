@@ -45,8 +45,8 @@ from inductor.cache.launched import (
     Stale,
     Watched,
     convolver_of,
-    launch_again,
     lines_of_step,
+    loaded_launch,
     own_gemm_of,
     watched,
     with_numbers,
@@ -132,7 +132,7 @@ class CacheEntry:
 
     def forward(self, compile_now: Callable[[], Compiled]) -> Compiled:
         """The compiled graph, found or made."""
-        return self._found_or_made(self.key, compile_now)
+        return self._cached_or_made(self.key, compile_now)
 
     def backward(
         self, which: tuple[Any, ...], compile_now: Callable[[], Compiled]
@@ -143,9 +143,9 @@ class CacheEntry:
         except NoKey:
             return compile_now()
         with logs.compiling(replace(self.what, part="backward")):
-            return self._found_or_made(make_key("backward", parts), compile_now)
+            return self._cached_or_made(make_key("backward", parts), compile_now)
 
-    def _found_or_made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
+    def _cached_or_made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
         ranks = self.ranks
         if ranks is None:
             return self._find(key) or self._made(key, compile_now)
@@ -409,7 +409,7 @@ class _Reader(pickle.Unpickler):
             if name[0] == "convolver":
                 return convolver_of(self.store)
             _, file, digest, calls, spec = name
-            return launch_again(
+            return loaded_launch(
                 file, digest, calls, spec, self.store, self.given["traces"])
         if name == "captured":
             return self.given["gm"].forward

@@ -26,7 +26,7 @@ def plain_rows(gm: fx.GraphModule) -> tuple[Any, ...]:
     return nodes, rows.fakes, rows.storages, rows.constants
 
 
-def rows_again(nodes: Any, fakes: Any, storages: Any, constants: Any) -> Rows:
+def rows_from(nodes: Any, fakes: Any, storages: Any, constants: Any) -> Rows:
     """The rows of these parts."""
     named = tuple([
         (op, name, _function_of(target) if op == "call_function" else target, *rest)
@@ -61,4 +61,4 @@ def write_rows_of_known(gm: fx.GraphModule) -> bytes:
 
 
 def read_rows(content: bytes) -> Rows:
-    return rows_again(*pickle.loads(content))
+    return rows_from(*pickle.loads(content))

@@ -151,7 +151,7 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def launch_again(
+def loaded_launch(
     name: str, digest: str, calls: Sequence[str], spec: dict[str, Any], store: Store,
     traces: Sequence[str | None],
 ) -> Any:

@@ -71,7 +71,7 @@ from inductor.driver.survive import surviving
 from inductor.dynamic_shapes.lift_numbers import lifts_all
 from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
 from inductor.dynamic_shapes.steps import Step, has_rates
-from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unknowns
+from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
 from inductor.dynamic_shapes.symbolic import check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
 from inductor.fx_passes.pipeline import decompositions, joint_laid_out, laid_out
@@ -129,7 +129,7 @@ def compile_fx(
 def _in_subgraphs(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> bool:
-    return has_unknowns(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
+    return has_unbacked(gm) or has_cuts(gm) or has_blocks(gm, example_inputs, settings)
 
 
 class Strategies:
@@ -223,7 +223,7 @@ def compile_whole(
     """The compiled graph, made now; None where not all of it is compiled at once. The graph needs
     no gradients. Errors: Unsupported, NoCompiler; those of the program and defects."""
     gm = with_known_calls(gm, inputs, settings)
-    cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
+    cut = has_unbacked(gm) or has_cuts(gm) or has_gradients(gm)
     if cut or is_symbolic(gm, inputs) or any(map(is_lazy, inputs)):
         return None
     backward = functools.partial(_compile_backward, settings, site_now())

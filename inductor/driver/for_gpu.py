@@ -23,7 +23,7 @@ from inductor.ir.extent import Sizes
 from inductor.ir.graph import LoopGraph
 from inductor.lowering.run import Lowered
 from inductor.runtime.cuda_graphs import Graphing
-from inductor.runtime.recordable import is_seen_again, refusal, written_inputs
+from inductor.runtime.recordable import is_reread, refusal, written_inputs
 from inductor.runtime.recorder import CudaRecorder
 from inductor.scheduler.peak import with_less_held
 from inductor.scheduler.schedule import Schedule
@@ -31,7 +31,7 @@ from inductor.scheduler.schedule import Schedule
 Compiled = Callable[..., Any]
 
 
-def open_for_gpu(
+def symbolic_for_gpu(
     graph: LoopGraph, schedule: Schedule, sizes: Sizes, values: int | None
 ) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
@@ -96,7 +96,7 @@ def _graphing(
         logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
         return None
     written = written_inputs(graph, schedule)
-    again = not (written or is_seen_again(schedule))
+    again = not (written or is_reread(schedule))
     return Graphing(CudaRecorder(graph.device), values, written, again)
 
 

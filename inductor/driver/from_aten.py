@@ -27,7 +27,7 @@ from inductor.collectives.settings import with_overlap
 from inductor.config import config, is_enabled
 from inductor.driver import cpu
 from inductor.driver.failures import defects_refused
-from inductor.driver.for_gpu import for_gpu, open_for_gpu
+from inductor.driver.for_gpu import for_gpu, symbolic_for_gpu
 from inductor.driver.freezing import FrozenCall
 from inductor.driver.report import report_graph, report_steps
 from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant
@@ -86,7 +86,7 @@ def _compile_variant(
         tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
         if lowered.graph.device.type != "cpu":
             values = module.meta.get("values")
-            holds, bind = open_for_gpu(lowered.graph, schedule, symbols.sizes, values)
+            holds, bind = symbolic_for_gpu(lowered.graph, schedule, symbols.sizes, values)
         else:
             units, spec = generate(lowered, schedule)
             path = cpu.build(units, cpu.cache_store())

@@ -21,7 +21,7 @@ from inductor.cache.graph_cache import CacheEntry, cache_entry_of, may_cache
 from inductor.config import config, settings_of
 from inductor.driver.ahead import compile_ahead
 from inductor.dynamic_shapes.specialise import is_symbolic
-from inductor.dynamic_shapes.subgraphs import has_unknowns
+from inductor.dynamic_shapes.subgraphs import has_unbacked
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.pipeline import serve_patterns
 
@@ -68,7 +68,7 @@ def cache_entry_for(
 ) -> CacheEntry | None:
     """The place in the cache of what `compile_fx` gives; None where it is not cached as a whole."""
     gm = with_known_calls(copied(gm), example_inputs, settings)
-    cut = (has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
+    cut = (has_unbacked(gm) or has_cuts(gm) or has_gradients(gm)
            or has_blocks(gm, example_inputs, settings))  # fmt: skip
     if cut or is_symbolic(gm, example_inputs) or any(map(is_lazy, example_inputs)):
         return None

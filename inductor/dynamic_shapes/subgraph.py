@@ -143,14 +143,14 @@ def _row(shown: Any, real: torch.Tensor, values: dict[Any, int]) -> tuple[Any, .
         known not in (None, size) for known, size in zip(sizes, real.shape, strict=True)
     ):
         return None
-    is_open = list(map(is_symbolic_number, shown.shape))
-    small = tuple([n if o and n < 2 else None for n, o in zip(real.shape, is_open, strict=True)])
+    symbolic = list(map(is_symbolic_number, shown.shape))
+    small = tuple([n if o and n < 2 else None for n, o in zip(real.shape, symbolic, strict=True)])
     strides: Any = None
     if [_at(step, values) for step in shown.stride()] != list(real.stride()):
         steps = real.stride()
         order = tuple(sorted(range(real.dim()), key=lambda axis: -steps[axis]))
         strides = ("order", *order)
-        if not any(is_open):
+        if not any(symbolic):
             strides = ("strides", *steps)
         elif dense_stride(real.shape, order) != steps:
             return None

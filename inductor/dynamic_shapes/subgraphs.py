@@ -52,9 +52,9 @@ class NothingToCompile(Unsupported):
         super().__init__("nothing to compile between numbers that only the program knows")
 
 
-def has_unknowns(gm: fx.GraphModule) -> bool:
+def has_unbacked(gm: fx.GraphModule) -> bool:
     """True where an operation of the graph makes a number or size that nobody knows before."""
-    return any(makes_unknown for _, makes_unknown in _makers(gm))
+    return any(makes_unbacked for _, makes_unbacked in _makers(gm))
 
 
 def asks_numbers(gm: fx.GraphModule) -> bool:
@@ -149,9 +149,9 @@ class _Cutter:
 
     def cut(self) -> Callable[..., Any]:
         self._check_views()
-        for node, makes_unknown in _makers(self.gm):
+        for node, makes_unbacked in _makers(self.gm):
             if node.op not in ("placeholder", "output", "get_attr"):
-                self._sort(node, makes_unknown)
+                self._sort(node, makes_unbacked)
         self._close()
         return fx.GraphModule(self.gm, self.spliced()).forward
 
@@ -178,7 +178,7 @@ class _Cutter:
             if is_fake(value) and first.setdefault(storage_key(value), value) is not value:
                 views[node] = None
 
-    def _sort(self, node: fx.Node, makes_unknown: bool) -> None:
+    def _sort(self, node: fx.Node, makes_unbacked: bool) -> None:
         value, given = _value(node), node.all_input_nodes
         if self.repeats and region_of(node) != self.region:
             self._close()
@@ -186,7 +186,7 @@ class _Cutter:
         inside = any(other in self.open for other in given)
         if node.target is operator.getitem and not isinstance(_value(given[0]), torch.Tensor):
             self._follow(node, given[0])
-        elif _is_number(value) and not makes_unknown:
+        elif _is_number(value) and not makes_unbacked:
             if inside:
                 self.open[node] = None
             else:
@@ -195,7 +195,7 @@ class _Cutter:
                 self.units.append(node)
         elif node.target in RANGES and is_cut(node) and not inside:
             self.units.append(node)  # before what is open: it reads numbers only
-        elif makes_unknown or is_cut(node) or node.target in GRADIENTS or not _compiles(node):
+        elif makes_unbacked or is_cut(node) or node.target in GRADIENTS or not _compiles(node):
             self._close()
             self.units.append(node)
         else:

@@ -210,10 +210,10 @@ def _telling(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
         if type(example) is int:
             found.append(f"a{number}")
         sizes = map(expression_of, getattr(node.meta.get("example_value"), "shape", ()))
-        sizes_open = [size for size in sizes if type(size) is not int and size.free_symbols]
-        if any(not size.free_symbols <= seen for size in sizes_open):
+        symbolic_sizes = [size for size in sizes if type(size) is not int and size.free_symbols]
+        if any(not size.free_symbols <= seen for size in symbolic_sizes):
             found.append(f"a{number}.shape")
-            seen.update(size for size in sizes_open if size.is_Symbol)
+            seen.update(size for size in symbolic_sizes if size.is_Symbol)
     return found
 
 

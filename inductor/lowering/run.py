@@ -90,7 +90,7 @@ OF_SMALL_FLOATS = frozenset((
     aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.clone.default,
     aten.contiguous.default, aten._scaled_mm.default,
 ))  # fmt: skip
-MOST_AGAIN = 64  # operations, for an element that several kernels of a GPU compute
+MOST_RECOMPUTED = 64  # operations, for an element that several kernels of a GPU compute
 
 
 def lower_graph(
@@ -124,8 +124,8 @@ class _Run:
         self.decided = decided_values(module.graph)
         self.bounded = bounded_values(module.graph)
         self.symbols = Symbols()
-        self.is_open = has_symbols(module)
-        if self.is_open:
+        self.is_symbolic = has_symbols(module)
+        if self.is_symbolic:
             self.symbols.enter_inputs(module, hints)
 
     def lower(self) -> Lowered:
@@ -149,7 +149,7 @@ class _Run:
             self.builder.device,
         )
         verify(graph)
-        symbols = self.symbols if self.is_open else None
+        symbols = self.symbols if self.is_symbolic else None
         return Lowered(graph, tuple(self.fallbacks), symbols)
 
     def placeholder(self, node: torch.fx.Node) -> None:
@@ -248,7 +248,7 @@ class _Run:
     def _described(self, node: torch.fx.Node) -> Any:
         value = node.meta.get("val")
         first = value[0] if isinstance(value, (list, tuple)) and value else value
-        if type(first) is Fake and not self.is_open:
+        if type(first) is Fake and not self.is_symbolic:
             return value
         # Without symbols, too: what a capture for all sizes has fixed may be a SymInt.
         return self.symbols.describe(value)
@@ -311,7 +311,7 @@ class _Run:
         if root.cost <= 1 and (root.cost == 0 or len(root.reads) < 2):
             return value
         if self.builder.device.type != "cpu":
-            again = self._moves_less_again(node, root)
+            again = self._recompute_moves_less(node, root)
             if again and (node not in self.decided or self._is_exact(node)):
                 return value
             if node.target is aten._to_copy.default and value.base is None:
@@ -322,13 +322,13 @@ class _Run:
         root.realize()
         return value
 
-    def _moves_less_again(self, node: torch.fx.Node, value: Tensor) -> bool:
+    def _recompute_moves_less(self, node: torch.fx.Node, value: Tensor) -> bool:
         """On a GPU: whether kernels that compute a value anew move fewer bytes than those that
         load it. One of them computes it in any case."""
         users = list(_kernels_of(node))
         count = value.layout.numel()
         alone = type(count) is int and count == 1  # computed once by each program
-        if value.cost > (MOST_COST if alone else MOST_AGAIN) or not all(users):
+        if value.cost > (MOST_COST if alone else MOST_RECOMPUTED) or not all(users):
             return False
         again = (len(users) - 1) * self.builder.bytes_read(value)
         return again < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
@@ -474,7 +474,7 @@ def values_of(module: torch.fx.GraphModule) -> tuple[list[Tensor], dict[int, str
     run = _Values(module, None, True, True, False)
     run.builder = Builder(run.builder.device, stores=False, convolves=False)
     run.lower_values()
-    if run.builder.nodes or run.builder.constants or run.is_open:
+    if run.builder.nodes or run.builder.constants or run.is_symbolic:
         return None
     names = {item.position: item.name for item in run.inputs if item is not None}
     return run.results, names

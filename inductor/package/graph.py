@@ -33,7 +33,7 @@ from inductor.config import OWN, config
 from inductor.driver.inference import Generated, generate_inference
 from inductor.driver.known_results import is_lazy, with_known_calls
 from inductor.dynamic_shapes.specialise import is_symbolic
-from inductor.dynamic_shapes.subgraphs import has_unknowns
+from inductor.dynamic_shapes.subgraphs import has_unbacked
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import InputBuffer
 from inductor.package.decompositions import own_decompositions
@@ -144,7 +144,7 @@ def check_graph(gm: fx.GraphModule, examples: list[Any]) -> None:
     """Errors: Unsupported for what is no single graph of known sizes."""
     if has_gradients(gm):
         raise Unsupported("it computes gradients")
-    if has_unknowns(gm) or has_cuts(gm):
+    if has_unbacked(gm) or has_cuts(gm):
         raise Unsupported("a part of its graph runs as it was captured: values of tensors decide")
     if is_symbolic(gm, examples):
         raise Unsupported("its graph takes a number that may change")

@@ -68,7 +68,7 @@ def written_inputs(graph: LoopGraph, schedule: Schedule) -> frozenset[int]:
     return frozenset(n for n, name in enumerate(tensors) if name in names)
 
 
-def is_seen_again(schedule: Schedule) -> bool:
+def is_reread(schedule: Schedule) -> bool:
     """Whether one more run of the schedule would be seen: in the random numbers that follow, or in
     what an operator of a library does."""
     externs = (step for step in schedule.steps if isinstance(step, ExternKernel))

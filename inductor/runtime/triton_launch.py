@@ -347,7 +347,7 @@ class Preparation:
 
 
 @dataclass(slots=True)
-class KeptPreparation:
+class CachedPreparation:
     """The same for a module whose kernels are there: see `gpu_module.py`. binaries: of its
     launchers, in their order; module: gives the whole one, for Triton."""
 

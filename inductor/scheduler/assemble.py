@@ -91,7 +91,7 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
         body = node.body
         width = product(body.ranges) * product(body.reduction_ranges) // rows
         stage = 0
-        apart = _compared_again(node, unsure)
+        apart = _recomputed_comparisons(node, unsure)
         for name in node.reads():
             if name not in by_name:
                 continue
@@ -116,7 +116,7 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
     return [parts[key] for key in sorted(parts, key=lambda key: (key[0], -hint_of(key[1])))]
 
 
-def _compared_again(node: ComputedBuffer, unsure: set[str]) -> set[str]:
+def _recomputed_comparisons(node: ComputedBuffer, unsure: set[str]) -> set[str]:
     """Of these buffers those in which a loop of a CPU finds a place: it computes an element twice,
     and compares (`codegen/cpp/rewrite.py`), so they are stored first."""
     if node.layout.device.type != "cpu":

@@ -9,7 +9,7 @@ import torch
 
 import dynamo
 from dynamo.codegen.continuation import Continuations
-from dynamo.symbolic.machine.finalizers import Noticed
+from dynamo.symbolic.machine.finalizers import ObservedLocals
 from tests.breaks.test_lifetimes import Tells
 
 
@@ -46,7 +46,7 @@ def test_is_not_made_again(program: Any, steps: int, monkeypatch: pytest.MonkeyP
         assert len(made) < 100, made
         return get(*args)
 
-    monkeypatch.setattr(Noticed, "dropped", lambda noticed, trace: trace.steps <= steps)
+    monkeypatch.setattr(ObservedLocals, "dropped", lambda observed, trace: trace.steps <= steps)
     monkeypatch.setattr(Continuations, "get", counted)
     x = torch.ones(2)
     compiled = dynamo.compile(program, backend="eager")

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from dynamo.symbolic.tensors.repeating import can_run_again
+from dynamo.symbolic.tensors.repeating import may_rerun
 from tests.common import default_dtype
 
 BREAK = "dynamo.graph_break()"
@@ -433,7 +433,7 @@ def test_what_draws_or_keeps_a_state_runs_once(name: str) -> None:
     (f, expected), found = REPEATABLE[name], []
 
     def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
-        found.append(can_run_again(module.graph))
+        found.append(may_rerun(module.graph))
         return module
 
     dynamo.compile(f, backend=backend)(torch.rand(4, 4) / 2)

@@ -11,7 +11,7 @@ import torch
 import dynamo
 from dynamo.base.config import config
 from dynamo.diagnose.graphs import operations
-from dynamo.diagnose.minify import check_again
+from dynamo.diagnose.minify import recheck
 from inductor.lowering.registry import LOWERINGS
 from tests.common import messages, new_cache
 from tests.diagnose.defects import DEFECTS, Defect, longer, operations_in
@@ -162,5 +162,5 @@ def test_a_graph_that_raises_itself_is_not_right(capsys: pytest.CaptureFixture[s
             return (x.view(7),)
 
     with pytest.raises(SystemExit) as found:
-        check_again(Raises(), [torch.ones(4)], "eager", {}, True)
+        recheck(Raises(), [torch.ones(4)], "eager", {}, True)
     assert found.value.code == 2 and "nothing was compared" in capsys.readouterr().out

@@ -56,7 +56,7 @@ Pool = dict[str, torch.Tensor]
 
 def generate(seed: int, rows: str = "plain") -> Program:
     """rows: a key of TABLES. With "windows", sizes are longer, and more of them open; with "writes", more inputs
-    share memory; with "decisions", rows are long enough for vectors, fewer sizes are open, and more numbers are of
+    share memory; with "decisions", rows are long enough for vectors, fewer sizes are symbolic, and more numbers are of
     half precision."""
     rng = random.Random(seed)
     inputs = _inputs(rng, 0.4, MANY_ALIASES) if rows == "writes" else _inputs(rng, 0.1, ALIASES, rows == "decisions")

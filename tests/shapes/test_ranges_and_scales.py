@@ -1,4 +1,4 @@
-"""Ranges and windows of open lengths, images scaled by factors: two graphs for all sizes, eager's bits."""
+"""Ranges and windows of symbolic lengths, images scaled by factors: two graphs for all sizes, eager's bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What open numbers go into besides arithmetic: texts, `round`, and `torch.tensor` of floats."""
+"""What symbolic numbers go into besides arithmetic: texts, `round`, and `torch.tensor` of floats."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from dynamo.graph_operators.gradients import has_gradients
 from inductor.driver.freezing import frozen_inputs
 from inductor.driver.known_results import is_lazy
 from inductor.dynamic_shapes.specialise import BySizes, fits, is_symbolic
-from inductor.dynamic_shapes.subgraphs import NothingToCompile, compile_subgraphs, has_unknowns
+from inductor.dynamic_shapes.subgraphs import NothingToCompile, compile_subgraphs, has_unbacked
 
 Compiled = Callable[..., Any]
 
@@ -57,7 +57,7 @@ def compile_by(engine: Engine, gm: fx.GraphModule, example_inputs: list[Any]) ->
     try:
         if any(map(is_lazy, example_inputs)):
             raise Unsupported("an input is not what its memory holds")
-        if has_unknowns(gm) or has_cuts(gm) or has_gradients(gm):
+        if has_unbacked(gm) or has_cuts(gm) or has_gradients(gm):
             return compile_subgraphs(gm, compile_subgraph)
     except NothingToCompile:
         return gm.forward

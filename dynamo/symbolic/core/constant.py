@@ -96,7 +96,7 @@ class ConstVar(NativeVar):
     def as_constant(self) -> Any:
         return self.value
 
-    def holds_open(self) -> bool:
+    def holds_symbolic(self) -> bool:
         """True for what the new bytecode makes of a symbolic number."""
         return False
 

@@ -105,7 +105,7 @@ class Effects:
         self._write(("consume", iterator), ConsumeEffect(iterator, count))
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """A call with constant arguments (Vars of open numbers and texts) that is replayed."""
+        """A call with constant arguments (Vars of symbolic numbers and texts) that is replayed."""
         self._calls += 1
         self._write(("call", self._calls), CallEffect(function, args))
 

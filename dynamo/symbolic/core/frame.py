@@ -130,7 +130,7 @@ class AttributeTable(Protocol):
 class SymbolTable(Protocol):
     """The numbers and sizes that are symbolic in the trace, and what was assumed of them."""
 
-    unknowns: Any
+    unbacked: Any
     facts: dict[str, Any]
     gave_hint: bool
     strict: set[str]
@@ -177,7 +177,7 @@ class ObjectTable(Protocol):
     def is_unused(self, value: Any) -> bool: ...
     def remember(self, value: Any, var: Var) -> None: ...
     def real_values(self) -> dict[Var, Any]: ...
-    def noting_found(self) -> AbstractContextManager[list[Var]]: ...
+    def noting_known(self) -> AbstractContextManager[list[Var]]: ...
 
 
 class Makers(Protocol):

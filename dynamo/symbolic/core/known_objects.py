@@ -57,7 +57,7 @@ class KnownObjects:
         return var
 
     @contextlib.contextmanager
-    def noting_found(self) -> Iterator[list[Var]]:
+    def noting_known(self) -> Iterator[list[Var]]:
         """Inside, the list gets the Vars of all real values that are looked at."""
         outer, self._found = self._found, []
         try:

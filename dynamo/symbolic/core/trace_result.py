@@ -98,7 +98,7 @@ class ConsumeEffect(Effect):
 @dataclass(frozen=True, slots=True)
 class CallEffect(Effect):
     """A call that is replayed in order with constant arguments (`torch._C._set_grad_enabled`), or
-    with the Vars of open numbers and texts."""
+    with the Vars of symbolic numbers and texts."""
 
     function: Any
     args: tuple[Any, ...]
@@ -182,7 +182,7 @@ class TraceResult:
 
     graph: None where no tensor operation was met.
     handles: True where a traced frame has `try`, `with` or the like.
-    open_axes: dimensions of tensors that reach a continuation and follow from declared sizes.
+    symbolic_axes: dimensions of tensors that reach a continuation and follow from declared sizes.
     met: what another process has to look at, None where nothing is kept for one.
     live_outputs is chosen later by codegen: every TensorVar that the exit or an effect reaches.
     """
@@ -194,5 +194,5 @@ class TraceResult:
     exit: ReturnExit | BreakExit
     steps: int
     handles: bool
-    open_axes: Mapping[Var, tuple[int, ...]]
+    symbolic_axes: Mapping[Var, tuple[int, ...]]
     met: Met | None = None

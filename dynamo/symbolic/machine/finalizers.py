@@ -4,7 +4,7 @@ those to which a weak reference exists.
 A continuation is given such values by a frame that no longer holds them: where the traced program
 lets go of one, the trace ends, and the new code lets go of it before the rest runs.
 
-In: the locals of a continuation. Out: `Noticed.dropped`, asked before each instruction.
+In: the locals of a continuation. Out: `ObservedLocals.dropped`, asked before each instruction.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def guard_let_go(
 TELLING_CLASS = frozenset({"TYPE", "ID", "CONST", "TENSOR"})
 
 
-class Noticed:
+class ObservedLocals:
     """Those among the locals that a trace begins with."""
 
     def __init__(self, locals_: Mapping[str, Var]) -> None:

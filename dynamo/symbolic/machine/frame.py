@@ -111,7 +111,7 @@ class SymbolicFrame:
 
     def leave(self) -> None:
         """What happens when the root frame returns and lets go of what it holds."""
-        if self.trace.noticed:  # they die one by one, real ones and those of the trace
+        if self.trace.observed_locals:  # they die one by one, real ones and those of the trace
             for frame in self.trace.suspended:
                 reason = Break("escaping_generator", frame.code.co_name)
                 raise RestartTrace(frame.created_at, reason)
@@ -152,7 +152,7 @@ class SymbolicFrame:
                 trace.context.check_length(trace.steps + trace.calls)
             if trace.suspended:
                 self.close_dropped()
-            if trace.noticed and trace.noticed.dropped(trace):
+            if trace.observed_locals and trace.observed_locals.dropped(trace):
                 raise Break("dropped_value")
             HANDLERS[op](self, instruction.arg, instruction)
         except Break as reason:

@@ -45,7 +45,7 @@ from dynamo.symbolic.core.lookup import (
 from dynamo.symbolic.core.places import user_line, user_stack
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.machine.finalizers import Noticed
+from dynamo.symbolic.machine.finalizers import ObservedLocals
 from dynamo.symbolic.machine.protocols import RunningFrame
 from dynamo.symbolic.numpy.array import ArrayVar
 from dynamo.symbolic.python import decided
@@ -61,7 +61,7 @@ from dynamo.symbolic.python.makers import Makers
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.reflected import has_own_operator
 from dynamo.symbolic.shapes.symbols import Symbols
-from dynamo.symbolic.shapes.unbacked import UnknownNumber
+from dynamo.symbolic.shapes.unbacked import UnbackedNumber
 from dynamo.symbolic.tensors import torch_functions, transforms
 from dynamo.symbolic.tensors.overriding import intercept
 from dynamo.symbolic.tensors.state import TensorState
@@ -99,7 +99,7 @@ class Trace:
         self.calls = 0
         self.handles = False
         self.forced_breaks: frozenset[int] = frozenset()
-        self.noticed: Noticed | None = None
+        self.observed_locals: ObservedLocals | None = None
         self.passed_iterator: Source | None = None
         self.suspended: dict[RunningFrame, weakref.ref[GeneratorVar]] = {}
         self.guards = GuardSet()
@@ -115,7 +115,7 @@ class Trace:
         """Lets go of the program's values: the trace is part of cycles, and dies late."""
         self._said.clear()
         self.suspended.clear()
-        self.noticed = None
+        self.observed_locals = None
         self.objects.clear()
         self._states.clear()
         self.effects = Effects()
@@ -226,7 +226,7 @@ class Trace:
 
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raises an exception of the traced program; args are Vars or constants."""
-        if cls is TypeError and (self.symbols.unknowns.origins or self.state(Identities).takes_ids):
+        if cls is TypeError and (self.symbols.unbacked.origins or self.state(Identities).takes_ids):
             raise Break("unknown_number", str(args[0]))  # a row that does not know such numbers
         values = [arg if isinstance(arg, Var) else self.constant(arg) for arg in args]
         raise ObservedException(ExceptionVar(cls, values))
@@ -278,7 +278,7 @@ class Trace:
             return int(self.run_real(lambda: operator.index(known)))
         if isinstance(key, OpaqueVar | ArrayVar) or has_own_operator(tx, key, "__index__"):
             raise Break("index_unknown", repr(key))
-        if isinstance(key, UnknownNumber):
+        if isinstance(key, UnbackedNumber):
             raise Break("unknown_number", repr(key))
         return None
 

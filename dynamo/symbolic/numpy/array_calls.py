@@ -24,7 +24,7 @@ from dynamo.symbolic.numpy.array import DTYPES, TORCH_DTYPES, ArrayVar, DtypeVar
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.ranges import SliceVar
-from dynamo.symbolic.shapes.numbers import is_open
+from dynamo.symbolic.shapes.numbers import is_symbolic
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 LARGEST = 1 << 24  # elements of a shadow
@@ -88,7 +88,7 @@ def hint_of(number: Any) -> int:
     return int(hint)
 
 
-def is_unknown(number: Any) -> bool:
+def is_unbacked(number: Any) -> bool:
     """True for a size that only the run knows."""
     return type(number) is not int and number.node.hint is None
 
@@ -113,7 +113,7 @@ def plain(var: Var) -> tuple[Any, Any]:
         return shadow_of(var), var.tensor
     if isinstance(var, TensorVar):
         raise Break("operator_unknown", f"numpy with {var!r}")
-    if is_open(var):
+    if is_symbolic(var):
         return var.hint, var  # type: ignore[attr-defined]
     if isinstance(var, ClassVar) and (var.cls in CLASSES or issubclass(var.cls, numpy.generic)):
         return var.cls, var.cls
@@ -216,7 +216,7 @@ def laid_out(call: Call, expected: Any, result: TensorVar, shared: bool) -> Tens
     """The tensor with numpy's strides; later views depend on them."""
     if not expected.flags.writeable:
         raise Break("call_of_unknown_function", "a read-only array")
-    if any(is_unknown(size) for size in result.fake.shape):
+    if any(is_unbacked(size) for size in result.fake.shape):
         if result.fake.dim() != expected.ndim or not expected.flags.c_contiguous:
             raise Break("call_of_unknown_function", f"numpy gives {expected.shape}, not {result!r}")
         return call(torch.Tensor.contiguous, result)

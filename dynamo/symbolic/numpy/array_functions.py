@@ -282,7 +282,7 @@ def array(call: Call, /, *args: Any, **kwargs: Any) -> Any:
         return constant(call, *args, **kwargs)
     fine = [fits(call, item) if isinstance(item, Var) else type(item) in (int, float)
             for item in items]
-    need(all(fine), "open numbers")
+    need(all(fine), "symbolic numbers")
     return call(torch.stack, [
         call(torch.full, (), item, dtype=call.dtype, device=CPU) for item in items])
 
@@ -298,7 +298,7 @@ def linspace(call: Call, start: Any, stop: Any, count: Any = 50, *rest: Any, **m
     if rest or more or not isinstance(count, Var):
         return constant(call, start, stop, count, *rest, *more.values())
     need(all(type(end) in (int, float) for end in (start, stop)) and start != stop, "ends")
-    need(call.expected.size > 1 and call.dtype is torch.float64, "open numbers")
+    need(call.expected.size > 1 and call.dtype is torch.float64, "symbolic numbers")
     trace, spaces = call.tx.trace, call.var(count)
     need(bool(trace.symbols.decide(f"({spaces.text} > 1)")), "points")  # type: ignore[attr-defined]
     last = trace.call(call.tx, operator.sub, spaces, ConstVar(1))
@@ -311,7 +311,8 @@ def linspace(call: Call, start: Any, stop: Any, count: Any = 50, *rest: Any, **m
 
 def constant(call: Call, /, *args: Any, **kwargs: Any) -> Any:
     """Numpy has computed it already."""
-    need(not any(isinstance(part, Var) for part in flat([*args, *kwargs.values()])), "open numbers")
+    parts = flat([*args, *kwargs.values()])
+    need(not any(isinstance(part, Var) for part in parts), "symbolic numbers")
     need(0 < call.expected.size <= MOST_CONSTANTS, "size")
     return call(torch.tensor, call.expected.tolist(), dtype=call.dtype, device=CPU)
 

@@ -23,7 +23,7 @@ from dynamo.symbolic.numpy.array import TORCH_DTYPES, ArrayVar, DtypeVar
 from dynamo.symbolic.numpy.array_calls import CPU, Call, ask, call, is_about_arrays, plain
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.lists import TupleVar
-from dynamo.symbolic.shapes.numbers import is_open
+from dynamo.symbolic.shapes.numbers import is_symbolic
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 WHOLE = ("bool", "uint8", "int8", "int16", "int32", "int64")
@@ -150,7 +150,7 @@ def apply_ufunc(
     """`real(*args)`, which is the ufunc or its operator."""
     narrow = WHOLE if ufunc in (*NEED_POSITIVE, numpy.power) else WHOLE[:-1]
     if any(isinstance(arg, ArrayVar) and arg.dtype.name in narrow for arg in args):
-        args = tuple(ConstVar(arg.as_constant()) if is_open(arg) else arg for arg in args)
+        args = tuple(ConstVar(arg.as_constant()) if is_symbolic(arg) else arg for arg in args)
     shadows = tuple(plain(arg)[0] for arg in args)
     if any(isinstance(shadow, list | tuple | str | type(None)) for shadow in shadows):
         raise Break("operator_unknown", f"numpy's {ufunc.__name__} of {args}")

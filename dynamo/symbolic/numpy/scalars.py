@@ -21,7 +21,7 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.functions import BuiltinVar
 from dynamo.symbolic.shapes import numbers
-from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_open
+from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_symbolic
 
 NUMBERS = tuple(
     getattr(numpy, name)
@@ -81,7 +81,7 @@ class NumpyNumberVar(ConstVar):
         return self.value.item() if isinstance(self._value, complex) else self.value
 
 
-class OpenNumpyNumberVar(NumpyNumberVar):
+class SymbolicNumpyNumberVar(NumpyNumberVar):
     """A numpy number made of a symbolic one, which stays symbolic where torch's operators look at
     it, and becomes a constant elsewhere."""
 
@@ -93,8 +93,8 @@ class OpenNumpyNumberVar(NumpyNumberVar):
     def value(self) -> Any:
         return type(self._value)(self.number.value)
 
-    def holds_open(self) -> bool:
-        return is_open(self.number)
+    def holds_symbolic(self) -> bool:
+        return is_symbolic(self.number)
 
     def children(self) -> Iterable[Var]:
         return [self.number]
@@ -108,17 +108,17 @@ class OpenNumpyNumberVar(NumpyNumberVar):
 WIDE: dict[Any, type] = {numpy.int64: int, numpy.float64: float}
 
 
-def open_number(tx: Frame, function: Any, args: tuple[Var, ...]) -> Var | None:
+def symbolic_number(tx: Frame, function: Any, args: tuple[Var, ...]) -> Var | None:
     """`numpy.int64(n)` or `numpy.float64(n)` of a symbolic number that it holds exactly."""
     kind = WIDE.get(function)
-    if kind is None or len(args) != 1 or not is_open(args[0]):
+    if kind is None or len(args) != 1 or not is_symbolic(args[0]):
         return None
     number = args[0]
     if number.python_type() is int and kind is float:
         number = numbers.convert(tx.trace, float, number)  # type: ignore[assignment]
     if not isinstance(number, SymbolicNumber) or number.python_type() is not kind:
         return None
-    return OpenNumpyNumberVar(function(number.hint), number)
+    return SymbolicNumpyNumberVar(function(number.hint), number)
 
 
 @wraps(*NUMBERS)
@@ -138,7 +138,7 @@ def wrap_function(trace: Evaluation, value: Any, source: Source | None) -> Var:
 def _register(function: Any) -> None:
     @rule(function)
     def evaluate(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
-        found = None if kwargs else open_number(tx, function, args)
+        found = None if kwargs else symbolic_number(tx, function, args)
         if found is not None:
             return found
         try:

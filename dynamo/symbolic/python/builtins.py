@@ -99,7 +99,7 @@ def round_(tx: Frame, number: Var, ndigits: Var | None = None) -> Var | None:
 
 @rule([divmod])
 def divmod_(tx: Frame, a: Var, b: Var) -> Var | None:
-    if not (numbers.is_open(a) or numbers.is_open(b)):
+    if not (numbers.is_symbolic(a) or numbers.is_symbolic(b)):
         return None
     call = tx.trace.call
     return TupleVar([call(tx, operator.floordiv, a, b), call(tx, operator.mod, a, b)])

@@ -57,7 +57,7 @@ class CachedFunctionVar(Var):
             return trace.call_real(tx, self.real, args, kwargs)
         inner = getattr(self.real, "__wrapped__", None)
         pure = is_pure(inner)
-        if any(map(is_open, (*args, *kwargs.values()))):
+        if any(map(is_symbolic, (*args, *kwargs.values()))):
             if pure:
                 return tx.call_attribute(self, "__wrapped__", args, kwargs)
             if not trace.context.settings.fullgraph:  # better than a compile per number
@@ -96,10 +96,10 @@ class CachedFunctionVar(Var):
         return identity_key(tx.trace, self)
 
 
-def is_open(var: Var) -> bool:
+def is_symbolic(var: Var) -> bool:
     """True for a number that is not fixed, and for tuples with one."""
     if isinstance(var, TupleVar):
-        return any(map(is_open, var.items))
+        return any(map(is_symbolic, var.items))
     return isinstance(var, SymbolicNumber) and var.is_symbolic
 
 

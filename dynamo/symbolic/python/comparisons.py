@@ -85,7 +85,7 @@ def equal_dicts(tx: Frame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool
 
 def compare_containers(tx: Frame, name: str, a: Var, b: Var) -> bool | Var | None:
     if isinstance(a, DequeVar) or isinstance(b, DequeVar):
-        raise unknown_comparison(name, a, b)
+        raise unbacked_comparison(name, a, b)
     if both(a, b, ListVar) and a.python_type() is b.python_type():
         return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
     if both(a, b, TupleVar | NamedTupleVar):
@@ -171,7 +171,7 @@ def comparison(name: str) -> Callable[..., Var]:
         if name in ("eq", "ne") and (is_scalar(a) or is_scalar(b)) and (
             a.is_tensor or b.is_tensor
         ):
-            raise unknown_comparison(name, a, b)
+            raise unbacked_comparison(name, a, b)
         decided = numbers.compare(tx.trace, name, a, b) or unbacked.compare(tx.trace, name, a, b)
         if decided is not None:
             return decided
@@ -183,7 +183,7 @@ def comparison(name: str) -> Callable[..., Var]:
                 return found
         reflected = f"__{COMPARE[name]}__"
         if has_own_operator(tx, a, f"__{name}__") or has_own_operator(tx, b, reflected):
-            raise unknown_comparison(name, a, b)
+            raise unbacked_comparison(name, a, b)
         left, right = compared(tx, name, a, b)
         if left.is_tensor or right.is_tensor:
             return compare_tensors(tx, name, left, right)
@@ -196,7 +196,7 @@ def comparison(name: str) -> Callable[..., Var]:
             return ConstVar(are_same(tx, a, b) is (name == "eq"))
         if left.is_constant() and right.is_constant():
             return of_constants(tx, real, given, left, right)
-        raise unknown_comparison(name, a, b)
+        raise unbacked_comparison(name, a, b)
 
     return handle
 
@@ -208,7 +208,7 @@ def of_values(tx: Frame, real: Callable[[Any, Any], Any], a: Var, b: Var) -> Var
     return ConstVar(bool(tx.trace.run_real(lambda: real(*given))))
 
 
-def unknown_comparison(name: str, a: Var, b: Var) -> Break:
+def unbacked_comparison(name: str, a: Var, b: Var) -> Break:
     return Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
 
 
@@ -242,7 +242,7 @@ def compare_tensors(tx: Frame, name: str, left: Var, right: Var) -> Var:
         ):
             same(tx, left, right)
             return ConstVar(name == "ne")
-        raise unknown_comparison(name, left, right)
+        raise unbacked_comparison(name, left, right)
     return tx.trace.call_in_graph(tx, function_of(name), [left, right], {})
 
 

@@ -229,7 +229,7 @@ def sequence_contains(tx: Frame, var: SequenceVar, item: Var) -> Var:
 @rule([dict.__contains__, set.__contains__, frozenset.__contains__], (DictVar, SetVar))
 def contains(tx: Frame, var: DictVar | SetVar, item: Var) -> Var:
     known = None
-    if numbers.is_open(item):
+    if numbers.is_symbolic(item):
         keys = var.keys() if isinstance(var, DictVar) else list(var.entries.values())
         known = numbers.among(tx.trace, item, keys)
     return var.contains(tx, item) if known is None else known

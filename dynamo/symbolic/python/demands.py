@@ -13,8 +13,8 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.shapes.numbers import is_open
-from dynamo.symbolic.shapes.unbacked import is_unknown
+from dynamo.symbolic.shapes.numbers import is_symbolic
+from dynamo.symbolic.shapes.unbacked import is_unbacked
 
 TYPES: dict[str, type] = {
     "__bool__": bool, "__str__": str, "__repr__": str, "__format__": str, "__hash__": int,
@@ -47,11 +47,11 @@ def as_demanded(tx: Frame, name: str, cls: type, result: Var) -> Var:
 
 def as_size(tx: Frame, result: Var) -> Var:
     """What `len` makes of the result of `__len__`."""
-    if result.python_type() is not int and not is_open(result):
+    if result.python_type() is not int and not is_symbolic(result):
         result = ConstVar(tx.trace.as_index(tx, result))
     fits = type(result) is not ConstVar or (
         type(result.value) is int and result.value <= sys.maxsize)
-    if not fits or not is_unknown(result) and (
+    if not fits or not is_unbacked(result) and (
         tx.trace.call(tx, operator.lt, result, ConstVar(0)).truth(tx)
     ):
         raise Break("call_of_unknown_function", f"__len__ gives {result!r}")

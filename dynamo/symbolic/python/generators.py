@@ -22,7 +22,7 @@ ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
 # Of these: iterators that read the same iterator as others do; no call makes such a one again.
 SHARING: set[types.CodeType] = set()
 # Classes of C code whose iterators ask what they read again where it has ended before.
-ASKS_AGAIN: set[Any] = set()
+POLLS_ENDED: set[Any] = set()
 
 
 class GeneratorVar(IteratorVar):
@@ -153,7 +153,7 @@ def goes_on(var: Var) -> bool:
     if not isinstance(var, IteratorVar):
         return hasattr(var.python_type(), "__next__")  # a class of the program
     if isinstance(var, GeneratorVar):
-        if var.maker not in ASKS_AGAIN:
+        if var.maker not in POLLS_ENDED:
             return False
         args, kwargs = var.frame.arguments
         return any(map(goes_on, (*args, *kwargs.values())))

@@ -189,7 +189,7 @@ def joins_numbers(item: Var, before: list[Any], total: Var) -> bool:
     own: from Python 3.12 on with a correction of floats, which can't be written into a graph."""
     if item.python_type() not in NUMBERS:
         return False
-    known = not (numbers.is_open(item) or numbers.is_open(total))
+    known = not (numbers.is_symbolic(item) or numbers.is_symbolic(total))
     known = known and item.is_constant() and total.is_constant()
     if CORRECTED_SUMS and not known and (
         float in (item.python_type(), total.python_type(), *map(type, before))
@@ -245,7 +245,7 @@ def extreme_number(tx: Frame, name: str, args: tuple[Var, ...]) -> Var | None:
     """`min` or `max` of numbers that are not fixed, alone or in a list."""
     if len(args) == 1 and isinstance(args[0], ListVar | TupleVar):
         args = tuple(args[0].items)
-        if not any(map(unbacked.is_unknown, args)):
+        if not any(map(unbacked.is_unbacked, args)):
             return None
     return unbacked.extreme(tx.trace, name, args) or numbers.extreme(tx.trace, name, args)
 
@@ -342,7 +342,7 @@ def sort(tx: Frame, items: list[Var], key: Var | None, reverse: bool) -> list[Va
 
 def is_backwards(tx: Frame, reverse: Var) -> bool:
     """The argument `reverse`, which must be an int before Python 3.13."""
-    if numbers.is_open(reverse) and issubclass(reverse.python_type(), int):
+    if numbers.is_symbolic(reverse) and issubclass(reverse.python_type(), int):
         return reverse.truth(tx)
     if not reverse.is_constant():
         raise Break("argument_mismatch", f"reverse={reverse!r}")

@@ -20,7 +20,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.functions import inline_polyfill
-from dynamo.symbolic.python.generators import ASKS_AGAIN, ITERATOR_MAKERS, SHARING, GeneratorVar
+from dynamo.symbolic.python.generators import ITERATOR_MAKERS, POLLS_ENDED, SHARING, GeneratorVar
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.polyfills import is_index, run_polyfill
 
@@ -492,6 +492,6 @@ for _code, _made in ((_tee.__code__, itertools.tee([])[0]),
                      (Groups.group.__code__, next(itertools.groupby([0]))[1])):
     ITERATOR_MAKERS[_code] = type(_made)
     SHARING.add(_code)
-    ASKS_AGAIN.add(type(_made))
-ASKS_AGAIN |= {itertools.accumulate, itertools.compress, itertools.dropwhile,
+    POLLS_ENDED.add(type(_made))
+POLLS_ENDED |= {itertools.accumulate, itertools.compress, itertools.dropwhile,
                itertools.filterfalse, itertools.groupby, itertools.starmap}

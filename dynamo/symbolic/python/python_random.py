@@ -53,15 +53,15 @@ def drawn(
 ) -> Var:
     """A number that the new code draws."""
     trace = tx.trace
-    if not trace.symbols.unknowns.possible():
+    if not trace.symbols.unbacked.possible():
         raise Break("call_of_unknown_function", f"{function.__name__} where sizes are static")
     count = sum(isinstance(effect, DrawEffect) for effect in trace.effects.places().values())
     fake = trace.world.from_real(torch.zeros((), dtype=dtype, device="cpu"))
     given = trace.graph.placeholder(DrawSource(count, dtype), fake)
-    number = trace.world.unknown(float if dtype.is_floating_point else int)
+    number = trace.world.make_unbacked(float if dtype.is_floating_point else int)
     node = trace.graph.read_input("call_method", "item", (given,), number)
     exact = not dtype.is_floating_point
-    result = trace.symbols.unknowns.make(number, lambda: node, exact)
+    result = trace.symbols.unbacked.make(number, lambda: node, exact)
     trace.effects.draw(function, generator, values, result)
     return result
 

@@ -39,8 +39,8 @@ from dynamo.symbolic.python.handlers import sees_errors
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.python_modules import LIBRARIES
-from dynamo.symbolic.shapes.numbers import is_open
-from dynamo.symbolic.shapes.symbolic_text import is_open_text
+from dynamo.symbolic.shapes.numbers import is_symbolic
+from dynamo.symbolic.shapes.symbolic_text import is_symbolic_text
 
 METHODS = {
     re.Pattern: """match fullmatch search split findall sub subn __eq__ __hash__ __repr__""",
@@ -351,13 +351,13 @@ def real_file(tx: Frame, var: Var) -> Any:
 
 def output_value(var: Var) -> Any:
     """What output shows: a plain value, or the number or text that is open."""
-    return var if is_open(var) or is_open_text(var) else plain_values((var,))[0]
+    return var if is_symbolic(var) or is_symbolic_text(var) else plain_values((var,))[0]
 
 
 def printed(tx: Frame, var: Var) -> Any:
     """What `print` shows of a value, which is known now; a tensor's is not."""
-    if not (is_open(var) or is_open_text(var)):
-        closed = var.is_constant() and not any(map(is_open, var.children()))
+    if not (is_symbolic(var) or is_symbolic_text(var)):
+        closed = var.is_constant() and not any(map(is_symbolic, var.children()))
         if closed and is_plain(var.as_constant()):
             return var.as_constant()
         var = tx.trace.call(tx, str, var)

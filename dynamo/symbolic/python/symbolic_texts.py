@@ -1,7 +1,7 @@
-"""Texts of open numbers: `str`, `repr`, `format`, `+`, `str.join` and f-strings.
+"""Texts of symbolic numbers: `str`, `repr`, `format`, `+`, `str.join` and f-strings.
 
-In: the calls of functions that make or join texts. Out: an `OpenText`; None where no number in it
-is open, so that the rules for constants go on.
+In: the calls of functions that make or join texts. Out: a `SymbolicText`; None where no number in
+it is symbolic, so that the rules for constants go on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar, TupleVar
-from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_open
-from dynamo.symbolic.shapes.symbolic_text import OpenText, joined, of_number
+from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_symbolic
+from dynamo.symbolic.shapes.symbolic_text import SymbolicText, joined, of_number
 
 
 @first_rule([str, repr], SymbolicNumber)
@@ -46,12 +46,12 @@ AROUND: dict[Any, tuple[str, str]] = {
 
 @first_rule([str, repr], (ListVar, TupleVar))
 def text_of_items(tx: Frame, /, items: Var, *rest: Var, **names: Var) -> Var | None:
-    """Of a list or tuple with open numbers, of nothing but constants."""
+    """Of a list or tuple with symbolic numbers, of nothing but constants."""
     around = AROUND.get(items.python_type())
     if rest or names or around is None:
         return None
     found = items.unpack(tx)
-    if not any(map(is_open, found)) or not all(item.is_constant() for item in found):
+    if not any(map(is_symbolic, found)) or not all(item.is_constant() for item in found):
         return None
     parts: list[Var] = []
     for item in found:
@@ -67,22 +67,22 @@ def format_items(tx: Frame, items: Var, spec: Var = ConstVar("")) -> Var | None:
     return text_of_items(tx, items) if plain else None
 
 
-@first_rule([str], OpenText)
+@first_rule([str], SymbolicText)
 def text_of_text(tx: Frame, /, text: Var, *rest: Var, **names: Var) -> Var | None:
     return None if rest or names else text
 
 
-@first_rule([format], OpenText)
+@first_rule([format], SymbolicText)
 def format_text(tx: Frame, text: Var, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
     return text if spec.is_constant() and spec.as_constant() == "" else None
 
 
-@first_rule([operator.add, operator.iadd, str.__add__], OpenText)
+@first_rule([operator.add, operator.iadd, str.__add__], SymbolicText)
 def add_right(tx: Frame, text: Var, other: Var) -> Var | None:
     return joined((text, other))
 
 
-@first_rule([operator.add, operator.iadd, str.__add__], ConstVar, OpenText)
+@first_rule([operator.add, operator.iadd, str.__add__], ConstVar, SymbolicText)
 def add_left(tx: Frame, text: Var, other: Var) -> Var | None:
     return joined((text, other))
 
@@ -99,7 +99,7 @@ def join_texts(tx: Frame, separator: Var, items: Var) -> Var | None:
 def fill_percents(tx: Frame, text: Var, given: Var) -> Var | None:
     """`"%d of %s" % (n, m)`, of nothing but these two marks."""
     values = given.unpack(tx) if type(given) is TupleVar else [given]
-    if not is_text(text) or not any(map(is_open, values)):
+    if not is_text(text) or not any(map(is_symbolic, values)):
         return None
     parts = re.split("%[ds]", text.as_constant())
     whole = all(value.python_type() is int for value in values)
@@ -109,7 +109,7 @@ def fill_percents(tx: Frame, text: Var, given: Var) -> Var | None:
 @first_rule([str.format], ConstVar)
 def fill_braces(tx: Frame, text: Var, /, *values: Var, **names: Var) -> Var | None:
     """`"{} of {}".format(n, m)`, of nothing but this mark."""
-    if names or not is_text(text) or not any(map(is_open, values)):
+    if names or not is_text(text) or not any(map(is_symbolic, values)):
         return None
     parts = text.as_constant().split("{}")
     return None if set("{}") & set("".join(parts)) else filled(tx, parts, values)

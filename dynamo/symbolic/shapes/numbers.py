@@ -109,7 +109,7 @@ def is_number(var: Var) -> bool:
     return type(var) is ConstVar and type(var._value) in (int, float)
 
 
-def is_open(var: Var) -> bool:
+def is_symbolic(var: Var) -> bool:
     """True for a number that is symbolic still."""
     return isinstance(var, SymbolicNumber) and var.is_symbolic
 
@@ -117,12 +117,12 @@ def is_open(var: Var) -> bool:
 def is_guardable(var: Var) -> bool:
     """True where a guard can compute the number's expression."""
     text = getattr(var, "text", "")
-    return not is_open(var) or not any(word in text for word in UNGUARDED)
+    return not is_symbolic(var) or not any(word in text for word in UNGUARDED)
 
 
 def text_of(var: Var) -> str | None:
     """The expression of a number; None for constants that have none (nan, huge ints)."""
-    if is_open(var):
+    if is_symbolic(var):
         return var.text  # type: ignore[attr-defined, no-any-return]
     value = var.as_constant()
     if type(value) is int:
@@ -136,14 +136,14 @@ def hint_of(var: Var) -> Any:
 
 def binary(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
     """`a op b` of which one is symbolic; None where both have to be fixed."""
-    if not (is_open(a) or is_open(b)) or not (is_number(a) and is_number(b)):
+    if not (is_symbolic(a) or is_symbolic(b)) or not (is_number(a) and is_number(b)):
         return None
     left, right = hint_of(a), hint_of(b)
     ints = type(left) is int and type(right) is int
-    if name in SHIFTS and ints and not is_open(b) and 0 <= right <= HIGHEST_SHIFT:
+    if name in SHIFTS and ints and not is_symbolic(b) and 0 <= right <= HIGHEST_SHIFT:
         return binary(trace, SHIFTS[name], a, ConstVar(2**right))
     symbol = (INT_SYMBOLS if ints else FLOAT_SYMBOLS).get(name)
-    if name == "pow" and ints and not is_open(b) and 0 <= right <= HIGHEST_POWER:
+    if name == "pow" and ints and not is_symbolic(b) and 0 <= right <= HIGHEST_POWER:
         symbol = "**"
     texts = text_of(a), text_of(b)
     if name == "pow" and symbol is None:
@@ -157,7 +157,7 @@ def binary(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
             return None
     if ints and name in WHOLE and right < 0:
         return by_negative(trace, name, a, b)
-    if name in DIVISIONS and is_open(b):
+    if name in DIVISIONS and is_symbolic(b):
         if not is_guardable(b):
             return None
         trace.symbols.decide(f"({texts[1]} {'>' if ints and name in WHOLE else '!='} 0)")
@@ -174,7 +174,7 @@ def made(trace: Evaluation, text: str, hint: Any) -> Var | None:
 
 def by_negative(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
     """`a // b` and `a % b` by the positive `-b`: torch takes (n // 2) // -2 for n // -4."""
-    if is_open(b):
+    if is_symbolic(b):
         return None
     whole = binary(trace, name, unary(trace, "neg", a) or a, ConstVar(-hint_of(b)))
     return whole if whole is None or name == "floordiv" else unary(trace, "neg", whole)
@@ -183,11 +183,11 @@ def by_negative(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
 def power(trace: Evaluation, a: Var, b: Var) -> Var | None:
     """`size ** 0.5`, `0.9 ** step` and the like: a float, in a range where nothing overflows."""
     base, exponent = hint_of(a), hint_of(b)
-    if float not in (type(base), type(exponent)) or (is_open(a) and is_open(b)):
+    if float not in (type(base), type(exponent)) or (is_symbolic(a) and is_symbolic(b)):
         return None
     if not (base > 0 and is_guardable(a) and is_guardable(b)):
         return None
-    if is_open(a):
+    if is_symbolic(a):
         bounds = [f"({text_of(a)} >= 1e-30)", f"({text_of(a)} <= 1e30)"]
         inside = 1e-30 <= base <= 1e30 and abs(exponent) <= HIGHEST_POWER
     else:
@@ -203,7 +203,7 @@ def power(trace: Evaluation, a: Var, b: Var) -> Var | None:
 
 def curve(trace: Evaluation, name: str, a: Var) -> Var | None:
     """`math.sqrt(a)`, `math.log(a)`, .. of a symbolic number; None where it has to be fixed."""
-    if not is_open(a) or not keep_exact(trace, a):
+    if not is_symbolic(a) or not keep_exact(trace, a):
         return None
     low, high = CURVES[name]
     if not low <= hint_of(a) <= high:
@@ -218,7 +218,7 @@ def curve(trace: Evaluation, name: str, a: Var) -> Var | None:
 
 def rounded(trace: Evaluation, name: str, a: Var) -> Var | None:
     """`math.floor(a)`, "ceil", "trunc" or "round" of a symbolic number, as an int."""
-    if not is_open(a):
+    if not is_symbolic(a):
         return None
     hint = hint_of(a)
     if type(hint) is int:
@@ -280,7 +280,7 @@ def quotient(trace: Evaluation, text: str) -> tuple[str, str] | None:
 def extreme(trace: Evaluation, name: str, args: tuple[Var, ...]) -> Var | None:
     """`min(a, b, ..)` or `max(a, b, ..)` of numbers of which one is symbolic; where not all are
     ints, comparisons decide."""
-    if len(args) < 2 or not any(map(is_open, args)) or not all(map(is_number, args)):
+    if len(args) < 2 or not any(map(is_symbolic, args)) or not all(map(is_number, args)):
         return None
     hints, texts = list(map(hint_of, args)), list(map(text_of, args))
     if any(type(hint) is not int for hint in hints):
@@ -296,7 +296,7 @@ def extreme(trace: Evaluation, name: str, args: tuple[Var, ...]) -> Var | None:
 def _chosen(trace: Evaluation, comparison: str, args: tuple[Var, ...]) -> Var | None:
     best = args[0]
     for other in args[1:]:
-        if is_open(best) or is_open(other):
+        if is_symbolic(best) or is_symbolic(other):
             better = compare(trace, comparison, other, best)
         else:
             real: Callable[[Any, Any], Any] = getattr(operator, comparison)
@@ -309,7 +309,7 @@ def _chosen(trace: Evaluation, comparison: str, args: tuple[Var, ...]) -> Var | 
 
 def is_ordinary(trace: Evaluation, name: str, a: Var) -> Var | None:
     """`math.isfinite(a)`, "isnan" or "isinf" of a symbolic number; None: it has to be fixed."""
-    if not is_open(a) or not is_guardable(a):
+    if not is_symbolic(a) or not is_guardable(a):
         return None
     if type(hint_of(a)) is int:
         return ConstVar(name == "isfinite") if keep_exact(trace, a) else None
@@ -326,14 +326,14 @@ def keep_exact(trace: Evaluation, var: Var) -> bool:
         return True
     if abs(hint_of(var)) > EXACT:
         return False
-    return not is_open(var) or trace.symbols.decide(f"(abs({text_of(var)}) <= {EXACT})")
+    return not is_symbolic(var) or trace.symbols.decide(f"(abs({text_of(var)}) <= {EXACT})")
 
 
 def compare(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
     """`a < b` and the like of which one is symbolic; None where both have to be fixed."""
-    if not (is_open(a) or is_open(b)):
+    if not (is_symbolic(a) or is_symbolic(b)):
         return None
-    other = b if is_open(a) else a
+    other = b if is_symbolic(a) else a
     if name in ("eq", "ne") and other.is_constant() and not is_number(other):
         if other.python_type() in (str, type(None)):
             return ConstVar(name == "ne")

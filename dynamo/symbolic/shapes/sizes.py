@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNMARKED = Mark("automatic")
 AUTOMATIC_UNBACKED = Mark("automatic unbacked")
 DECLARED = ("dynamic", *UNBACKED)
-OPEN_KINDS = ("automatic unbacked", *UNBACKED)
+UNBACKED_KINDS = ("automatic unbacked", *UNBACKED)
 
 
 def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mapping[int, Mark]:
@@ -146,9 +146,9 @@ def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
         other = symbols.facts[first].text()
         symbols.violate(fact, f"is {value}, while {other}, {mark.name!r} too, "
                         f"is {symbols.values[first]},", "Dimensions of one name have one size.")
-    if mark.kind in OPEN_KINDS:
-        symbols.unknowns.declared.add(name)
-    symbol = shared(symbols, name, first, mark.kind in OPEN_KINDS)
+    if mark.kind in UNBACKED_KINDS:
+        symbols.unbacked.declared.add(name)
+    symbol = shared(symbols, name, first, mark.kind in UNBACKED_KINDS)
     if mark.low is not None:
         bound(symbols, name, f"({name} >= {mark.low})", symbol >= mark.low)
     if mark.high is not None:
@@ -158,7 +158,7 @@ def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
 
 def bound(symbols: Symbols, name: str, text: str, condition: Any) -> None:
     """The end of a declared range: guarded, and known of an unbacked size."""
-    if name not in symbols.unknowns.declared:
+    if name not in symbols.unbacked.declared:
         symbols.decide(text)
         return
     symbols.assume(text)
@@ -223,7 +223,7 @@ def is_schedule(kind: type, source: Source) -> bool:
                for (first, last), wanted in SCHEDULES.items())
 
 
-def open_axes(symbols: Symbols, roots: Iterable[Var]) -> dict[Var, tuple[int, ...]]:
+def symbolic_axes(symbols: Symbols, roots: Iterable[Var]) -> dict[Var, tuple[int, ...]]:
     """The dimensions of tensors whose sizes follow from declared ones, before a graph break too."""
     context = symbols.context
     names = {name for name, fact in symbols.facts.items() if fact in context.carried}

@@ -1,8 +1,8 @@
-"""Texts with open numbers in them: `f"{n} rows"` where n is no constant of the trace.
+"""Texts with symbolic numbers in them: `f"{n} rows"` where n is no constant of the trace.
 
-An `OpenText` is made of texts and numbers; it may be joined to others, returned, printed and put
-in containers, and the new bytecode makes it of the numbers of each call. Whatever else looks at it
-reads `value`, which fixes the numbers. An `UnreadText` has the value of a tensor in it: most are
+A `SymbolicText` is made of texts and numbers; it may be joined to others, returned, printed and
+put in containers, and the new bytecode makes it of the numbers of each call. Whatever else looks at
+it reads `value`, which fixes the numbers. An `UnreadText` has the value of a tensor in it: most are
 messages of errors that do not happen, and only one that is looked at breaks the graph.
 """
 
@@ -15,13 +15,13 @@ from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_open
+from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_symbolic
 
 Piece = str | tuple[SymbolicNumber, str]  # a text; a number, and how it is formatted
 LONGEST = 40  # pieces
 
 
-class OpenText(ConstVar):
+class SymbolicText(ConstVar):
     """A str whose numbers are not fixed yet."""
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
@@ -65,7 +65,7 @@ class OpenText(ConstVar):
         return make
 
 
-class UnreadText(OpenText):
+class UnreadText(SymbolicText):
     """A str with the text of a tensor in it. made_at: the step that formats the tensor, where the
     graph breaks if the text is looked at, or leaves the trace; tensor: it, in words."""
 
@@ -81,34 +81,34 @@ class UnreadText(OpenText):
         return f"the text of {self.tensor}"
 
 
-def is_open_text(var: Var) -> bool:
+def is_symbolic_text(var: Var) -> bool:
     """True for a text with a number that is open still."""
-    return isinstance(var, OpenText) and any(map(is_open, var.children()))
+    return isinstance(var, SymbolicText) and any(map(is_symbolic, var.children()))
 
 
-def of_number(number: Var, spec: str = "") -> OpenText | None:
+def of_number(number: Var, spec: str = "") -> SymbolicText | None:
     """`format(number, spec)`; None where the number is fixed."""
     if not isinstance(number, SymbolicNumber) or not number.is_symbolic:
         return None
     format(number.hint, spec)  # a wrong format raises here
-    return OpenText(((number, spec),))
+    return SymbolicText(((number, spec),))
 
 
 def joined(parts: Iterable[Var]) -> Var | None:
     """The texts one after the other; None where one is no text, or none is open."""
     pieces: list[Piece] = []
-    any_open = False
+    any_symbolic = False
     unread: UnreadText | None = None
     for part in parts:
         if isinstance(part, UnreadText):
             unread = unread or part
-        elif isinstance(part, OpenText):
+        elif isinstance(part, SymbolicText):
             pieces += part.pieces
-            any_open = any_open or is_open_text(part)
+            any_symbolic = any_symbolic or is_symbolic_text(part)
         elif type(part) is ConstVar and part.python_type() is str:
             pieces.append(part.as_constant())
         else:
             return None
     if unread is not None:
         return UnreadText(unread.made_at, unread.tensor)
-    return OpenText(tuple(pieces)) if any_open and len(pieces) <= LONGEST else None
+    return SymbolicText(tuple(pieces)) if any_symbolic and len(pieces) <= LONGEST else None

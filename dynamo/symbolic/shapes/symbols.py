@@ -37,8 +37,8 @@ from dynamo.symbolic.shapes.numbers import (
     is_guardable,
 )
 from dynamo.symbolic.shapes.sizes import is_argument, is_named_number, is_schedule
-from dynamo.symbolic.shapes.unbacked import UnknownNumber
-from dynamo.symbolic.shapes.unbacked_facts import Unknowns
+from dynamo.symbolic.shapes.unbacked import UnbackedNumber
+from dynamo.symbolic.shapes.unbacked_facts import UnbackedFacts
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -132,7 +132,7 @@ class Symbols:
         self._said: set[str] = set()
         self._hints_wanted = self._float_hints_wanted = False
         self.gave_hint = False
-        self.unknowns = Unknowns(trace)
+        self.unbacked = UnbackedFacts(trace)
 
     # -- making -------------------------------------------------------------------------------
 
@@ -186,8 +186,8 @@ class Symbols:
 
     def wrap_symbolic(self, value: Any) -> Var:
         """The Var of a SymInt (SymBool, SymFloat) that an operation gave."""
-        if self.trace.world.unknowns(value):
-            return UnknownNumber(self.trace, value)
+        if self.trace.world.unbacked_in(value):
+            return UnbackedNumber(self.trace, value)
         if not isinstance(value, torch.SymInt):
             fixed = value if isinstance(value, int | float) else self._settle(value)
             self.keep_assumptions()
@@ -273,7 +273,7 @@ class Symbols:
     def check_fixed(self) -> None:
         """Errors: ConstraintViolation where the program has fixed a declared size."""
         for name, fact in self.declared.items():
-            if name in self.unknowns.declared and name not in self.strict:
+            if name in self.unbacked.declared and name not in self.strict:
                 continue  # it is compiled for that size
             value = self.trace.world.fixed_value(name)
             if value is not None:
@@ -500,7 +500,7 @@ class Symbols:
         if name in self.derived:
             return self.node(self.derived[name])
         if name not in self.facts:
-            return self.unknowns.input(name)
+            return self.unbacked.input(name)
         fact = self.facts[name]
         if fact.what != "value":
             tensor, method = self.tensors[fact.source].node, self.trace.graph.read_input

@@ -1,6 +1,6 @@
 """Numbers that only the running program knows: `t.item()`, the size of `x[mask]`.
 
-An `UnknownNumber` is a node of the graph, and torch's symbol for its value. Arithmetic makes more
+An `UnbackedNumber` is a node of the graph, and torch's symbol for its value. Arithmetic makes more
 nodes, which run as Python's own operators; where a decision needs the value, the graph ends. The
 new bytecode takes the value from the graph's results.
 """
@@ -21,7 +21,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.shapes import numbers
-from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_number, is_open
+from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_number, is_symbolic
 
 TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
@@ -31,7 +31,7 @@ HIGHEST_POWER = 8
 NEVER_EQUAL = frozenset((type(None), str, bytes, list, tuple, dict, set, type(Ellipsis)))
 
 
-class UnknownNumber(Var):
+class UnbackedNumber(Var):
     """An int, float or bool of which the trace knows the type and a range.
 
     fake: torch's symbolic value. node: what computes it; None while it is not needed. exact: False
@@ -56,7 +56,7 @@ class UnknownNumber(Var):
     @property
     def node(self) -> Any:
         if self._node is None or self._node._erased:
-            self._node = self._trace.symbols.unknowns.node(self.fake)
+            self._node = self._trace.symbols.unbacked.node(self.fake)
         return self._node
 
     def as_proxy(self) -> Any:
@@ -66,7 +66,7 @@ class UnknownNumber(Var):
         return self.fake
 
     def truth(self, tx: Frame) -> bool:
-        return self._trace.symbols.unknowns.decide(self)
+        return self._trace.symbols.unbacked.decide(self)
 
     def is_same(self, tx: Frame, other: Var) -> bool:
         if self is other or other.python_type() is not self.python_type():
@@ -74,16 +74,16 @@ class UnknownNumber(Var):
         raise Break("identity_of_constant", repr(self))
 
 
-def is_unknown(var: Var) -> bool:
-    return isinstance(var, UnknownNumber)
+def is_unbacked(var: Var) -> bool:
+    return isinstance(var, UnbackedNumber)
 
 
 def binary(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
     """`a op b` of which one is unknown; None where the other is a tensor or an object."""
-    if not (is_unknown(a) or is_unknown(b)):
+    if not (is_unbacked(a) or is_unbacked(b)):
         return None
-    other = b if is_unknown(a) else a
-    if not (is_unknown(other) or is_number(other)):
+    other = b if is_unbacked(a) else a
+    if not (is_unbacked(other) or is_number(other)):
         return refuse(name, a, b) if other.is_constant() or hasattr(other, "items") else None
     kinds = {a.python_type(), b.python_type()}
     if bool in kinds:
@@ -98,7 +98,7 @@ def binary(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
     if name == "pow":
         if float in kinds:
             return by_value(trace, operator.pow, float, a, b)
-        if kinds != {int} or is_unknown(b) or not 0 <= b.as_constant() <= HIGHEST_POWER:
+        if kinds != {int} or is_unbacked(b) or not 0 <= b.as_constant() <= HIGHEST_POWER:
             raise Break("unknown_number", f"{a!r} ** {b!r}")
     elif name not in ARITHMETIC | DIVISIONS:
         raise Break("unknown_number", f"{a!r} {name} {b!r}")
@@ -112,9 +112,9 @@ def has_fine_divisor(trace: Evaluation, name: str, divisor: Var) -> bool:
     """False for a divisor that may be 0, and for one of `//` or `%` that may be negative (torch's
     expressions are wrong for such)."""
     wanted = operator.ne if name == "truediv" else operator.gt
-    if is_unknown(divisor):
+    if is_unbacked(divisor):
         fine = trace.world.known(wanted(divisor.as_fake(), 0)) if divisor.exact else None  # type: ignore[attr-defined]
-    elif is_open(divisor):
+    elif is_symbolic(divisor):
         assert isinstance(divisor, SymbolicNumber)
         fine = trace.symbols.decide(f"({divisor.text} {'!=' if name == 'truediv' else '>'} 0)")
     else:
@@ -145,9 +145,9 @@ DTYPES = {int: torch.int64, float: torch.float64}
 
 def by_value(trace: Evaluation, function: Callable[..., Any], kind: type, *args: Var) -> Var:
     """A number that the graph computes by Python's own function, which may raise."""
-    unknowns, world = trace.symbols.unknowns, trace.world
-    unknowns.possible()
-    unknowns.may_raise([fake_of(trace, arg) for arg in args])
+    unbacked, world = trace.symbols.unbacked, trace.world
+    unbacked.possible()
+    unbacked.may_raise([fake_of(trace, arg) for arg in args])
     try:
         fake = world.run(torch.empty, (), dtype=DTYPES[kind], device="cpu")
         value = world.run(torch.Tensor.item, fake)
@@ -159,16 +159,16 @@ def by_value(trace: Evaluation, function: Callable[..., Any], kind: type, *args:
     node = trace.graph.operation("call_function", target, proxies, {}, fake)
     node.meta["checks"] = True
     known = trace.graph.operation("call_method", "item", (node,), {}, value)
-    unknowns.keep_checks(torch.Tensor.item)
-    return unknowns.make(value, lambda: known, kind is int)  # type: ignore[no-any-return]
+    unbacked.keep_checks(torch.Tensor.item)
+    return unbacked.make(value, lambda: known, kind is int)  # type: ignore[no-any-return]
 
 
 def compare(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
     """`a < b` and the like of which one is unknown; None where the rows for other types know."""
-    if not (is_unknown(a) or is_unknown(b)):
+    if not (is_unbacked(a) or is_unbacked(b)):
         return None
-    other = b if is_unknown(a) else a
-    if not (is_unknown(other) or is_number(other)):
+    other = b if is_unbacked(a) else a
+    if not (is_unbacked(other) or is_number(other)):
         if name in ("eq", "ne") and other.python_type() in NEVER_EQUAL:
             return ConstVar(name == "ne")
         return refuse(name, a, b) if other.is_constant() or hasattr(other, "items") else None
@@ -183,7 +183,7 @@ def refuse(name: str, a: Var, b: Var) -> NoReturn:
 
 def unary(trace: Evaluation, name: str, a: Var) -> Var | None:
     """`-a`, `+a`, `abs(a)` of an unbacked number."""
-    if not is_unknown(a):
+    if not is_unbacked(a):
         return None
     if a.python_type() is bool or name not in ("neg", "pos", "abs"):
         raise Break("unknown_number", f"{name} of {a!r}")
@@ -195,13 +195,13 @@ EXTREMES: dict[str, Callable[..., Any]] = {"min": torch.sym_min, "max": torch.sy
 
 def extreme(trace: Evaluation, name: str, args: tuple[Var, ...]) -> Var | None:
     """`min(a, b, ..)` or `max(a, b, ..)` of ints of which one is unknown."""
-    if len(args) < 2 or not any(map(is_unknown, args)):
+    if len(args) < 2 or not any(map(is_unbacked, args)):
         return None
-    if not all((is_unknown(arg) or is_number(arg)) and arg.python_type() is int for arg in args):
+    if not all((is_unbacked(arg) or is_number(arg)) and arg.python_type() is int for arg in args):
         return None
     best = args[0]
     for other in args[1:]:
-        if is_unknown(best) or is_unknown(other):
+        if is_unbacked(best) or is_unbacked(other):
             best = run(trace, EXTREMES[name], best, other)
         else:
             found = numbers.extreme(trace, name, (best, other))
@@ -212,7 +212,7 @@ def extreme(trace: Evaluation, name: str, args: tuple[Var, ...]) -> Var | None:
 
 def convert(trace: Evaluation, kind: type, a: Var) -> Var | None:
     """`int(a)` and `float(a)` of an unbacked number."""
-    if not is_unknown(a):
+    if not is_unbacked(a):
         return None
     if a.python_type() is kind:
         return a
@@ -226,8 +226,8 @@ def convert(trace: Evaluation, kind: type, a: Var) -> Var | None:
 def fake_of(trace: Evaluation, arg: Var) -> Any:
     """A number for torch's expressions, which have no floats of sizes: of such a one nothing is
     known, and it stays open."""
-    if is_open(arg) and arg.python_type() is float:
-        return trace.world.unknown(float)
+    if is_symbolic(arg) and arg.python_type() is float:
+        return trace.world.make_unbacked(float)
     return arg.as_fake()
 
 
@@ -241,5 +241,5 @@ def run(trace: Evaluation, function: Callable[..., Any], *args: Var, fake: Any =
     exact = all(arg.python_type() is not float for arg in args)
     if type(value) not in TYPES and exact:
         return ConstVar(value)
-    return trace.symbols.unknowns.make(value, lambda: trace.graph.operation(
+    return trace.symbols.unbacked.make(value, lambda: trace.graph.operation(
         "call_function", function, tuple(arg.as_proxy() for arg in args), {}, value), exact)

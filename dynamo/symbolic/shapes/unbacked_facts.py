@@ -20,7 +20,7 @@ from dynamo.shapes.fake import Undecided, Unprintable
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.shapes.unbacked import UnknownNumber
+from dynamo.symbolic.shapes.unbacked import UnbackedNumber
 
 # Operations that raise by themselves where a size does not fit, in eager too.
 RAISES = frozenset(
@@ -32,7 +32,7 @@ RAISES = frozenset(
 RAISES_BUT_NEGATIVE = frozenset(("view", "reshape", "expand", "unflatten", "broadcast_to"))
 
 
-class Unknowns:
+class UnbackedFacts:
     """See the module.
 
     origins: per name, how the graph gets it: a node, or a dimension of a node's result.
@@ -83,7 +83,7 @@ class Unknowns:
         symbol = self.trace.world.single_unbacked(value)
         if symbol is not None:
             self._name(value, node)
-        return UnknownNumber(self.trace, value, node, exact)
+        return UnbackedNumber(self.trace, value, node, exact)
 
     def bind_sizes(self, node: fx.Node, fake: Any) -> None:
         """Names the sizes of an operation's result that only the running program knows."""
@@ -96,7 +96,7 @@ class Unknowns:
 
     def _name(self, value: Any, origin: fx.Node | tuple[fx.Node, int]) -> None:
         name = f"u{len(self.origins)}"
-        self.trace.world.name_unknown(value, name)
+        self.trace.world.name_unbacked(value, name)
         self.origins[name] = origin
         place = self.places[name] = self.trace.symbols.place()
         logs.log("dynamic").emit(
@@ -126,7 +126,7 @@ class Unknowns:
 
     # -- deciding -------------------------------------------------------------------------------
 
-    def decide(self, number: UnknownNumber) -> bool:
+    def decide(self, number: UnbackedNumber) -> bool:
         """The truth of a number; a break where only the running program knows it."""
         fake = number.fake
         condition = fake if isinstance(fake, torch.SymBool) else fake != 0
@@ -159,7 +159,7 @@ class Unknowns:
         if not self.trace.world.is_symbolic or name not in RAISES_BUT_NEGATIVE:
             return
         for value in flat(args):
-            if isinstance(value, torch.SymInt) and self.trace.world.unknowns(value):
+            if isinstance(value, torch.SymInt) and self.trace.world.unbacked_in(value):
                 if self.trace.world.known(value >= 0) is not True:
                     self.unchecked([(value >= 0).node.expr])  # type: ignore[attr-defined]
 
@@ -182,9 +182,9 @@ class Unknowns:
         """0 for an unknown index, and for a symbolic one that is in the range of the size."""
         if not isinstance(key, torch.SymInt):
             return key
-        if self.trace.world.unknowns(key):
+        if self.trace.world.unbacked_in(key):
             return 0
-        if size is None or self.trace.world.unknowns(size):
+        if size is None or self.trace.world.unbacked_in(size):
             return key
         inside = bool(key >= -size) and bool(key < size)
         self.trace.symbols.keep_assumptions()
@@ -198,7 +198,7 @@ class Unknowns:
         """
         if not (self.origins or self.declared):
             return False
-        if not any(self.trace.world.unknowns(value) for value in flat(values)):
+        if not any(self.trace.world.unbacked_in(value) for value in flat(values)):
             return False
         if any(map(catches, self.trace.frames)):
             raise Break("unknown_number_unchecked", "it does not raise, inside of a try statement")

@@ -98,7 +98,7 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         return put_in_graph(tx, cls.cls, args, transformed)
     state = tensor_state(trace)
     mark, before, read = trace.graph.mark(), trace.effects.places(), state.new_gradients_read
-    with trace.objects.noting_found() as found:
+    with trace.objects.noting_known() as found:
         look = look_through(tx, cls.cls, list(args))
         if transformed:
             look_through_levels(tx, cls.cls, args)

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Break
-from dynamo.base.recomputing import running_again
+from dynamo.base.recomputing import recomputation
 from dynamo.graph_operators.cuts import expect
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
@@ -80,7 +80,7 @@ class Checkpointed:
         runs = itertools.count()
 
         def run(*arguments: Any) -> Any:
-            with running_again() if next(runs) else contextlib.nullcontext():
+            with recomputation() if next(runs) else contextlib.nullcontext():
                 return self.module(*arguments, *others)
 
         # Backward inside of backward can't be recorded; the other form has the same gradients.

@@ -71,14 +71,14 @@ def break_where_stored(tx: Frame, function: Any, tensors: Sequence[Var]) -> None
         raise Break("call_of_unknown_function", f"{name} of a stored gradient, or its owner")
 
 
-def note_failing(tx: Frame, node: fx.Node, function: Any, noticed: set[str]) -> None:
-    """Notes in a node what the world has noticed of its operation, and whether the program catches
+def note_failing(tx: Frame, node: fx.Node, function: Any, observed: set[str]) -> None:
+    """Notes in a node what the world has observed of its operation, and whether the program catches
     its errors. Operators that are not torch's may raise for reasons of their own."""
     own = not isinstance(function, torch._ops.OpOverload) or function.namespace in TORCH_OPERATORS
-    fails = "fails" in noticed or getattr(function, "__name__", "") in UNSEEN
-    node.meta["checks"] |= fails or bool(noticed - {"acts"})
-    node.meta["acts"] = "acts" in noticed or is_in_graph(function)
-    node.meta["draws"] = "draws" in noticed
+    fails = "fails" in observed or getattr(function, "__name__", "") in UNSEEN
+    node.meta["checks"] |= fails or bool(observed - {"acts"})
+    node.meta["acts"] = "acts" in observed or is_in_graph(function)
+    node.meta["draws"] = "draws" in observed
     node.meta["fails"] = fails or not own or is_in_graph(function)
     node.meta["caught"] = node.meta["fails"] and any(map(catches, tx.trace.frames))
 
@@ -138,11 +138,11 @@ def break_where_refused(
     whatever the values. Where those may decide, it is noted in the node (see `note_failing`), as is
     a call of unusual dtypes that can't be tried, where the program catches its error: elsewhere a
     call that nobody reads would run for nothing."""
-    if trial is None or "fails" in tx.trace.world.noticed:
+    if trial is None or "fails" in tx.trace.world.observed:
         return
     refused = trial.refuses(function, result, tx.trace.context.refusals)
     if refused is None and not is_usual(given) and any(map(catches, tx.trace.frames)):
-        tx.trace.world.noticed.add("fails")
+        tx.trace.world.observed.add("fails")
     if not refused:
         return
     seen = any(map(handles, tx.trace.frames))

@@ -13,7 +13,7 @@ from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import TableSource, table_values
 from dynamo.symbolic.core.frame import Evaluation
-from dynamo.symbolic.shapes.sizes import OPEN_KINDS, dynamic_dims, infer_strides, symbolic_size
+from dynamo.symbolic.shapes.sizes import UNBACKED_KINDS, dynamic_dims, infer_strides, symbolic_size
 from dynamo.symbolic.shapes.symbols import Symbols
 from dynamo.symbolic.tensors.state import tensor_state
 
@@ -50,7 +50,7 @@ def make_fake(trace: Evaluation, var: TensorVar) -> Any:
         for axis, size in enumerate(real.shape)
     ]
     extents = [
-        torch.sym_max(size, 1) if axis in dims and dims[axis].kind in OPEN_KINDS else size
+        torch.sym_max(size, 1) if axis in dims and dims[axis].kind in UNBACKED_KINDS else size
         for axis, size in enumerate(sizes)
     ]
     strides = infer_strides(tuple(real.shape), real.stride(), extents)

@@ -20,7 +20,7 @@ from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.operators import is_scalar
-from dynamo.symbolic.shapes.numbers import hint_of, is_guardable, is_number, is_open, text_of
+from dynamo.symbolic.shapes.numbers import hint_of, is_guardable, is_number, is_symbolic, text_of
 
 # The largest number of each: torch.full refuses a larger one, of which torch.tensor makes infinity.
 LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
@@ -35,7 +35,7 @@ def tensor_of_floats(tx: Frame, /, data: Var, *rest: Var, **kwargs: Var) -> Var 
         return None
     flat = isinstance(data, ListVar | TupleVar)
     numbers = data.unpack(tx) if flat else [data]
-    if not any(is_open(var) and type(hint_of(var)) is float for var in numbers):
+    if not any(is_symbolic(var) and type(hint_of(var)) is float for var in numbers):
         return None
     if not all(map(is_number, numbers)) or not set(kwargs) <= NAMES:
         return None
@@ -71,9 +71,9 @@ def _register(function: Any) -> None:
         leaves = leaves_of(tx, data)
         if not any(is_scalar(leaf) and leaf.python_type() is not numpy.int64 for leaf in leaves):
             return None
-        if not all(is_open(leaf) or leaf.is_constant() for leaf in leaves):
+        if not all(is_symbolic(leaf) or leaf.is_constant() for leaf in leaves):
             raise Break("argument_mismatch", repr(data))
-        values = [hint_of(leaf) if is_open(leaf) else leaf.as_constant() for leaf in leaves]
+        values = [hint_of(leaf) if is_symbolic(leaf) else leaf.as_constant() for leaf in leaves]
         dtype = ConstVar(tx.trace.run_real(lambda: torch.tensor(values).dtype))
         return tx.trace.call(tx, function, data, **(kwargs | {"dtype": dtype}))
 
@@ -92,4 +92,5 @@ def is_small(tx: Frame, number: Var, most: float) -> bool:
     """Whether a number is no larger; guarded."""
     if not abs(hint_of(number)) <= most or not is_guardable(number):
         return False
-    return not is_open(number) or tx.trace.symbols.decide(f"(abs({text_of(number)}) <= {most!r})")
+    bound = f"(abs({text_of(number)}) <= {most!r})"
+    return not is_symbolic(number) or tx.trace.symbols.decide(bound)

@@ -8,7 +8,7 @@ A branch on a tensor of which one side does nothing but raise (`assert mask.all(
 `torch.distributions`) does not break the graph: a node tests what is expected, before anything has
 happened that can't happen twice. Where it is not so, the part runs again without the compiler.
 
-In: the frame at such a branch (`branch_truth`), a graph (`can_run_again`, `settle_tests`).
+In: the frame at such a branch (`branch_truth`), a graph (`may_rerun`, `settle_tests`).
 Out: the way that the trace takes; whether the graph may run again; the graph with its tests joined;
 its function, which puts generators of random numbers back (`puts_back`).
 """
@@ -64,7 +64,7 @@ READS = frozenset(("item", "size"))
 LONGEST_RAISE = 400  # instructions
 
 
-def can_run_again(graph: fx.Graph) -> bool:
+def may_rerun(graph: fx.Graph) -> bool:
     """True where a graph that has raised may be run once more by eager, from what it was given."""
     outside = _outside(graph)
     return all(_is_repeatable(node, outside) for node in _operations(graph))
@@ -103,7 +103,7 @@ def _is_seen(node: fx.Node, outside: set[int]) -> bool:
     return any(storage_of(fake) in outside for fake in written)
 
 
-def runs_again(graph: fx.Graph) -> bool:
+def reruns(graph: fx.Graph) -> bool:
     """True where a graph that has raised may be run once more by eager, generators put back if need
     be: not for errors from which a GPU does not recover."""
     found = (node.meta for node in _operations(graph))
@@ -111,7 +111,7 @@ def runs_again(graph: fx.Graph) -> bool:
         meta.get("caught") or (meta.get("fails") and not is_on_gpu(meta["example_value"]))
         for meta in found
     )
-    return can_run_again(graph) or (raises and can_undo(graph))
+    return may_rerun(graph) or (raises and can_undo(graph))
 
 
 def is_on_gpu(value: Any) -> bool:
@@ -307,7 +307,7 @@ def _join(graph: fx.Graph, tests: list[fx.Node], place: fx.Node) -> None:
 def errors_to_undo(graph: fx.Graph, again: bool) -> tuple[type[Exception], ...]:
     """The errors before which the function of a graph puts torch's generators back; again: True
     where the graph runs again after any error."""
-    if can_run_again(graph):
+    if may_rerun(graph):
         return ()
     return (Exception,) if again else (Unforeseen,) if has_tests(graph) else ()
 

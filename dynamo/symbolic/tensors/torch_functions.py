@@ -267,10 +267,10 @@ def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> 
         raise Break("tensor_subclass", f"{', '.join(sorted(classes))} as an argument of "
                     f"{function.__name__}, whose code would see another class")
     versions = [var.fake._version for var in tensors]
-    may_raise = symbols.unknowns.may_raise([*fake_args, *fake_kwargs.values()])
-    fake_args = symbols.unknowns.settle_indices(function, fake_args)
-    symbols.unknowns.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
-    tx.trace.world.noticed.clear()
+    may_raise = symbols.unbacked.may_raise([*fake_args, *fake_kwargs.values()])
+    fake_args = symbols.unbacked.settle_indices(function, fake_args)
+    symbols.unbacked.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
+    tx.trace.world.observed.clear()
     trial = trial_of(tx, function, fake_args, fake_kwargs)
     return Operation(function, kind, target, args, kwargs, fake_args, fake_kwargs, tensors,
                      versions, may_raise, trial)
@@ -326,11 +326,11 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
         kind, target = "call_function", as_called_in_graph(tx, function)
     node = trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = op.may_raise
-    note_failing(tx, node, function, trace.world.noticed)
+    note_failing(tx, node, function, trace.world.observed)
     node.meta["changed"] = tuple(var.fake for var in changed)
     if not is_in_graph(function) and given is None:
         node.meta["written"] = node.meta["changed"]
-    trace.symbols.unknowns.keep_checks(function)
+    trace.symbols.unbacked.keep_checks(function)
     state = tensor_state(trace)
     for var in changed:
         state.note_mutation(var)
@@ -356,7 +356,7 @@ OF_VALUES = frozenset(("item", "dynamic_output_shape", "text_of_tensor"))
 
 def tells(tx: Frame, function: Any) -> bool:
     """True for a call that is made for what it does, though it gives no tensor."""
-    acts = "acts" in tx.trace.world.noticed or is_in_graph(function)
+    acts = "acts" in tx.trace.world.observed or is_in_graph(function)
     return acts or function in ASSERTIONS
 
 
@@ -455,12 +455,12 @@ def run_on_fakes(
         name = getattr(error.op, "__name__", str(error.op))
         code = "item" if "local_scalar" in name else "dynamic_output_shape"
         if code == "dynamic_output_shape":
-            tx.trace.symbols.unknowns.ask_for_shapes()
+            tx.trace.symbols.unbacked.ask_for_shapes()
         raise Break(code, text_of(error.op)) from error
     except Undecided as error:
-        tx.trace.symbols.unknowns.undecided(error)
+        tx.trace.symbols.unbacked.undecided(error)
     except NotSymbolic as error:
-        if any(tx.trace.world.unknowns(value) for value in flat([*args, *kwargs.values()])):
+        if any(tx.trace.world.unbacked_in(value) for value in flat([*args, *kwargs.values()])):
             raise Break("unknown_number", str(error)) from error
         error.place = tx.trace.symbols.place()
         raise
@@ -512,7 +512,7 @@ def wrap_result(
         for var in tensors:
             if var.fake is value:
                 return var
-        tx.trace.symbols.unknowns.bind_sizes(node, value)
+        tx.trace.symbols.unbacked.bind_sizes(node, value)
         made = TensorVar(node, value, cls=class_of(value))
         made.parts = parts_given(value, tensors)
         return made

@@ -21,7 +21,7 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.polyfill_checks import check_all
-from dynamo.symbolic.shapes.unbacked import UnknownNumber, by_value, is_unknown
+from dynamo.symbolic.shapes.unbacked import UnbackedNumber, by_value, is_unbacked
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tables import ask_for_values
@@ -83,7 +83,7 @@ WHOLE: list[Any] = [math.floor, math.ceil, math.trunc, round]
 def whole_rule(function: Any) -> None:
     """The row of a function that makes an int of a float that only the running program knows."""
 
-    @first_rule(function, UnknownNumber)
+    @first_rule(function, UnbackedNumber)
     def whole(tx: Frame, number: Var, *rest: Var) -> Var | None:
         if rest or number.python_type() is bool:
             return None
@@ -96,7 +96,7 @@ for _function in WHOLE:
     whole_rule(_function)
 
 
-@first_rule(divmod, UnknownNumber, Var)
+@first_rule(divmod, UnbackedNumber, Var)
 def divide(tx: Frame, number: Var, divisor: Var) -> Var:
     parts = [tx.trace.call(tx, function, number, divisor)
              for function in (operator.floordiv, operator.mod)]
@@ -125,7 +125,7 @@ def to_float(tx: Frame, var: TensorVar) -> Var:
 @rule([torch.Tensor.tolist], TensorVar)
 def tolist(tx: Frame, var: TensorVar) -> Var:
     """A list of as many reads as there are values."""
-    if not tx.trace.symbols.unknowns.wanted():
+    if not tx.trace.symbols.unbacked.wanted():
         ask_for_values(tx.trace, [var])
         raise Break("item", repr(var))
     if var.fake.dim() == 0:
@@ -142,7 +142,7 @@ def tolist(tx: Frame, var: TensorVar) -> Var:
 def read(tx: Frame, var: TensorVar) -> Var:
     """The value of a tensor with one element."""
     trace = tx.trace
-    if not trace.symbols.unknowns.wanted() or var.fake.dtype.is_complex:
+    if not trace.symbols.unbacked.wanted() or var.fake.dtype.is_complex:
         ask_for_values(trace, [var])
         raise Break("item", repr(var))
     value = torch_functions.run_on_fakes(tx, torch.Tensor.item, [var.fake], {})
@@ -150,8 +150,8 @@ def read(tx: Frame, var: TensorVar) -> Var:
         return ConstVar(value)
     exact = not var.fake.dtype.is_floating_point
     known = trace.graph.operation("call_method", "item", (var.as_proxy(),), {}, value)
-    trace.symbols.unknowns.keep_checks(torch.Tensor.item)
-    return trace.symbols.unknowns.make(value, lambda: known, exact)
+    trace.symbols.unbacked.keep_checks(torch.Tensor.item)
+    return trace.symbols.unbacked.make(value, lambda: known, exact)
 
 
 @rule(READERS)
@@ -167,8 +167,8 @@ def check_rule(function: Any) -> None:
 
     @rule(function)
     def check(tx: Frame, cond: Var, message: Var = ConstVar(None)) -> Var:  # noqa: B008
-        if is_unknown(cond) and cond.python_type() is bool:
-            return check_unknown(tx, function, cond, message)
+        if is_unbacked(cond) and cond.python_type() is bool:
+            return check_unbacked(tx, function, cond, message)
         if cond.python_type() is not bool:
             raise Break("call_of_unknown_function", f"{function.__name__}({cond!r})")
         if not cond.truth(tx):
@@ -203,7 +203,7 @@ def text_of(tx: Frame, message: Var) -> str | None:
     return str(tx.trace.call(tx, str, tx.call(message, [], {})).as_constant())
 
 
-def check_unknown(tx: Frame, function: Any, cond: Var, message: Var) -> Var:
+def check_unbacked(tx: Frame, function: Any, cond: Var, message: Var) -> Var:
     """A node that raises what eager raises; the trace goes on with the condition as known."""
     trace, text = tx.trace, text_of(tx, message)
     number = sum(isinstance(node.target, Check) for node in trace.graph.graph.nodes)
@@ -216,7 +216,7 @@ def check_unknown(tx: Frame, function: Any, cond: Var, message: Var) -> Var:
 
 def learn(tx: Frame, function: Any, var: Var) -> None:
     """The world knows from here on what the program has checked."""
-    tx.trace.symbols.unknowns.may_raise([var.as_fake()])
+    tx.trace.symbols.unbacked.may_raise([var.as_fake()])
     try:
         tensor_state(tx.trace).run_fake(function, var.as_fake())
     except Signal as error:
@@ -236,7 +236,7 @@ def size_check_rule(function: Any) -> None:
     def check(tx: Frame, size: Var, /, *args: Var, **kwargs: Var) -> Var:
         values = [arg.as_constant() for arg in args]
         keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
-        if not is_unknown(size):
+        if not is_unbacked(size):
             value = size.as_constant()
             tx.trace.run_real(lambda: function(value, *values, **keywords))
             return ConstVar(None)

@@ -297,11 +297,11 @@ def _longest_tile(kernel: Kernel) -> int:
         return PERSISTENT_ALONG_ROWS
     if any(op.name == "above_one" for stage in kernel.stages for op in stage.ops):
         return PERSISTENT_WORDS
-    tiles = any(not is_one(local.elements) for local in kernel.locals) or _reads_again(kernel)
+    tiles = any(not is_one(local.elements) for local in kernel.locals) or _rereads(kernel)
     return PERSISTENT_WITH_LOCALS if tiles else PERSISTENT_COLUMNS
 
 
-def _reads_again(kernel: Kernel) -> bool:
+def _rereads(kernel: Kernel) -> bool:
     """Whether a stage reads what an earlier one has read: a tile would have it already."""
     seen: set[tuple[str, Index | None]] = set()
     written = set(kernel.writes())

@@ -16,8 +16,8 @@ from inductor.codegen.triton.aligned import Unaligned, unaligned_rows
 from inductor.codegen.triton.eviction import (
     EVICT_FIRST,
     EVICT_LAST,
-    read_again,
     read_for_the_last_time,
+    reread,
 )
 from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
@@ -97,7 +97,7 @@ class StagePrinter:
         self.maxima: set[int] = set()  # that a sum of exponentials keeps
         self.phases = Phases(stage)
         self.read_last = read_for_the_last_time(frame.launch, stage)
-        self.read_again = read_again(frame.launch, stage)
+        self.reread = reread(frame.launch, stage)
         self.unaligned = unaligned_rows(frame.launch, stage)
         self.position = 0
 
@@ -324,7 +324,7 @@ class StagePrinter:
         more = f", {mask}, other=0" if mask else ""
         if op.buffer in self.read_last and "r" in axes:
             more += f", {EVICT_FIRST}"
-        elif op.buffer in self.read_again and "r" in axes:
+        elif op.buffer in self.reread and "r" in axes:
             more += f", {EVICT_LAST}"
         text = f"tl.load({pointer}{more})"
         return Text(self.writer.define(text, again=op.buffer not in self.frame.written), axes)

@@ -24,7 +24,7 @@ B, H, S, N, D = 2, 4, 40, 50, 32
 
 
 @pytest.fixture(autouse=True)
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of the calls that our kernel computes; it does wherever it can."""
     names: list[str] = []
     call = own_functions.call_attention
@@ -143,7 +143,7 @@ def inputs(lying: bool = True) -> list[Tensor]:
 
 @pytest.mark.parametrize("lying", [False, True])
 @pytest.mark.parametrize("program", SDPA + WRITTEN + LEFT + [gpt2])
-def test_same_as_eager(program: Callable[..., Any], lying: bool, served: list[str]) -> None:
+def test_same_as_eager(program: Callable[..., Any], lying: bool, calls: list[str]) -> None:
     dynamo.reset()
     compiled = dynamo.compile(program)
     for _ in range(2):
@@ -151,10 +151,10 @@ def test_same_as_eager(program: Callable[..., Any], lying: bool, served: list[st
         out, right = compiled(*given), program(*given)
         assert out.stride() == right.stride()
         torch.testing.assert_close(out, right, rtol=0, atol=3e-6, equal_nan=True)
-    assert len(served) == (program not in LEFT)
+    assert len(calls) == (program not in LEFT)
 
 
-def test_what_is_left_to_aten(served: list[str]) -> None:
+def test_what_falls_back_to_aten(calls: list[str]) -> None:
     def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
 
@@ -170,10 +170,10 @@ def test_what_is_left_to_aten(served: list[str]) -> None:
     with config.patch(leave_out="attention"):
         dynamo.reset()
         torch.testing.assert_close(dynamo.compile(joined)(q, k, v, None), joined(q, k, v, None))
-    assert not served
+    assert not calls
 
 
-def test_with_gradients_it_is_atens(served: list[str]) -> None:
+def test_with_gradients_it_is_atens(calls: list[str]) -> None:
     given = [x.requires_grad_() for x in inputs()]
     for program in (joined, bert):
         with torch.enable_grad():
@@ -181,10 +181,10 @@ def test_with_gradients_it_is_atens(served: list[str]) -> None:
             right = torch.autograd.grad(program(*given).sum(), given[:3])
         for one, other in zip(grads, right, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert not served
+    assert not calls
 
 
-def test_nan_below_fills_is_lost_as_in_eager(served: list[str]) -> None:
+def test_nan_below_fills_is_lost_as_in_eager(calls: list[str]) -> None:
     def program(q: Tensor, k: Tensor, v: Tensor, lost: Tensor) -> Tensor:
         x = (q @ k.transpose(-1, -2)).masked_fill(lost, LEAST)
         return (torch.softmax(x, -1) @ v).transpose(1, 2).contiguous()
@@ -195,7 +195,7 @@ def test_nan_below_fills_is_lost_as_in_eager(served: list[str]) -> None:
     out = dynamo.compile(program)(q, k, v, lost)
     assert not out.isnan().any()
     torch.testing.assert_close(out, program(q, k, v, lost))
-    assert len(served) == 1
+    assert len(calls) == 1
 
 
 def test_operator_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,14 @@ from dynamo.base.config import config as dynamo_config
 from dynamo.store import gpu_facts
 from dynamo.store.content import Store
 from inductor.cache import graph_key, kernel_binaries
-from inductor.cache.gpu_module import GpuModule, call_again, with_recipe
+from inductor.cache.gpu_module import GpuModule, loaded_call, with_recipe
 from inductor.cache.graph_cache import Uncacheable, read_record, write_record
 from inductor.cache.launched import Watched
 from inductor.codegen.python_wrapper import HEAD, host_part
 from inductor.config import config
 from inductor.runtime import binaries, triton_binary, triton_launch
 from inductor.runtime.binaries import Binary, Later, NotLoaded, Started, binary_of, start_of
-from inductor.runtime.triton_launch import KeptPreparation, Preparation
+from inductor.runtime.triton_launch import CachedPreparation, Preparation
 
 DEVICE = torch.device("cuda", 0)
 GRIDS = ((4, 2, 1), (8, 1, 1))
@@ -125,14 +125,14 @@ def test_what_is_not_kept_says_why(tmp_path: Path) -> None:
 
 
 def test_odd_addresses_bring_the_whole_module(driver: Driver, tmp_path: Path) -> None:
-    call = call_again(module_of(torch.device("cpu")))
+    call = loaded_call(module_of(torch.device("cpu")))
     with dynamo_config.patch(cache_dir=str(tmp_path)), pytest.raises(ImportError, match="triton is wanted"):
         call(torch.ones(4)[1:])
     assert not driver.starts
 
 
 def test_kept_launchers_start_at_once(driver: Driver) -> None:
-    made = KeptPreparation(DEVICE, iter([BINARY, None]), lambda: SimpleNamespace(f=None))
+    made = CachedPreparation(DEVICE, iter([BINARY, None]), lambda: SimpleNamespace(f=None))
     launcher = made.prepare("f", CHOICES, DTYPES, (0,), False, True, likely_even=True)
     tensors = torch.randn(64), torch.randn(64)
     launcher.at(GRIDS)(7, *tensors)

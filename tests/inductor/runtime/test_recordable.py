@@ -12,7 +12,7 @@ from inductor.ir.body import trace_body
 from inductor.ir.graph import ComputedBuffer, ExternKernel, InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.ir.index import constant
 from inductor.operators.dropout_ops import STATE
-from inductor.runtime.recordable import is_seen_again, refusal, written_inputs
+from inductor.runtime.recordable import is_reread, refusal, written_inputs
 from inductor.scheduler.schedule import Schedule
 
 aten = torch.ops.aten
@@ -88,6 +88,6 @@ def test_inputs_that_are_written() -> None:
         graph, schedule = graph_of(*([node] if node else []))
         graph = replace(graph, inputs=(None, *graph.inputs, InputBuffer("arg1", LAYOUT, 3)))
         assert written_inputs(graph, schedule) == expected
-    assert is_seen_again(graph_of(extern(aten.bernoulli.default, X))[1])
-    assert is_seen_again(graph_of(extern(STATE, (16,), GPU))[1])
-    assert not is_seen_again(schedule)
+    assert is_reread(graph_of(extern(aten.bernoulli.default, X))[1])
+    assert is_reread(graph_of(extern(STATE, (16,), GPU))[1])
+    assert not is_reread(schedule)
