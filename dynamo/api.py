@@ -115,9 +115,9 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     function = model.__wrapped__ if isinstance(model, hook.Compiled) else model
     plain = function.func if isinstance(function, functools.partial) else function
     called = caller_of(function) if needs_caller(plain) else function
-    asked = plain if called is function else called
-    has_code = isinstance(asked, FunctionType) and not hasattr(asked, "__wrapped__")
-    policy = regions.policy_for(called, settings, asked.__code__ if has_code else None)
+    target = plain if called is function else called
+    has_code = isinstance(target, FunctionType) and not hasattr(target, "__wrapped__")
+    policy = regions.policy_for(called, settings, target.__code__ if has_code else None)
     compiled = hook.Compiled(policy.region, called)
     policy.serve(getattr(function, "__self__", function), compiled)
     compiled.__dict__.update(

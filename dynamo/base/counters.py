@@ -21,7 +21,7 @@ counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 _seconds: dict[str, float] = defaultdict(float)
 _since = [0.0]
-_told: set[Hashable] = set()
+_reported: set[Hashable] = set()
 _lock = threading.Lock()
 # Of the timed blocks: stage, begin and end by `time.perf_counter`, thread, whose compile it is.
 Span = tuple[str, float, float, int, logs.Compile]
@@ -69,9 +69,9 @@ def spans() -> list[Span]:
 def once(key: Hashable) -> bool:
     """True the first time for this key since the last `reset`: for what is reported once."""
     with _lock:
-        if key in _told:
+        if key in _reported:
             return False
-        _told.add(key)
+        _reported.add(key)
         return True
 
 
@@ -87,4 +87,4 @@ def reset() -> None:
     with _lock:
         _seconds.clear()
         _spans.clear()
-        _told.clear()
+        _reported.clear()

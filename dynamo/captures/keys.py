@@ -59,7 +59,7 @@ class NoKey(Exception):
 
 
 def parts_of_frame(
-    frame: hook.FrameState, context: CompileContext, continuations: Continuations, asked: bool
+    frame: hook.FrameState, context: CompileContext, continuations: Continuations, requested: bool
 ) -> dict[str, str]:
     """The parts of the key. asked: whether the frame is what the user compiles. Errors: NoKey."""
     options: CompileOptions = context.settings
@@ -73,7 +73,7 @@ def parts_of_frame(
         code += f" {known.instruction} {known.layout} {known.form}"
     return {
         "function": f"{frame.code.co_qualname} ({frame.code.co_filename})",
-        "code": f"{code} {asked}",
+        "code": f"{code} {requested}",
         "values": _text_of_values(frame),
         "options": repr((options.mode, sorted(options.options.items()), options.fullgraph,
                          options.dynamic)),  # fmt: skip

@@ -57,14 +57,14 @@ class TraceCache:
         self.continuations = continuations
 
     def place_of(
-        self, frame: hook.FrameState, context: CompileContext, asked: bool
+        self, frame: hook.FrameState, context: CompileContext, requested: bool
     ) -> Place | None:
         """Where traces of this frame are cached; None where they are not."""
         if not config.capture_cache:
             return None
         settle_choices()
         try:
-            parts = keys.parts_of_frame(frame, context, self.continuations, asked)
+            parts = keys.parts_of_frame(frame, context, self.continuations, requested)
             return Place(frame, context, self.continuations, parts)
         except NoKey as why:
             reason = str(why)
@@ -123,7 +123,7 @@ class Place:
             try:
                 entry = restored.entry(compile_graph, prints)
             except Changed as why:
-                if restored.asked:  # functions of the program, which may change others
+                if restored.has_answers:  # functions of the program, which may change others
                     prints = Fingerprints()
                 self.tell(f"a cached trace does not fit: {why}")
                 continue
@@ -164,9 +164,9 @@ class Place:
         """Writes what is known of a trace before its graph is compiled. inputs: of the graph."""
         try:
             assert result.met is not None
-            asked = result.met.about_gpus
-            if asked and not self.knows_gpus:
-                raise Uncacheable(f"it keeps what {asked} gave before the program used a GPU")
+            function = result.met.about_gpus
+            if function and not self.knows_gpus:
+                raise Uncacheable(f"it keeps what {function} gave before the program used a GPU")
             self.draft = records.draft(
                 Traced(self.frame, *checks, tuple(inputs), result.met), self.continuations)
         except (Uncacheable, pickle.PicklingError) as why:
@@ -210,7 +210,7 @@ class Restored:
     """An entry of a cached trace while it is made again."""
 
     def __init__(self, place: Place, cached: CachedTrace) -> None:
-        self.place, self.cached, self.frame, self.asked = place, cached, place.frame, False
+        self.place, self.cached, self.frame, self.has_answers = place, cached, place.frame, False
         frame = place.frame
         self.scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
 
@@ -227,7 +227,7 @@ class Restored:
         if not holds:
             failed = failures(guards(), self.scope)
             raise Changed(str(failed[0]) if failed else "a guard fails")
-        self.asked = bool(parts.answers)
+        self.has_answers = bool(parts.answers)
         records.recheck_answers(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if cached.graph is not None:

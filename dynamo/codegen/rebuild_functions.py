@@ -17,8 +17,8 @@ def function(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
     emitter.load_const(var.code)
     emitter.load_const(var.globals)
     emitter.load_const(var.name)
-    if var.asked_defaults is not None:
-        rebuilder.load(var.asked_defaults)
+    if var.read_defaults is not None:
+        rebuilder.load(var.read_defaults)
     elif var._defaults:
         rebuilder.build("BUILD_TUPLE", var._defaults)
     else:

@@ -38,7 +38,7 @@ def forward_code(cls: type) -> CodeType | None:
 
 
 def skip_reason(
-    frame: FrameState, continuations: Continuations, asked: CodeType | None
+    frame: FrameState, continuations: Continuations, requested: CodeType | None
 ) -> str | None:
     """Why frames of this code are run as they are, None where they are traced. asked: the code that
     the user compiles."""
@@ -55,7 +55,7 @@ def skip_reason(
     if frame.code is HOOKED and shards_work(frame.cells["self"].cell_contents):
         return SHARDED
     reason = library_of(frame.code, frame.globals)
-    if frame.code is asked and (reason != OWN or is_caller(frame.code)):
+    if frame.code is requested and (reason != OWN or is_caller(frame.code)):
         return None
     return reason
 

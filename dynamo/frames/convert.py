@@ -41,7 +41,7 @@ WHOLE = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": Tru
 class Converter:
     """Turns the frames of one region into entries; keeps what they share."""
 
-    def __init__(self, asked: CodeType | None = None) -> None:
+    def __init__(self, requested: CodeType | None = None) -> None:
         """asked: what the user compiles, which is traced also where it is torch's own."""
         self.codes = CodeCache()
         self.continuations = Continuations(self.codes.decode)
@@ -50,7 +50,7 @@ class Converter:
         self.warned: set[int] = set()
         self.breaks = BreakReports(self.continuations)
         self.traces = TraceCache(self.continuations)
-        self.asked = asked
+        self.requested = requested
 
     def __call__(
         self,
@@ -67,7 +67,7 @@ class Converter:
             return None  # its code is that of all optimizers' steps
         if is_whole(frame.code):
             return hook.SKIP_RECURSIVE
-        reason = skip_reason(frame, self.continuations, self.asked)
+        reason = skip_reason(frame, self.continuations, self.requested)
         if reason is not None:
             self.breaks.tell_skipped(frame, reason, compile_id)
             return hook.SKIP
@@ -116,7 +116,7 @@ class Converter:
 
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
         options, compile_id = context.settings, context.compile_id
-        keeping = self.traces.place_of(frame, context, frame.code is self.asked)
+        keeping = self.traces.place_of(frame, context, frame.code is self.requested)
         context.kept = keeping is not None
         if keeping is not None:
             with counters.timed("kept"), collection_paused():

@@ -44,7 +44,7 @@ LISTS = frozenset({list, tuple})
 SHARED_MODES = (None, "default")
 # Attributes that are distinguished as the objects that they are.
 CALLED = (FunctionType, types.MethodType, functools.partial)
-NOT_TOLD = frozenset(("_parameters", "_buffers", "_modules", "_compiled_call_impl"))
+IGNORED = frozenset(("_parameters", "_buffers", "_modules", "_compiled_call_impl"))
 DISTINCT = (types.ModuleType, types.BuiltinFunctionType, str, bool)
 
 
@@ -65,11 +65,11 @@ class Regions:
         self._tokens: dict[int, Token] = {}
 
     def policy_for(
-        self, model: Any, options: CompileOptions, asked: CodeType | None = None
+        self, model: Any, options: CompileOptions, requested: CodeType | None = None
     ) -> FramePolicy:
         """asked: the code that the user compiles, which is traced also where it is torch's own."""
         if options.isolated:
-            return self._make(options, asked)
+            return self._make(options, requested)
         settings = settings_now()
         functions = () if isinstance(model, torch.nn.Module | type) else functions_of(model)
         codes = [function.__code__ for function in functions]
@@ -80,7 +80,7 @@ class Regions:
             key = (subject, decisions.version, frozen(options), frozen(settings))
             policy = self._shared.get(key)
             if policy is None:
-                policy = self._make(options, asked)
+                policy = self._make(options, requested)
                 policy.subject, policy.held = subject, (codes, held, settings)
                 self._shared[key] = policy
             self._kept[key] = policy
@@ -105,8 +105,8 @@ class Regions:
                 policy.held = settings
         return policy
 
-    def _make(self, options: CompileOptions, asked: CodeType | None) -> FramePolicy:
-        converter = Converter(asked)
+    def _make(self, options: CompileOptions, requested: CodeType | None) -> FramePolicy:
+        converter = Converter(requested)
         policy = FramePolicy(options, converter, converter.throw)
         with self.lock:
             self.policies.add(policy)
@@ -220,7 +220,7 @@ def structure_of(module: torch.nn.Module) -> tuple[Any, ...]:
             for key, tensor in getattr(part, registry).items():
                 found += key, None if tensor is None else looks_of(tensor)
         for key, value in vars(part).items():
-            if key not in NOT_TOLD:
+            if key not in IGNORED:
                 if isinstance(value, CALLED):
                     found += key, look_of_call(value, places, ())
                 else:

@@ -541,8 +541,8 @@ class EqualSource(Source):
     said: SameAs
 
     def text(self) -> str:
-        asked = ".__tensor_flatten__()" if isinstance(self.said, Flattened) else ""
-        return f"<{self.base.text()}{asked} as before>"
+        suffix = ".__tensor_flatten__()" if isinstance(self.said, Flattened) else ""
+        return f"<{self.base.text()}{suffix} as before>"
 
     def fetch(self, scope: Scope) -> Any:
         return self.said(self.base.fetch(scope))

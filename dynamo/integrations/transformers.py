@@ -50,7 +50,7 @@ def _prepare(
     *args: Any, **kwargs: Any,
 ) -> Any:
     """What the host's own function gives, its models compiled by us."""
-    settings = {**_told(plugin), **arguments}
+    settings = {**_settings_of(plugin), **arguments}
     with _without_theirs(plugin):
         prepared = function(*args, **kwargs)
     for each in prepared if isinstance(prepared, tuple) else (prepared,):
@@ -59,16 +59,16 @@ def _prepare(
     return prepared
 
 
-def _told(plugin: Any) -> dict[str, Any]:
+def _settings_of(plugin: Any) -> dict[str, Any]:
     """What the host was told of torch.compile. `to_kwargs` would leave out what variables of the
     environment say, which the Trainer sets."""
     if not _is_on(plugin):
         return {}
     names = ("mode", "fullgraph", "dynamic", "options", "disable")
-    told = {name: getattr(plugin, name) for name in names if getattr(plugin, name) is not None}
-    if told.get("mode") == "default":
-        del told["mode"]
-    return {"backend": plugin.backend.value.lower(), **told}
+    settings = {name: getattr(plugin, name) for name in names if getattr(plugin, name) is not None}
+    if settings.get("mode") == "default":
+        del settings["mode"]
+    return {"backend": plugin.backend.value.lower(), **settings}
 
 
 def _is_on(plugin: Any) -> bool:

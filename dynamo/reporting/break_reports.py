@@ -31,7 +31,7 @@ class BreakReports:
 
     def __init__(self, continuations: Continuations) -> None:
         self._continuations = continuations
-        self._told: dict[tuple[int, int], str] = {}  # those in inlined calls, by their place
+        self._reported: dict[tuple[int, int], str] = {}  # those in inlined calls, by their place
 
     def is_repeated(self, exit: BreakExit, code: CodeType) -> bool:
         """True where a continuation only runs the call that has cut the frames around it, which
@@ -40,10 +40,10 @@ class BreakReports:
         original, instruction = self._continuations.origin(state.code, state.instruction)
         place = id(original), instruction  # a continuation keeps the code alive
         if len(exit.frames) > 1:
-            self._told[place] = exit.reason.code
+            self._reported[place] = exit.reason.code
             return False
         begins = self._continuations.begins_at(code, original, instruction)
-        return begins and self._told.get(place) == exit.reason.code
+        return begins and self._reported.get(place) == exit.reason.code
 
     def tell_trace(
         self, frame: hook.FrameState, result: TraceResult, context: CompileContext

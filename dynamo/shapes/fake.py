@@ -140,14 +140,14 @@ class _Uncacheable(Exception):
 
 
 # What torch says of an operator without a fake kernel, before a tutorial begins.
-TOLD_BY_TORCH = ("no fake impl registered", "no fake impl or Meta kernel", "'Meta' backend")
+TORCH_MESSAGES = ("no fake impl registered", "no fake impl or Meta kernel", "'Meta' backend")
 NO_KERNEL = "it has no fake kernel"
 
 
 def _why_not(error: Exception) -> str:
     """What torch says of a failed fake kernel, as one sentence."""
     text = str(error)
-    if any(told in text for told in TOLD_BY_TORCH):
+    if any(message in text for message in TORCH_MESSAGES):
         return NO_KERNEL
     return text.split("\n")[0]
 
@@ -404,7 +404,7 @@ class FakeWorld:
         except Signal:
             raise
         except Exception as error:
-            if TOLD_BY_TORCH[0] in str(error):
+            if TORCH_MESSAGES[0] in str(error):
                 if gives_nothing(func):
                     return None
                 raise NoFakeKernel(func, NO_KERNEL) from None

@@ -124,7 +124,7 @@ class SymbolicMode(FakeTensorMode):
             with self, torch.no_grad():
                 return torch.empty_like(args[0], memory_format=suggest_memory_format(args[0]))
         places, flag = CONVOLUTIONS.get(func, ((), 0))
-        if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
+        if not places or kwargs or args[flag] or not self._is_symbolic(args[places[-1]]):
             return super().dispatch(func, types, args, kwargs)
         batch = args[places[-1]].shape[0]
         given = list(args)
@@ -150,7 +150,7 @@ class SymbolicMode(FakeTensorMode):
         if any(str(tried[name].shape) != str(kwargs[name].shape) for name in written):
             raise NoFakeKernel(func, RESIZED)
 
-    def _is_open(self, tensor: Any) -> bool:
+    def _is_symbolic(self, tensor: Any) -> bool:
         return (
             type(tensor) is FakeTensor
             and tensor.fake_device.type == "cpu"

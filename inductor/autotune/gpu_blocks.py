@@ -43,7 +43,7 @@ def tune_blocks(
     ]
     most = max((len(kernels[step.name].sources) for step in steps), default=0)
     for number in range(most):
-        found = [s for s in steps if _is_open(tuned[s.name], number)]
+        found = [s for s in steps if _is_undecided(tuned[s.name], number)]
         _Search(graph, found, number, tuner).run(tuned)
     return tuned
 
@@ -71,7 +71,7 @@ def least_bytes(step: Kernel, layouts: Mapping[str, Layout]) -> int:
     return total
 
 
-def _is_open(kernel: TritonKernel, number: int) -> bool:
+def _is_undecided(kernel: TritonKernel, number: int) -> bool:
     """Whether function `number` of the kernel has several configs for known sizes."""
     if kernel.short is not None or number >= len(kernel.sources):
         return False
@@ -124,38 +124,38 @@ class _Search:
         original = {step.name: kernels[step.name] for step in self.steps}
         sources = {name: kernel.sources[self.number] for name, kernel in original.items()}
         tried = {name: list(source.choices.all()) for name, source in sources.items()}
-        asked = {name: configs[:1] for name, configs in tried.items()}
+        pending = {name: configs[:1] for name, configs in tried.items()}
         best: dict[str, tuple[float, Config]] = {}
-        self._asked(original, asked, best)
-        asked = {name: tried[name][1:] for name in asked if self._is_open(name, best)}
+        self._measured(original, pending, best)
+        pending = {name: tried[name][1:] for name in pending if self._is_undecided(name, best)}
         for number in range(ROUNDS + 1):
-            asked = {name: configs for name, configs in asked.items() if configs}
-            better = self._asked(original, asked, best)
-            asked = {}
+            pending = {name: configs for name, configs in pending.items() if configs}
+            better = self._measured(original, pending, best)
+            pending = {}
             for name in better if number else list(best):
-                if not self._is_open(name, best):
+                if not self._is_undecided(name, best):
                     continue
                 new = [c for c in neighbours(best[name][1], sources[name]) if c not in tried[name]]
                 tried[name] += new
-                asked[name] = new
+                pending[name] = new
         for name, (_, config) in best.items():
             kernels[name] = with_config(original[name], self.number, config)
 
-    def _is_open(self, name: str, best: Mapping[str, tuple[float, Config]]) -> bool:
+    def _is_undecided(self, name: str, best: Mapping[str, tuple[float, Config]]) -> bool:
         """Whether another config may be faster."""
         least = self.least.get(name, 0.0)
         return name not in best or best[name][0] - LEAST_TIME > least / LIMIT
 
-    def _asked(
-        self, kernels: Kernels, asked: Mapping[str, list[Config]],
+    def _measured(
+        self, kernels: Kernels, pending: Mapping[str, list[Config]],
         best: dict[str, tuple[float, Config]],
     ) -> list[str]:
         """Update the best ones; the kernels for which that was a gain."""
-        steps = [step for step in self.steps if step.name in asked]
-        questions = [self._question(s, kernels[s.name], asked[s.name]) for s in steps]
+        steps = [step for step in self.steps if step.name in pending]
+        questions = [self._question(s, kernels[s.name], pending[s.name]) for s in steps]
         gained = []
         for step, times in zip(steps, self.tuner.answers(questions), strict=True):
-            took, config = _fastest(asked[step.name], times)
+            took, config = _fastest(pending[step.name], times)
             if config is not None and (
                 step.name not in best or took < GAIN * best[step.name][0]
             ):

@@ -62,7 +62,7 @@ def choose_templates(
     candidates = [
         each for each in found
         if (fuse or not each.template.epilogues()) and _is_worth_asking(each, found)
-        and _is_open(each) and _can_print(each, graph, schedule)
+        and _is_undecided(each) and _can_print(each, graph, schedule)
     ]
     if not candidates:
         return schedule
@@ -96,7 +96,7 @@ def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandi
     )
 
 
-def _is_open(candidate: TemplateCandidate) -> bool:
+def _is_undecided(candidate: TemplateCandidate) -> bool:
     """Whether its sizes allow a template; the log says where they do not."""
     why = why_not(candidate.template)
     if why:
@@ -122,25 +122,25 @@ def _measured(
     sizes: Sizes,
 ) -> list[TemplateCandidate]:
     """The candidates that gain most, with their best blocks."""
-    asked = {n: list(candidate_blocks(each.template)) for n, each in enumerate(candidates)}
-    known: dict[int, Times] = {n: {} for n in asked}
-    tried = {n: set(blocks) for n, blocks in asked.items()}
+    pending = {n: list(candidate_blocks(each.template)) for n, each in enumerate(candidates)}
+    known: dict[int, Times] = {n: {} for n in pending}
+    tried = {n: set(blocks) for n, blocks in pending.items()}
     best: dict[int, Blocks] = {}
     for _ in range(ROUNDS + 1):
-        numbers = [n for n, blocks in asked.items() if blocks]
-        questions = [_question(graph, schedule, candidates[n], asked[n], sizes) for n in numbers]
+        numbers = [n for n, blocks in pending.items() if blocks]
+        questions = [_question(graph, schedule, candidates[n], pending[n], sizes) for n in numbers]
         answers = dict(zip(numbers, tuner.answers(questions), strict=True))
-        asked = {}
+        pending = {}
         for n, times in answers.items():
             known[n].update(times)
             fastest = min(tried[n], key=lambda blocks: known[n].get(str(blocks), inf))  # noqa: B023
             if fastest != best.get(n) and _is_close(known[n], fastest):
                 best[n] = fastest
-                asked[n] = [
+                pending[n] = [
                     blocks for blocks in neighbours(fastest, candidates[n].template)
                     if blocks not in tried[n]
                 ]
-                tried[n].update(asked[n])
+                tried[n].update(pending[n])
     gains: list[tuple[float, TemplateCandidate]] = []
     for n, blocks in best.items():
         library, took = known[n][LIBRARY], known[n][str(blocks)]
@@ -157,14 +157,14 @@ def _is_close(times: Times, blocks: Blocks) -> bool:
 
 
 def _question(
-    graph: LoopGraph, schedule: Schedule, candidate: TemplateCandidate, asked: Sequence[Blocks],
+    graph: LoopGraph, schedule: Schedule, candidate: TemplateCandidate, pending: Sequence[Blocks],
     sizes: Sizes,
 ) -> Question:
     template = candidate.template
     text = print_template(replace(template, blocks=ANY_BLOCKS), graph.layouts()).text
     dtypes = ", ".join(str(gemm.dtype) for gemm in template.gemms())
     key = make_question_key(graph.device, {
-        "text": text, "candidates": "; ".join(map(str, asked)), "dtypes": dtypes,
+        "text": text, "candidates": "; ".join(map(str, pending)), "dtypes": dtypes,
         "template": TEMPLATE_VERSION, "library": _library_settings(),
         "sizes": str([sizes.hints[name] for name in sizes.symbols]),
     })  # fmt: skip
@@ -173,7 +173,7 @@ def _question(
         steps = [schedule.steps[position] for position in candidate.positions]
         make = functools.partial(_candidate, graph=graph, results=template.writes(), sizes=sizes)
         found = [make(LIBRARY, steps=_in_order(schedule, steps))]
-        for blocks in asked:
+        for blocks in pending:
             found.append(make(str(blocks), steps=[replace(template, blocks=blocks)]))
         return found
 

@@ -43,12 +43,13 @@ class Subgraph:
         self.compile_subgraph = compile_subgraph
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.shown = [node.meta.get("example_value") for node in places]
-        self.watched = [at for at, known in enumerate(guarded) if not known or self._is_open(at)]
+        unknown = [at for at, known in enumerate(guarded) if not known or self._is_symbolic(at)]
+        self.watched = unknown
         self.known: dict[Any, Compiled] = {}
         self.forms: dict[Form, Compiled] = {}
         self.lock = threading.Lock()
 
-    def _is_open(self, at: int) -> bool:
+    def _is_symbolic(self, at: int) -> bool:
         return any(map(is_symbolic_number, getattr(self.shown[at], "shape", ())))
 
     def __call__(self, *inputs: Any) -> Any:

@@ -126,9 +126,9 @@ def _layer_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) 
         return None
     if source.dtype not in _FLOATS or grad.dtype is not source.dtype:
         return None
-    for parameter, asked in zip(args[5:7], args[7][1:], strict=True):
+    for parameter, needed in zip(args[5:7], args[7][1:], strict=True):
         if parameter is None:
-            if asked:
+            if needed:
                 return None
         elif parameter.facts.size != normalized or parameter.facts.dtype is not source.dtype:
             return None

@@ -29,9 +29,9 @@ class Identities:
 
     def hash_of(self, var: Var) -> Any:
         """The hash key of a key that stands in a dict from outside."""
-        asked = var in self.keyed
+        is_keyed = var in self.keyed
         key = var.hash_key(self.trace.frames[-1])
-        if not asked and self.keyed.pop(var, 0) is None:
+        if not is_keyed and self.keyed.pop(var, 0) is None:
             self.real_keys[var] = None
         return key
 

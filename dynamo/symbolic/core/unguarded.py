@@ -41,7 +41,7 @@ class Unguarded:
         self.signatures: list[tuple[inspect.Signature, Any, bool]] = []
         self.about_gpus = ""
         self.reason = ""
-        self._asked: set[tuple[int, int]] = set()
+        self._guarded: set[tuple[int, int]] = set()
 
     def read(self, place: Source, value: Any) -> None:
         """The value was taken as the one that always stands there."""
@@ -62,8 +62,8 @@ class Unguarded:
 
     def is_subclass(self, cls: type, abstract: type, found: bool) -> None:
         """`issubclass` was asked about an abstract class, with which others may be registered."""
-        if (id(cls), id(abstract)) not in self._asked:
-            self._asked.add((id(cls), id(abstract)))
+        if (id(cls), id(abstract)) not in self._guarded:
+            self._guarded.add((id(cls), id(abstract)))
             self.answer(issubclass, [cls, abstract], {}, found)
 
     def ordered(self, values: Any) -> None:

@@ -68,7 +68,7 @@ def _real_value(var: Var, real_values: Mapping[Var, Any]) -> Any:
     return var.value if isinstance(var, UnreadVar) else real_values.get(var)
 
 
-def _holds(value: Any, asked: Callable[[type], Callable[[Any], bool]]) -> bool:
+def _holds(value: Any, test_of: Callable[[type], Callable[[Any], bool]]) -> bool:
     """asked: gives for a class, once, what tells whether one of its instances is looked for."""
     seen: dict[int, Any] = {}
     kinds: dict[int, tuple[type, Callable[[Any], bool], bool]] = {}
@@ -79,7 +79,7 @@ def _holds(value: Any, asked: Callable[[type], Callable[[Any], bool]]) -> bool:
         known = kinds.get(id(kind))  # by identity: a metaclass may have a hash of its own
         if known is None:
             closed = issubclass(kind, NOT_LOOKED_INTO)
-            known = kinds[id(kind)] = (kind, asked(kind), closed)
+            known = kinds[id(kind)] = (kind, test_of(kind), closed)
         if known[1](part):
             return True
         if known[2] or id(part) in seen:

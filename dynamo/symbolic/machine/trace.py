@@ -327,7 +327,7 @@ MADE_BY_CLASS = (collections.OrderedDict.copy, collections.defaultdict.copy,
 ASKING_CLASS = tuple(
     getattr(collections.OrderedDict, name)
     for name in ("__init__", "update", "setdefault", "pop", "popitem"))
-ASKED_OF_CLASS = ("__setitem__", "__getitem__", "__delitem__", "__contains__")
+CLASS_METHODS = ("__setitem__", "__getitem__", "__delitem__", "__contains__")
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN_CONSTANTS = frozenset((*VALUE_TYPES, *TORCH_VALUE_TYPES))
 
@@ -355,7 +355,7 @@ def asks_class(trace: Evaluation, function: Any, var: Var) -> bool:
     """True where a method of OrderedDict calls methods of the program's own subclass."""
     return function in ASKING_CLASS and any(
         is_own_method(trace.attributes.find_special(var.python_type(), name))
-        for name in ASKED_OF_CLASS)
+        for name in CLASS_METHODS)
 
 
 def guard_bases(trace: Trace, cls: type) -> None:

@@ -160,7 +160,7 @@ def property_value(tx: Frame, raw: RawAttribute) -> Var:
 BINDERS[property] = property_value
 
 # Properties without a function say so: these ask them on behalf of an int.
-ASKED_OF_AN_INT: dict[str, Callable[[property], Any]] = {
+READS_OF_INT: dict[str, Callable[[property], Any]] = {
     "fget": lambda value: property.__get__(value, 0),
     "fset": lambda value: property.__set__(value, 0, 0),
     "fdel": lambda value: property.__delete__(value, 0),
@@ -174,7 +174,7 @@ def part_of_property(tx: Frame, raw: RawAttribute, part: str) -> Var:
         return raw.wrap_part(tx.trace, part)
     tx.trace.guard("ID", raw.source(), raw.value)
     try:
-        ASKED_OF_AN_INT[part](raw.value)
+        READS_OF_INT[part](raw.value)
     except AttributeError as error:
         before, _, behind = str(error).rpartition("'int' object")
         message = f"{before}{raw.cls.__qualname__!r} object{behind}"

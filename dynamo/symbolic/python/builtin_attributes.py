@@ -53,7 +53,7 @@ def type_call(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
 
 
 def any_class(
-    tx: Frame, function: str, asked: Var, classes: Var, test: Callable[[type], bool]
+    tx: Frame, function: str, subject: Var, classes: Var, test: Callable[[type], bool]
 ) -> bool:
     """Whether a class passes of those that isinstance and issubclass take: they stop at the first,
     so that what stands behind it may be no class. Other objects are asked themselves
@@ -61,7 +61,7 @@ def any_class(
     if isinstance(classes, ClassVar):
         return test(classes.cls)
     if isinstance(classes, TupleVar):
-        return any(any_class(tx, function, asked, item, test) for item in classes.items)
+        return any(any_class(tx, function, subject, item, test) for item in classes.items)
     if isinstance(classes, AliasVar) and isinstance(classes.as_constant(), types.UnionType):
         return any(test(kind) for kind in classes.as_constant().__args__)
     if isinstance(classes, ConstVar):
@@ -75,7 +75,7 @@ def any_class(
         tx.trace.attributes.find_special(classes.python_type(), name), types.FunctionType
     ):
         method = tx.trace.attributes.bind(tx, classes, classes.python_type(), name)
-        return tx.call(method, [asked], {}).truth(tx)
+        return tx.call(method, [subject], {}).truth(tx)
     raise Break("call_of_unknown_function", f"{function} with {classes!r}")
 
 

@@ -41,11 +41,11 @@ SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 
 def compared(tx: Frame, name: str, a: Var, b: Var) -> tuple[Var, Var]:
     """The containers inside of two objects, but of those that compare as `object` does."""
-    asked = (a, f"__{name}__"), (b, f"__{COMPARE[name]}__")
+    methods = (a, f"__{name}__"), (b, f"__{COMPARE[name]}__")
     if all(
         isinstance(var, ObjectVar)
         and tx.trace.attributes.find_special(var.python_type(), special) is getattr(object, special)
-        for var, special in asked
+        for var, special in methods
     ):
         return a, b
     return content_of(a), content_of(b)
@@ -215,8 +215,8 @@ def unbacked_comparison(name: str, a: Var, b: Var) -> Break:
 def compare_objects(tx: Frame, name: str, a: Var, b: Var) -> Var | None:
     """What the methods of objects answer; None where they have none, or leave it to others."""
     find_special = tx.trace.attributes.find_special
-    asked = (a, f"__{name}__"), (b, f"__{name}__"), (b, f"__{COMPARE[name]}__")
-    custom = [v for v, special in asked if isinstance(v, ObjectVar)
+    methods = (a, f"__{name}__"), (b, f"__{name}__"), (b, f"__{COMPARE[name]}__")
+    custom = [v for v, special in methods if isinstance(v, ObjectVar)
               and find_special(v.python_type(), special) is not getattr(object, special)]
     if name == "ne" and custom and all(
         find_in_mro(v.python_type(), "__ne__") is object.__ne__ for v in custom

@@ -92,7 +92,7 @@ class FunctionVar(Var):
         self._trace = trace
         self.written: dict[str, Var | None] = {}
         self.renewed: set[str] = set()  # names that were deleted and set again
-        self.asked_defaults: Var | None = None  # of one made in the trace, once they are asked for
+        self.read_defaults: Var | None = None  # of one made in the trace, once they are asked for
         if real is not None:
             self.code: types.CodeType = real.__code__
             self.globals: dict[str, Any] = real.__globals__
@@ -121,8 +121,8 @@ class FunctionVar(Var):
 
     def children(self) -> Iterable[Var]:
         if self.real is None:
-            if self.asked_defaults is not None:
-                yield self.asked_defaults
+            if self.read_defaults is not None:
+                yield self.read_defaults
             else:
                 yield from self._defaults or ()
             yield from (self._kwdefaults or {}).values()
@@ -226,9 +226,9 @@ class FunctionVar(Var):
 
     def defaults_tuple(self, tx: Frame) -> Var:
         """`__defaults__` of a function that the trace has made: one object."""
-        if self.asked_defaults is None:
-            self.asked_defaults = tx.trace.make.tuple(self.defaults(tx))
-        return self.asked_defaults
+        if self.read_defaults is None:
+            self.read_defaults = tx.trace.make.tuple(self.defaults(tx))
+        return self.read_defaults
 
     def kwdefaults(self, tx: Frame) -> dict[str, Var]:
         """Defaults of keyword-only parameters; the program may write into their dict."""

@@ -444,13 +444,13 @@ def refuse_slice(var: DequeVar, key: Var) -> None:
 
 
 # Special methods of a named tuple that no operation on it asks.
-UNASKED = frozenset("""__new__ __init__ __repr__ __str__ __format__ __getnewargs__ __replace__
+UNREAD = frozenset("""__new__ __init__ __repr__ __str__ __format__ __getnewargs__ __replace__
     __reduce__ __reduce_ex__ __copy__ __deepcopy__ __getstate__ __setstate__
     __init_subclass__ __class_getitem__ __annotate__ __annotate_func__""".split())
 
 
 # What an operation asks also where it is no function: None, or a partial.
-ASKED = (vars(tuple).keys() | {"__bool__"}) - UNASKED - {"__doc__"}
+READ = (vars(tuple).keys() | {"__bool__"}) - UNREAD - {"__doc__"}
 HEAP_TYPE = 1 << 9
 
 
@@ -469,8 +469,8 @@ def is_named_tuple_class(cls: type) -> bool:
     if type(find_in_mro(cls, "_fields")) is not tuple or find_in_mro(cls, "_make") is None:
         return False
     return not any(
-        name.startswith("__") and name not in UNASKED
-        and (isinstance(value, types.FunctionType) or name in ASKED)
+        name.startswith("__") and name not in UNREAD
+        and (isinstance(value, types.FunctionType) or name in READ)
         for part in cls.__mro__ if part.__flags__ & HEAP_TYPE for name, value in vars(part).items())
 
 

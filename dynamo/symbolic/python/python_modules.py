@@ -125,8 +125,8 @@ class PythonModuleVar(Var):
         """Breaks where a store does more than to change the dict."""
         kind = type(self.module)
         hidden = find_in_mro(kind, name)
-        asked = (find_in_mro(kind, method) for method in ("__setattr__", "__delattr__"))
-        if any(map(is_own_method, asked)) or (
+        methods = (find_in_mro(kind, method) for method in ("__setattr__", "__delattr__"))
+        if any(map(is_own_method, methods)) or (
             hidden is not None and find_in_mro(type(hidden), "__set__") is not None
         ):
             raise Break("attribute_store_unknown", f"{name} of {self!r}")

@@ -101,8 +101,8 @@ def current_gpu(tx: Frame) -> Var | None:
     gpu = torch.cuda.current_device()
     tx.trace.state(Unguarded).about_gpus = "torch.cuda.current_device"
     if torch.cuda.device_count() > 1:
-        asked = ObjectSource(torch.cuda.current_device, "torch.cuda.current_device")
-        tx.trace.guard("CONST", CallSource(asked), gpu)
+        current = ObjectSource(torch.cuda.current_device, "torch.cuda.current_device")
+        tx.trace.guard("CONST", CallSource(current), gpu)
     return ConstVar(gpu)
 
 

@@ -270,7 +270,7 @@ def watch_wanted(trace: Evaluation, outputs: Collection[Var], others: Collection
     tensors = [var for var in outputs if isinstance(var, TensorVar) and var.node is not None]
     for var in tensors:
         fake = var.fake
-        meant = var in tensor_state(trace).asked or var in others
+        meant = var in tensor_state(trace).read_flags or var in others
         if not meant or fake.grad_fn is None or var in tensor_state(trace).watched:
             continue
         later = [other.fake for other in tensors if other is not var and other.fake.requires_grad]

@@ -156,7 +156,7 @@ def set_requires_grad(tx: Frame, var: TensorVar, flag: Var) -> Var:
     known = not (var.fake.is_leaf and (outside or var.fake._is_view()))
     if var.fake.requires_grad is flag.as_constant() and (known or not var.fake.requires_grad):
         if var.node is not None and var.fake.requires_grad:
-            tensor_state(trace).asked.add(var)
+            tensor_state(trace).read_flags.add(var)
         return var
     if type(flag.as_constant()) is not bool:
         raise Break("argument_mismatch", f"requires_grad_({flag!r})")

@@ -181,8 +181,8 @@ class ModuleVar(ObjectVar):
 
     def forget_numbers(self, tx: Frame) -> None:
         """Hooks count by their order, where nothing asks for their numbers."""
-        asked = [self.read_own(tx, name) for name in NUMBERS_READ]
-        if any(numbers is not None and numbers.truth(tx) for numbers in asked):
+        flags = [self.read_own(tx, name) for name in NUMBERS_READ]
+        if any(numbers is not None and numbers.truth(tx) for numbers in flags):
             return
         for name in NUMBERED:
             hooks = self.read_own(tx, name)

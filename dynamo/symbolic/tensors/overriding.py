@@ -32,7 +32,7 @@ from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.operators import BINARY, function_of
 from dynamo.symbolic.python.reflected import goes_first, unless_not_implemented
 from dynamo.symbolic.python.sameness import same
-from dynamo.symbolic.tensors.asking import Asked, ask, overrides
+from dynamo.symbolic.tensors.override_probes import OverrideCall, overrides, probe_call
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import GRAPH_FUNCTIONS, PYTHON_NAMESPACES
@@ -105,28 +105,28 @@ def by_stand_ins(
     state = tensor_state(tx.trace)
     now = tx.current
     by_mapping = now.op == "CALL_FUNCTION_EX" and bool(now.arg & 1)
-    asked = ask(
+    probed = probe_call(
         call, args, kwargs, enabled=state.functions_enabled, has_modes=bool(state.function_modes),
         by_mapping=by_mapping)
-    if asked is None or not (asked.order or state.function_modes):
+    if probed is None or not (probed.order or state.function_modes):
         return None
-    function = function_var(tx, asked.function)
-    rest = [var_of(tx, asked, value) for value in asked.rest]
-    order = [asked.var_of(value) for value in asked.order]
+    function = function_var(tx, probed.function)
+    rest = [var_of(tx, probed, value) for value in probed.rest]
+    order = [probed.var_of(value) for value in probed.order]
     try:
-        result = dispatch(tx, function, asked.kinds, order, rest)
+        result = dispatch(tx, function, probed.kinds, order, rest)
     except ObservedException as error:
-        if asked.outcome is NotImplemented and issubclass(error.value.python_type(), TypeError):
+        if probed.outcome is NotImplemented and issubclass(error.value.python_type(), TypeError):
             return ConstVar(NotImplemented)  # so does C code for operators
         raise
     if result is not None:
         return result
-    if isinstance(asked.outcome, TypeError) and not torch._C._len_torch_function_stack() and (
+    if isinstance(probed.outcome, TypeError) and not torch._C._len_torch_function_stack() and (
             not state.function_modes):
-        tx.trace.raise_exception(TypeError, *asked.outcome.args)
-    if asked.outcome is NotImplemented:
+        tx.trace.raise_exception(TypeError, *probed.outcome.args)
+    if probed.outcome is NotImplemented:
         return ConstVar(NotImplemented)
-    raise Break("call_of_unknown_function", f"{asked.function!r}, which nobody implements")
+    raise Break("call_of_unknown_function", f"{probed.function!r}, which nobody implements")
 
 
 def dispatch(
@@ -166,17 +166,17 @@ def function_var(tx: Frame, function: Any) -> Var:
     return tx.trace.wrap(function, ObjectSource(function, name))
 
 
-def var_of(tx: Frame, asked: Asked, value: Any) -> Var:
+def var_of(tx: Frame, probed: OverrideCall, value: Any) -> Var:
     """What C code gives for an argument."""
-    known = asked.known.get(id(value))
+    known = probed.known.get(id(value))
     if known is not None:
         return known[1]
     if type(value) is tuple:
-        return TupleVar([var_of(tx, asked, item) for item in value])
+        return TupleVar([var_of(tx, probed, item) for item in value])
     if type(value) is list:
-        return ListVar([var_of(tx, asked, item) for item in value])
+        return ListVar([var_of(tx, probed, item) for item in value])
     if type(value) is dict:
-        return DictVar.from_names({key: var_of(tx, asked, item) for key, item in value.items()})
+        return DictVar.from_names({key: var_of(tx, probed, item) for key, item in value.items()})
     return tx.trace.constant(value)
 
 

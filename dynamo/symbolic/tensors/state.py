@@ -26,7 +26,7 @@ class TensorState:
         metadata were read. mutated: those that a graph operation writes into.
     arrays: tensors in the memory of numpy arrays from outside. tables: inputs of known values.
     watched: tensors with new hooks, and their `grad_fn`.
-    settings_of_grad: inputs made to require grad or not to, and the steps. asked: results that
+    settings_of_grad: inputs made to require grad or not to, and the steps. read_flags: results that
         `requires_grad_` was called of. new_gradients_read: how often the program has asked for a
         `grad` that it has stored. moved: tensors that have got `data`, and where it is from.
     contexts: what the trace has entered and not left. default_devices: those of the `with` blocks
@@ -45,7 +45,7 @@ class TensorState:
         self.tables: list[TensorVar] = []
         self.watched: dict[TensorVar, Any] = {}
         self.settings_of_grad: dict[TensorVar, int] = {}
-        self.asked: set[TensorVar] = set()
+        self.read_flags: set[TensorVar] = set()
         self.moved: set[TensorVar] = set()
         self.new_gradients_read = 0
         self.contexts: list[Any] = []

@@ -68,8 +68,8 @@ def RAISE_VARARGS(frame: RunningFrame, arg: int, instruction: Instruction) -> No
     parts = frame.pop_many(arg)
     exception = as_instance(frame, parts[0], "exceptions must derive from BaseException")
     metaclass = type(exception.python_type())
-    asked = find_in_mro(metaclass, "__subclasscheck__")  # when the exception is set
-    if is_own_method(asked) and metaclass is not abc.ABCMeta:
+    method = find_in_mro(metaclass, "__subclasscheck__")  # when the exception is set
+    if is_own_method(method) and metaclass is not abc.ABCMeta:
         raise Break("call_of_unknown_function", f"__subclasscheck__ of {metaclass.__qualname__}")
     if exception.source is not None and frame.exception is not exception and (
         frame.exception is not None or handled_outside(frame.trace)

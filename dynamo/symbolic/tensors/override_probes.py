@@ -31,7 +31,7 @@ _likenesses: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
 @dataclass(slots=True)
-class Asked:
+class OverrideCall:
     """function, kinds: the function and types as `__torch_function__` gets them; rest: the
     arguments behind the types, as they are given. order: stand-ins, in the order in which they are
     asked. outcome: what is returned, or the TypeError, where all say NotImplemented. known: the Var
@@ -44,11 +44,11 @@ class Asked:
     outcome: Any = None
     known: dict[int, tuple[Any, Var]] = field(default_factory=dict)
 
-    def note(self, asked: Any, function: Any, types: Any, *rest: Any) -> Any:
+    def note(self, probed: Any, function: Any, types: Any, *rest: Any) -> Any:
         self.function, self.rest = function, rest
         self.kinds = tuple([_REAL.get(kind, kind) for kind in types])
-        if asked is not None:
-            self.order.append(asked)
+        if probed is not None:
+            self.order.append(probed)
         return NotImplemented
 
     def var_of(self, value: Any) -> Var:
@@ -58,21 +58,21 @@ class Asked:
 class _Note:
     """`__torch_function__` of a stand-in."""
 
-    def __get__(self, asked: Any, owner: Any) -> Any:
-        return functools.partial(asked.asked.note, asked) if asked is not None else self
+    def __get__(self, probed: Any, owner: Any) -> Any:
+        return functools.partial(probed.probed.note, probed) if probed is not None else self
 
 
 class _Mode(TorchFunctionMode):
     """In front of all modes of the program: no other is asked."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, probed: OverrideCall) -> None:
         super().__init__()
-        self.asked = asked
+        self.probed = probed
 
     def __torch_function__(self, function: Any, types: Any, *rest: Any) -> Any:
-        if self.asked.function is not None:  # by what torch.Tensor answers to its own
+        if self.probed.function is not None:  # by what torch.Tensor answers to its own
             raise TypeError
-        self.asked.note(None, function, types, *rest)
+        self.probed.note(None, function, types, *rest)
         if not types:
             raise TypeError
         return NotImplemented
@@ -108,7 +108,7 @@ def likeness(cls: type) -> type:
     return known
 
 
-def stand_in(asked: Asked, var: Var) -> Any:
+def probe_of(probed: OverrideCall, var: Var) -> Any:
     """What stands for a value."""
     made: Any
     if isinstance(var, TensorVar):
@@ -116,51 +116,51 @@ def stand_in(asked: Asked, var: Var) -> Any:
         made = torch.empty((1,) * fake.dim(), dtype=fake.dtype, device="meta")
         if var.cls is not torch.Tensor:
             made = made.as_subclass(var.cls if var.cls in PLAIN else likeness(var.cls))
-        made.asked = asked
+        made.probed = probed
     elif isinstance(var, ObjectVar):
         made = likeness(var.cls)() if overrides(var) else object()
         if overrides(var):
-            made.asked = asked
+            made.probed = probed
     elif isinstance(var, ListVar | TupleVar):
-        made = [stand_in(asked, item) for item in var.items]
+        made = [probe_of(probed, item) for item in var.items]
         made = tuple(made) if isinstance(var, TupleVar) else made
         made = torch.Size(made) if isinstance(var, SizeVar) else made
     elif isinstance(var, SliceVar):
-        made = slice(*[stand_in(asked, part) for part in var.children()])
+        made = slice(*[probe_of(probed, part) for part in var.children()])
     elif isinstance(var, ClassVar):
         made = var.cls
     else:
         made = var.as_fake()
     if not var.is_constant():
-        asked.known[id(made)] = made, var
+        probed.known[id(made)] = made, var
     return made
 
 
-def ask(
+def probe_call(
     call: Callable[..., Any], args: list[Var], kwargs: dict[str, Var], *, enabled: bool,
     has_modes: bool, by_mapping: bool,
-) -> Asked | None:
+) -> OverrideCall | None:
     """What the call hands over; None where it asks nobody. enabled: whether classes are asked;
     has_modes: whether modes are; by_mapping: the call is `f(**kwargs)`, whose dict C functions hand
     on though it is empty."""
-    asked = Asked()
-    given = [stand_in(asked, arg) for arg in args]
-    named = {name: stand_in(asked, arg) for name, arg in kwargs.items()}
+    probed = OverrideCall()
+    given = [probe_of(probed, arg) for arg in args]
+    named = {name: probe_of(probed, arg) for name, arg in kwargs.items()}
     with ExitStack() as stack:
         stack.enter_context(torch._C._EnableTorchFunction())  # type: ignore[attr-defined]
         if not enabled:
             stack.enter_context(torch._C.DisableTorchFunctionSubclass())
         if has_modes or torch._C._len_torch_function_stack():
-            stack.enter_context(_Mode(asked))
+            stack.enter_context(_Mode(probed))
         try:
             if named or by_mapping:
-                asked.outcome = call(*given, **named)
+                probed.outcome = call(*given, **named)
             else:
-                asked.outcome = call(*given)
+                probed.outcome = call(*given)
         except TypeError as error:
-            asked.outcome = error
+            probed.outcome = error
         except Exception:
-            if asked.function is None:
+            if probed.function is None:
                 return None
             raise
-    return None if asked.function is None else asked
+    return None if probed.function is None else probed
