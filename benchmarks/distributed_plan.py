@@ -207,7 +207,7 @@ def captured(model: Model) -> tuple[fx.GraphModule, list[Any]]:
 
 
 def halves_of(gm: fx.GraphModule, examples: list[Any]) -> list[tuple[fx.GraphModule, set[int]]]:
-    """Forward and backward as ATen graphs, and which inputs of each nobody else holds."""
+    """Forward and backward as ATen graphs, and which inputs of each nothing else holds."""
     joint, world = capture_in_world(
         lambda world: capture_joint(gm, examples, world), gm, examples, False)
     module = joint_laid_out(simplify(joint.module, decompositions(), world))

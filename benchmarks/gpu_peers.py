@@ -7,7 +7,7 @@
 SUITES.py has `SUITES` (suite -> names) and `build(job) -> (model, args, kwargs, mutates)`.
 Inference is float16 under `no_grad`, training (forward, loss, backward) bfloat16 without dropout.
 The processes of a batch compile side by side, spread over the GPUs; when all are done, they are
-timed one after the other on each GPU, which nobody else uses then: eager, ours and torch.compile
+timed one after the other on each GPU, which nothing else uses then: eager, ours and torch.compile
 in turns, medians. A result is right within
 `TOLERANCE` of eager, or where it is at most three times as far from float64 as eager is. "GPU" is
 the time in which kernels run; MiB is the peak of a step with the parameters.

@@ -77,7 +77,7 @@ config = Config(
             "activation_memory_budget",
             1.0,
             "How much of what forward would save for backward may be saved, 0 to 1; the rest is "
-            "computed again.",
+            "recomputed.",
             ("DYNAMO_ACTIVATION_MEMORY_BUDGET",),
         ),
         Knob(
@@ -124,7 +124,7 @@ OWN = "own"  # as a value of `library_kernels`
 STAGES: dict[str, str] = {
     "decompositions": "operators that ATen has kernels for stay whole, unless they are lowered",
     "fusion": "each tensor that is stored has a kernel of its own; GEMMs have no epilogues",
-    "inlining": "the result of each operator is stored, not computed again where it is read",
+    "inlining": "the result of each operator is stored, not recomputed where it is read",
     "layout": "convolutions keep their format, loops run over the dimensions as they are written",
     "patterns": "attention that is written out stays so; biases stay with GEMMs; parts of "
     "tensors are read as they are written",

@@ -190,7 +190,7 @@ def compile_training(
         none).
     partition: which values are saved for backward. rewrite: a pass over the joint graph, which
         keeps its inputs, outputs and their strides. epilogue_in_graph: forward ends with
-        `aten.copy_` nodes for the mutated inputs whose new values nobody needs otherwise.
+        `aten.copy_` nodes for the mutated inputs whose new values nothing needs otherwise.
     symbolic: as for `compile_inference`; backward may have ints among its inputs.
     keeping: what may know a compiled backward already.
     Errors: Unsupported.

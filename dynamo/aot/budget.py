@@ -1,7 +1,7 @@
 """A cut that saves less than the minimum cut does, and computes more again: `within(budget)`.
 
 Of the bytes that lie between what the minimum cut saves and the least that could be saved (all that
-gives the same again is computed again) a part is spent: on the values that cost most to compute
+gives the same again is recomputed) a part is spent: on the values that cost most to compute
 for the bytes that they take (the knapsack problem).
 """
 

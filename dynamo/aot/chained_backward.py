@@ -8,7 +8,7 @@ hide the sending behind. So backward is cut where buckets are full, and forward 
 The first node of the chain, as autograd meets it in backward, is that of the whole program: it has
 saved everything. Edges lead from it to the inputs of its own segment and to a relay, from this one
 to those of the second segment and to the next relay. What a segment hands on rides on the gradient
-of that edge, a number that nobody reads; so where autograd stops, or starts again, it is freed or
+of that edge, a number that nothing reads; so where autograd stops, or starts again, it is freed or
 made again with it.
 """
 

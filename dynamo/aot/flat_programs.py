@@ -6,10 +6,10 @@ The stages behind see plain tensors at both ends; inside, the wrappers' own disp
 
 Gradients. An inner tensor is below autograd, the wrapper is what requires grad; and the gradient of
 a wrapper may be of any class. So a plain program has a *carrier* for each plain tensor that a
-gradient is made of: an input that nobody reads, whose gradient it is; an output that nobody reads,
-whose gradient comes in. The class of a wrapper's gradient is known when backward has run: the first
-guess is a gradient like the wrapper itself, and `OtherGradient` tells the right one. So may that of
-a plain input be a wrapper (`WrapperGradient`): then it has carriers, too.
+gradient is made of: an input that nothing reads, whose gradient it is; an output that nothing
+reads, whose gradient comes in. The class of a wrapper's gradient is known when backward has run:
+the first guess is a gradient like the wrapper itself, and `OtherGradient` tells the right one. So
+may that of a plain input be a wrapper (`WrapperGradient`): then it has carriers, too.
 """
 
 from __future__ import annotations

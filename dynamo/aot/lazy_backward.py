@@ -51,7 +51,7 @@ class LazyBackward:
 
     def __call__(self, missing: Missing, given: list[Any]) -> Any:
         """missing: the outputs that have no gradient; their tangents are not given. The list may
-        be empty afterwards: what nobody else holds dies after its last use."""
+        be empty afterwards: what nothing else holds dies after its last use."""
         compiled = self._compiled.get(missing)
         if compiled is None:
             with self._lock:

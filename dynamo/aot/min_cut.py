@@ -50,7 +50,7 @@ _CONSTANTS = frozenset(
 
 def min_cut(halves: Halves, anything: bool = False) -> list[fx.Node]:
     """The cheapest values from which backward can be computed, in order. anything: whatever gives
-    the same again may be computed again, from any input."""
+    the same again may be recomputed, from any input."""
     wanted = read_by_backward(halves)
     if not wanted:
         return []

@@ -16,9 +16,9 @@ joint graph's groups (`groups.py`). Rules of the choice:
   compute it again from what is saved beside it, if the program has written into it: `loose`.
 - What a pass over the joint graph made backward independent of is saved for eager's error alone
   (`CHECKS`), and not read.
-- A view is computed again from what it views.
+- A view is recomputed from what it views.
 - No decision is made twice on values that may differ: see `repeats`.
-- What a checkpoint computes again belongs to backward.
+- What a checkpoint recomputes belongs to backward.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Halves:
     compute them. Symbolic numbers are in neither: each half computes its own.
     loose: outputs that may be saved though eager does not. copied: inputs of which a copy may be
     saved. late: what backward does for its effect.
-    differentiated: inputs that have a gradient, weights most of all. decided: not computed again,
+    differentiated: inputs that have a gradient, weights most of all. decided: not recomputed,
     since something is decided by them.
     """
 
@@ -346,7 +346,7 @@ def _on_demand(
     module: fx.GraphModule, needed: set[fx.Node], given: set[fx.Node]
 ) -> list[fx.Node]:
     """The nodes in order, but those that no tangent and no effect reaches right before what reads
-    them first: so what is computed again does not live longer than it must."""
+    them first: so what is recomputed does not live longer than it must."""
     late = {
         node for node in given if node.op == "placeholder" and node.name.startswith(TANGENT)
     } | {node for node in needed if LATE in node.meta}

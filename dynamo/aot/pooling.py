@@ -73,7 +73,7 @@ POOLS: Mapping[Any, Callable[..., Any]] = {_BACKWARD: pool_backward}
 
 
 def reads_places(node: fx.Node) -> bool:
-    """For which backward: on a GPU, and nobody else wants the places."""
+    """For which backward: on a GPU, and nothing else wants the places."""
     places: Any = node.args[7]
     pool = places.args[0] if places.op == "call_function" and places.args else None
     return (

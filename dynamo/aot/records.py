@@ -106,7 +106,7 @@ class NeedsGradients(Unsupported):
     """An output of a graph for inference requires grad."""
 
 
-# In the meta of nodes that a checkpoint computes again: backward does so, nothing of it is saved.
+# In the meta of nodes that a checkpoint recomputes: backward does so, nothing of it is saved.
 AGAIN = "again"
 # In the meta of operations of the program that may raise by the values of their tensors.
 FAILS = "fails"

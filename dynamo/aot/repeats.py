@@ -5,10 +5,10 @@ compares, rounds to a whole number, sorts, finds a place, makes a mask or an ind
 not made twice on values that may differ in their last bits: such a program finds no element that
 equals the maximum, or two that are the first. So
 
-- what decides reads a saved value, or one that is computed again *exactly*: from the same loads by
+- what decides reads a saved value, or one that is recomputed *exactly*: from the same loads by
   operations that are rounded once or not at all (`EXACT`), which give the same bits in any loop;
 - otherwise the decision itself is saved, a byte for each element (`saved_decisions`);
-- what is computed again by other functions feeds smooth operations only (`SMOOTH`);
+- what is recomputed by other functions feeds smooth operations only (`SMOOTH`);
 - what decides sees values of half precision as eager does, rounded after each operator
   (`decided_values`), not those of float32 that kernels keep between operators; so does what is
   used beside its own maximum (`bounded_values`).
@@ -19,7 +19,7 @@ overloads; those of the loop language (`inductor/ir/scalar_ops.py`) are in `FUNC
 
 Who asks: the partition and its cuts (`saved_decisions`); lowering (`decided_values`, `is_exact`),
 and the passes over loops (`inductor/ir/repeats.py`). A checkpoint decides again in backward from
-what it computes again there, all of it: its own answers agree with each other.
+what it recomputes there, all of it: its own answers agree with each other.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def saved_decisions(
     """The nodes to save so that no decision is made twice.
 
     backward: nodes that only backward computes. results: what it gives. known: what is saved and
-    has the bits that forward computed. The others that backward reads it computes again. What is
+    has the bits that forward computed. The others that backward reads it recomputes. What is
     found: decisions on values that may have other bits then, and such values by which nodes of
     backward decide.
     """

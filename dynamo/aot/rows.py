@@ -2,7 +2,7 @@
 
 In: a joint graph, decomposed. Out: the same graph, where a softmax or log-softmax that backward
 reads is its maxima and sums (one of each for a row) and an elementwise tail, which backward can
-compute again from the input: the input is often there anyway, or narrower. And what is computed
+recompute from the input: the input is often there anyway, or narrower. And what is computed
 twice is computed once.
 """
 

@@ -6,8 +6,8 @@
     fast(x)                     # compiled
 
 A compile is a job (`jobs.py`): a thread does it, in the modes of the thread that asked for it
-(`modes.py`), on stand-ins of the inputs (`examples.py`). Until it is done the captured graph runs,
-forward and backward, and a call that begins later runs the compiled one. A backend may have a
+(`modes.py`), on substitutes of the inputs (`examples.py`). Until it is done the captured graph
+runs, forward and backward, and a call that begins later runs the compiled one. A backend may have a
 process do the work first (`inductor/driver/ahead.py`): Python code in a thread slows down the
 program.
 """

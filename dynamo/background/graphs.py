@@ -1,7 +1,7 @@
 """A captured graph that is compiled in the background.
 
 In: the graph and its inputs, the backend, what compiles. Out: a function that runs the graph as it
-was captured until it is compiled. The job has a copy of the graph and stand-ins of the inputs.
+was captured until it is compiled. The job has a copy of the graph and substitutes of the inputs.
 
 A backend may have two attributes: `is_cached(gm, inputs, **extra)` tells that compiling takes no
 time, as the result is on the disk: then it is done at once. `prepare(gm, inputs, examples,

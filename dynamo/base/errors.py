@@ -29,7 +29,7 @@ class InvalidBackend(DynamoError, ValueError):
 
 
 class RecompileError(DynamoError):
-    """`error_on_recompile` is set and a frame would be compiled again."""
+    """`error_on_recompile` is set and a frame would be recompiled."""
 
 
 class RecompileLimitExceeded(DynamoError):

@@ -31,7 +31,7 @@ ARTIFACTS = {
     "graph_breaks": "each graph break: the user's line, the reason, what to do",
     "guards": "what each compiled entry assumes",
     "verbose_guards": "guards with the line that caused each",
-    "recompiles": "why a frame is compiled again",
+    "recompiles": "why a frame is recompiled",
     "effects": "changes to objects that are replayed after the graph",
     "aot_graphs": "functional ATen graphs, as they are lowered",
     "ir_pre_fusion": "loop IR before fusion",

@@ -1,7 +1,7 @@
 """Whether a part of a program that was run before is run again because backward needs its values.
 
 In: `recomputation` around such a run (checkpoints do it). Out: `is_recomputing()`, for who
-records what the program does: values that are computed again are not to be kept.
+records what the program does: values that are recomputed are not to be kept.
 
     >>> with recomputation():
     ...     is_recomputing()

@@ -25,7 +25,7 @@ from dynamo.bytecode.versions import VERSION
 
 @dataclass(slots=True, eq=False)  # frozen ones take three times as long to make
 class Instruction:
-    """One normalised instruction; nobody changes it.
+    """One normalised instruction; nothing changes it.
 
     arg: depends on the opcode (a name, a constant, a number, a tuple of these).
     target: index of the instruction that it may jump to, -1 for none.

@@ -227,7 +227,7 @@ def number_function(names: tuple[str, ...], expression: str) -> Callable[..., An
 
 @rebuilds(SymbolicNumber)
 def number(rebuilder: Rebuilder, var: SymbolicNumber) -> None:
-    """The expression is computed again from the facts that it is made of."""
+    """The expression is recomputed from the facts that it is made of."""
     payload = var.symbols.payload(var.text)
     function = number_function(tuple(payload.facts), payload.expression)
     rebuilder.emitter.start_call_const(Disabled(function))

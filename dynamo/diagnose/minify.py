@@ -166,7 +166,7 @@ def passed_on(graph: Graph, number: int) -> Graph | None:
 
 
 def _finished(graph: Graph, new: fx.Graph, inputs: list[Any]) -> Graph | None:
-    """Without what nobody uses; None where no operation is left."""
+    """Without what nothing uses; None where no operation is left."""
     kept = []
     output = next(node for node in new.nodes if node.op == "output")
     for node in reversed(list(new.nodes)):

@@ -109,7 +109,7 @@ def close(result: TraceResult) -> ClosedGraph:
 
 
 def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRecord | None:
-    """The graph with its output node, without nodes that nobody needs; None where none is left."""
+    """The graph with its output node, without nodes that nothing needs; None where none is left."""
     if record is None:
         return None
     graph = record.module.graph

@@ -285,7 +285,7 @@ class FramePolicy:
         place, reason = self.place(frame), str(nearest)
         record.reasons[reason] += 1
         logs.log("recompiles").emit(
-            lambda: f"{place}: compiled again because {nearest.sentence()}",
+            lambda: f"{place}: recompiled because {nearest.sentence()}",
             f"{record.number}/{record.attempts}",
         )
         counters.counters["recompiles"][reason] += 1
@@ -296,7 +296,7 @@ class FramePolicy:
         if stance_now().name == "fail_on_recompile":
             self.refuse(frame, reason)
         if config.error_on_recompile:
-            raise RecompileError(f"{place}: would be compiled again because {nearest.sentence()}")
+            raise RecompileError(f"{place}: would be recompiled because {nearest.sentence()}")
 
     def stop(self, frame: hook.FrameState, record: CodeRecord, limit: Limit) -> None:
         """One message that new values run eager from now on."""

@@ -26,7 +26,7 @@ OpOverloadPacket = torch._ops.OpOverloadPacket
 
 
 class Freedom(NamedTuple):
-    """What stages may do with a call. drop: leave it out where nobody reads its results. move: let
+    """What stages may do with a call. drop: leave it out where nothing reads its results. move: let
     it change places with other calls that may not be moved. repeat: run it twice, or once for two
     equal calls."""
 

@@ -3,7 +3,7 @@
 In: an operator such as `lib::fill(Tensor(a!) x, float k) -> ()`. Out: its twin, which writes
 nothing and gives the written arguments as new values behind what the operator returns:
 `(Tensor x, float k) -> Tensor`. Under functionalization a call of the operator becomes a call of
-the twin; the backend calls the operator itself where nobody wants the old values.
+the twin; the backend calls the operator itself where nothing wants the old values.
 """
 
 from __future__ import annotations

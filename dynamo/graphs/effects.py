@@ -26,7 +26,7 @@ def has_effect(module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def finish(module: fx.GraphModule) -> fx.GraphModule:
-    """Drops what nobody reads, checks the graph and makes its code anew."""
+    """Drops what nothing reads, checks the graph and makes its code anew."""
     module.graph.eliminate_dead_code(lambda node: has_effect(module, node))
     module.delete_all_unused_submodules()
     module.graph.lint()

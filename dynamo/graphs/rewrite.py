@@ -2,7 +2,7 @@
 
 In: a graph module, a pattern and its replacement as graphs of the same capture (so that they are
 written in the same operations). Out: a copy, and how often the pattern was found. The search is
-that of `torch.fx.subgraph_rewriter`: occurrences do not overlap, and nobody else reads what is
+that of `torch.fx.subgraph_rewriter`: occurrences do not overlap, and nothing else reads what is
 inside.
 """
 

@@ -25,7 +25,7 @@ LONGEST = 10_000
 # Looks after which the program may read or write the memory without our knowing.
 ADDRESSES = frozenset(("numpy", "data_ptr", "untyped_storage", "storage", "dlpack"))
 
-UNWANTED = "nobody wants its results"
+UNWANTED = "nothing wants its results"
 GIVEN = frozenset(("numpy", "dlpack"))
 
 

@@ -1,7 +1,7 @@
 """What eager refuses of sizes and numbers although torch's shape rules let it pass.
 
-An operation whose result nobody reads is left out of a graph, and with it the error that its kernel
-would raise. So these are refused where the operation runs on fakes.
+An operation whose result nothing reads is left out of a graph, and with it the error that its
+kernel would raise. So these are refused where the operation runs on fakes.
 """
 
 from __future__ import annotations

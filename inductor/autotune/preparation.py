@@ -65,7 +65,7 @@ class Preparer:
         return self.inputs[key][0].name
 
     def inputs_for(self, nodes: Sequence[Node]) -> tuple[InputBuffer | None, ...]:
-        """All inputs of a graph of these nodes; None for frozen ones that nobody reads any more:
+        """All inputs of a graph of these nodes; None for frozen ones that nothing reads any more:
         they need not be handed over."""
         read = {name for node in nodes for name in node.reads()}
         read.update(o.buffer for o in self.graph.outputs if isinstance(o, ViewRef))

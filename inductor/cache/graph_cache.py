@@ -180,7 +180,7 @@ class CacheEntry:
             reason = f"{type(error).__name__}: {error}"
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
-        except Exception as defect:  # compiled again
+        except Exception as defect:  # recompiled
             reason = report_defect("what was read", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None

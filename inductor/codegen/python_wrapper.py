@@ -422,7 +422,7 @@ def _fresh(steps: tuple[Step, ...]) -> set[str]:
 
 
 def _last_uses(steps: tuple[Step, ...]) -> dict[int, set[str]]:
-    """Buffers by the step after which nobody needs them."""
+    """Buffers by the step after which nothing needs them."""
     last: dict[str, int] = {}
     for position, step in enumerate(steps):
         names = set(step.reads())

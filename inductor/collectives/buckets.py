@@ -9,7 +9,7 @@ sizes of its collectives, what needs what, and the numbers of the machine; not w
 nor how long that takes. (That they have the same collectives in one graph is for `settings.py`.)
 
 A bucket stands at the place of its first member, if what the others need is there, or is no more
-than a cast of an input; or at that of its last one, if nobody reads a result before. It holds at
+than a cast of an input; or at that of its last one, if nothing reads a result before. It holds at
 most `LATENCIES` times what the link sends while a collective starts: then it is so much longer on
 its way than any of its members, at most.
 """
@@ -204,7 +204,7 @@ def _put(graph: fx.Graph, bucket: _Bucket) -> None:
         end = part
         for user in list(member.users):
             if order[user] < order[place]:
-                end.append(user)  # a wait, which nobody needs yet
+                end.append(user)  # a wait, which nothing needs yet
                 end = user
         member.replace_all_uses_with(part)
         graph.erase_node(member)

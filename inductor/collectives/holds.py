@@ -1,8 +1,8 @@
 """What a collective reads stays as it is until somebody has waited for it.
 
 In: a loop graph. Out: the same, where each wait `holds` the buffers that its collective reads until
-then, so that nobody writes into them, or gets their memory, before. Where the program itself writes
-into one of them before the wait, or waits in another graph, the collective reads a copy.
+then, so that nothing writes into them, or gets their memory, before. Where the program itself
+writes into one of them before the wait, or waits in another graph, the collective reads a copy.
 """
 
 from __future__ import annotations

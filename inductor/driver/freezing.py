@@ -8,7 +8,7 @@ is seen. Statistics of batch norms, whose training writes without counting a ver
 Writes that do not count as a version (through `.data`, NumPy, other processes) are seen where they
 change one of 32 words of a tensor, spread over it: one that changes the whole tensor is, one of a
 few rows may not be. Weights that change at nearly every call are not prepared for long: then the
-graph is compiled again, without.
+graph is recompiled, without.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozense
 
 
 def steady_inputs(example_inputs: Sequence[Any], frozen: Collection[int]) -> frozenset[int]:
-    """The frozen inputs that nobody writes between calls of inference: parameters and tables of
+    """The frozen inputs that nothing writes between calls of inference: parameters and tables of
     indices. Other buffers may be caches or counters."""
     return frozenset(
         position
@@ -158,7 +158,7 @@ def _order(
     prepared: Sequence[Prepared], count: int, unused: Collection[int]
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Numbers of what is to be prepared, each just before it is first needed, and the positions
-    that nobody needs behind it. What nobody needs at all is left out."""
+    that nothing needs behind it. What nothing needs at all is left out."""
     order: list[int] = []
 
     def add(position: int) -> None:

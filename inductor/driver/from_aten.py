@@ -68,7 +68,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
 
 
 def _dying(module: torch.fx.GraphModule) -> frozenset[int]:
-    """Inputs that nobody holds but who calls the graph."""
+    """Inputs that nothing holds but who calls the graph."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     return frozenset([at for at, node in enumerate(placeholders) if DIES in node.meta])
 

@@ -142,8 +142,8 @@ class _Cutter:
         self.repeats = has_repeated(gm)
         self.region: tuple[str, int] | None = None  # of the last unit
         self.places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        # Values that gradients are asked of need a place of their own in autograd's graph.
-        self.read_by_program = {
+        # Values that are differentiated need a place of their own in autograd's graph.
+        self.differentiated = {
             given for node in gm.graph.nodes if node.target in GRADIENTS for given in node.args[2]
         }
 
@@ -200,7 +200,7 @@ class _Cutter:
             self.units.append(node)
         else:
             self.open[node] = None
-        if node in self.read_by_program:
+        if node in self.differentiated:
             self._close()
 
     def _follow(self, node: fx.Node, source: fx.Node) -> None:

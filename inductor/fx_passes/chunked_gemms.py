@@ -132,7 +132,7 @@ def _pairs(module: fx.GraphModule, groups: Groups) -> Iterator[_Pair]:
 
 
 def _gemm_of(value: fx.Node) -> tuple[fx.Node, ...]:
-    """The GEMM whose result, through views, is this; nobody else reads it."""
+    """The GEMM whose result, through views, is this; nothing else reads it."""
     while value.target in VIEWS and len(value.users) == 1:
         value = value.args[0]  # type: ignore[assignment]
     return (value,) if _is_plain_gemm(value) and len(value.users) == 1 else ()

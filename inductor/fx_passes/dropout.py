@@ -9,7 +9,7 @@ which nothing else draws share one draw.
 Left to ATen are dropouts of tensors that are not dense, or that may begin anywhere in memory
 (inputs and views of them), or of an odd number of elements that don't lie in the order of their
 indices: there ATen takes the numbers in another order; those in backward, and those that a
-checkpoint computes again.
+checkpoint recomputes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a functional ATen graph in which such an operator is its twin, which gives new values
 (`dynamo.graph_operators.written_operators`). Out: the same graph (changed in place) where the
 operator itself writes what the graph has made, or an input that gets this value in the end, if
-nobody wants the old contents after it. Of other arguments it writes a copy.
+nothing wants the old contents after it. Of other arguments it writes a copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The order of GEMMs whose results only leave the graph: late, where that holds less memory.
 
 In: a functional ATen graph with fakes, of a GPU. Out: the graph, changed in place. A GEMM that
-gives the gradient of a large weight from few rows holds more than it lets go; nobody reads it
+gives the gradient of a large weight from few rows holds more than it lets go; nothing reads it
 before the end, so it is computed there. What writes into a tensor keeps its place, and then so
 does everything else.
 """

@@ -84,7 +84,7 @@ def _additions_to_zeros(node: fx.Node) -> list[fx.Node]:
 
 
 def _is_gemm(node: fx.Node) -> bool:
-    """Whether it is memory that a GEMM, or such a sum, has made and nobody else sees."""
+    """Whether it is memory that a GEMM, or such a sum, has made and nothing else sees."""
     base: fx.Node | None = node
     while base is not None and len(base.users) == 1:
         if base.target in GEMMS:

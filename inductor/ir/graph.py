@@ -128,7 +128,7 @@ class ComputedBuffer:
 
     kind: "pointwise" (one store for each element), "reduction" (the body has reduction ranges),
     "scatter" (stores into the existing buffer `mutates` at computed places).
-    free: the strides were chosen by us and nobody outside relies on them.
+    free: the strides were chosen by us and nothing outside relies on them.
     """
 
     name: str

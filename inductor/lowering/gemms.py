@@ -130,7 +130,7 @@ def weight_int4pack_mm(
 
 
 def _takes_pack(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> bool:
-    """Whether the GEMM is of few rows, and a weight of known sizes that nobody writes."""
+    """Whether the GEMM is of few rows, and a weight of known sizes that nothing writes."""
     numbers = (*left.size, *weight.size, *scales.size)
     if any(type(number) is not int for number in numbers) or 0 in numbers:
         return False
@@ -315,7 +315,7 @@ def _reads_words(call: Call) -> bool:
 
 
 def _has_words(call: Call, body: LoopBody, buffer: str, count: int) -> bool:
-    """Whether a buffer, an input that nobody writes, lies in words of `count` bytes, of which
+    """Whether a buffer, an input that nothing writes, lies in words of `count` bytes, of which
     `body` reads each byte at a place that is known."""
     layout = call.builder.layouts[buffer]
     dense = contiguous(layout.size, layout.dtype, layout.device)

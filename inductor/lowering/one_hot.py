@@ -51,7 +51,7 @@ def sum_of_one_hot(
 class _Search:
     """The search for the one element that may be other than zero, at `where`, in recorded ops.
 
-    reads: what tensors read that are computed again, though they have been stored since.
+    reads: what tensors read that are recomputed, though they have been stored since.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class _Search:
         return ops.neg(value) if op.name == "neg" else ops.to_dtype(value, op.dtype)
 
     def _computed(self, op: Op) -> int | None:
-        """What a buffer holds here, computed again."""
+        """What a buffer holds here, recomputed."""
         recipe = self.builder.recipes.get(op.buffer)
         if recipe is None or op.args:
             return None

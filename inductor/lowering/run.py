@@ -443,7 +443,7 @@ def _kernels_of(node: torch.fx.Node) -> Iterator[bool]:
 
 
 def _used(nodes: Sequence[Node], outputs: Sequence[Output]) -> tuple[Node, ...]:
-    """The nodes without results of library calls that nobody reads: an operator may return None
+    """The nodes without results of library calls that nothing reads: an operator may return None
     for what nobody asked it for (a log-sum-exp of attention), where its fake has a tensor."""
     read = {output.buffer for output in outputs if isinstance(output, ViewRef)}
     for node in nodes:

@@ -34,7 +34,7 @@ SHORT, FEW_ROWS = 16, 32
 BLOCK = 64
 LONGEST = 1 << 16
 THREADS = 256  # of a multiprocessor, with a row each, that keep a library busy
-CHEAP = 4  # the cost of elements that are computed again for each that reads them
+CHEAP = 4  # the cost of elements that are recomputed for each that reads them
 NEUTRAL = {"sum": 0, "prod": 1, "max": -math.inf}
 
 

@@ -137,7 +137,7 @@ def expand(call: Call, x: Tensor, size: Sequence[int], implicit: bool = False) -
         old = 1 if axis < skip else x.size[axis - skip]
         grown *= extent if old != extent else 1
     if x.view is None and hint_of(grown) >= 4 and x.root().cost >= 4 and x.root().reads:
-        x.realize()  # otherwise computed again for each copy
+        x.realize()  # otherwise recomputed for each copy
 
     def reindex(indices: Indices) -> Indices:
         tail = indices[skip:]

@@ -194,7 +194,7 @@ def _compiled(
             path.write_bytes(opened(known))
             return path
         except Damaged:
-            pass  # it is compiled again
+            pass  # it is recompiled
     source = folder / f"{number}.cpp"
     source.write_text(one.source)
     include = ["-I", str(SOURCES)] if one.include else []

@@ -123,7 +123,7 @@ def attention_launch(call: ExternKernel, result: str, layout: Layout) -> Launch:
     views = (q, k, v, q if bias is None else bias, q if mask is None else mask)
     operands = [Operand.of(view) for view in views if isinstance(view, ViewRef)]
     operands.append(Operand(result, 0, layout.dtype))
-    operands.append(Operand(result, 0, torch.float32))  # where sums would be, which nobody wants
+    operands.append(Operand(result, 0, torch.float32))  # where sums would be, which nothing wants
     constants = spec.constants() | {"ROWS": blocks.rows, "COLUMNS": blocks.columns}
     options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
     function = Function.of(kernel_text(), "attention_forward", operands, constants, options)

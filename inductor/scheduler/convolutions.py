@@ -5,7 +5,7 @@ pixels and channels that it has just stored (`schedule.py: FusedConvolution`).
 
 A kernel may follow a convolution if it has one iteration for each element of the result and reads
 it at its own place only. The convolution moves down to it, so nothing in between may read the
-result or write what the convolution reads. Where nobody else wants the result, it is stored where
+result or write what the convolution reads. Where nothing else wants the result, it is stored where
 the kernel stores its own, which takes its place.
 """
 

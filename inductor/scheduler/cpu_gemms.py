@@ -2,7 +2,7 @@
 
 In: a loop graph and its schedule, where GEMMs of our own are library calls. Out: the same
 schedule where kernels behind them are `TemplateKernel`s: what the GEMM has written is still in
-the cache when they read it, and no further parallel region begins. Where nobody else wants the
+the cache when they read it, and no further parallel region begins. Where nothing else wants the
 result, it is stored where the kernel stores its own, which takes its place.
 """
 

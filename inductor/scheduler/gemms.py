@@ -6,7 +6,7 @@ the schedule where some of them stand for those steps. Nothing here says what is
 A kernel may follow a GEMM if it has one iteration for each element of the result and reads it at
 its own place only; it is then the epilogue. The GEMM moves down to its epilogue, so nothing in
 between may read the result or write the operands. A kernel that has one iteration for each element
-of the left operand, which nobody else reads, may be the prologue. GEMMs with the same left
+of the left operand, which nothing else reads, may be the prologue. GEMMs with the same left
 operand may stand side by side where the first of them stands.
 """
 

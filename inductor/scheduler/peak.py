@@ -1,6 +1,6 @@
 """What a schedule holds at most: an order of its steps, and results that are written over operands.
 
-In: a loop graph of known sizes, its schedule for a GPU, and which inputs nobody else holds. Out:
+In: a loop graph of known sizes, its schedule for a GPU, and which inputs nothing else holds. Out:
 the schedule in an order that holds less (`with_less_held`); which result of a kernel may be written
 over an operand that it reads for the last time (`operand_under`).
 

@@ -73,7 +73,7 @@ from inductor.ir.index import Index, constant, variable
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Memory inside of a kernel that nobody outside sees."""
+    """Memory inside of a kernel that nothing outside sees."""
 
     name: str
     dtype: torch.dtype

@@ -150,7 +150,7 @@ CONSTRUCTS = {
     "sorted key": "return sorted([x + 2, x + 1], key=lambda v: {B:v * 2}.shape[0])[0] * 2",
 }
 RAISES = {"with escaping", "with then raise of an object", "try wrong handler", "except reraise"}
-# Each call defines a new class, so that code which depends on the class is compiled again.
+# Each call defines a new class, so that code which depends on the class is recompiled.
 NEW_CLASS = {"method", "constructor", "property", "operator method"}
 # Here no tensor operation follows the break, or all work is in the body of a generator, which is not
 # compiled by itself.
@@ -231,4 +231,4 @@ def test_break(construct: str, site: str) -> None:
         return
     count = len(graphs)
     run(compiled, 7)
-    assert len(graphs) == count, "the same program on other values compiled again"
+    assert len(graphs) == count, "the same program on other values recompiled"

@@ -26,7 +26,7 @@ CAP = 4 * WIDTH * WIDTH / 2**20  # a bucket takes the weight of one layer
 
 
 class Network(nn.Module):
-    """Layers of several kinds; tied: two of them share their weight. again: parts are computed again in backward. spare:
+    """Layers of several kinds; tied: two of them share their weight. again: parts are recomputed in backward. spare:
     a layer that the calls do not use."""
 
     def __init__(self, again: bool = False, spare: bool = False, tied: bool = False) -> None:

@@ -88,7 +88,7 @@ def test_options_are_checked() -> None:
 
 
 def beyond_the_limit(rank: int) -> None:
-    """One rank is compiled again at each call; the small collectives of a graph are sent as one."""
+    """One rank is recompiled at each call; the small collectives of a graph are sent as one."""
     def f(x: torch.Tensor, how: str) -> torch.Tensor:
         y, z = x * len(how), x + 1
         dist.all_reduce(y)

@@ -1,4 +1,4 @@
-"""Why a function is compiled again: whole sentences, with the user's line and what to do."""
+"""Why a function is recompiled: whole sentences, with the user's line and what to do."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def reason(
             compiled(*second)
     code = function.__code__
     place = f"{code.co_filename}:{code.co_firstlineno} {code.co_name}"
-    return str(caught.value).removeprefix(f"{place}: would be compiled again because ")
+    return str(caught.value).removeprefix(f"{place}: would be recompiled because ")
 
 
 def line_of(function: Any) -> str:
@@ -314,7 +314,7 @@ def test_a_compiled_module_is_named_by_its_forward() -> None:
         compiled = dynamo.compile(Counting(), backend="eager")
         compiled(X), compiled(X)
     place = Counting.forward.__code__
-    assert f"{place.co_filename}:{place.co_firstlineno} Counting.forward: compiled again" in lines[0]
+    assert f"{place.co_filename}:{place.co_firstlineno} Counting.forward: recompiled" in lines[0]
 
 
 def test_the_nearest_entry_is_named() -> None:
@@ -355,7 +355,7 @@ def test_the_name_of_a_compile_is_shown() -> None:
     with read_log() as lines:
         for k in (1, 2):
             compiled(torch.ones(2), k)
-    assert "scale (compiled as 'decoder'): compiled again because k was 1" in lines[0]
+    assert "scale (compiled as 'decoder'): recompiled because k was 1" in lines[0]
     dynamo.reset()
     with dynamo.config.patch(error_on_recompile=True):
         compiled(torch.ones(2), 1)

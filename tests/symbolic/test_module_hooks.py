@@ -129,7 +129,7 @@ def test_hooks_registered_inside(f: Callable[..., Any], hooked: bool) -> None:
             observe(f, dynamo.compile(f, backend=counter), hooked), observe(f, f, hooked))
     if f in ONE_GRAPH and not (hooked and f is before_and_behind):
         assert counter.frame_count == 1
-    assert counter.frame_count <= 8, "compiled again at each call"
+    assert counter.frame_count <= 8, "recompiled at each call"
 
 
 class Breaking(nn.Module):

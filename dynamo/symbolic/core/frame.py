@@ -263,7 +263,7 @@ class Evaluation(Objects, Protocol):
     def is_modelled(self, function: Any) -> bool:
         """True where a call of the function is a row of the rule table or one graph node."""
     def is_fixed_place(self, source: Source) -> bool:
-        """True where nobody rebinds what is found at the source."""
+        """True where nothing rebinds what is found at the source."""
     def call_in_transform(
         self, function: Any, args: list[Any], kwargs: dict[str, Any], tensors: list[Any]
     ) -> Var | None:

@@ -1,6 +1,6 @@
 """What a trace takes as fixed without a guard, which another process has to look at again.
 
-Nobody rebinds `torch.relu` while a program runs, so no call looks. But the next process may have
+Nothing rebinds `torch.relu` while a program runs, so no call looks. But the next process may have
 another one there, and a trace that is kept for it (`dynamo/captures/`) must know what was read.
 
 In: what the evaluator reads without a guard. Out: the reads, the code that was traced, the answers

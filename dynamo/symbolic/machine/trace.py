@@ -242,7 +242,7 @@ class Trace:
         )
 
     def is_fixed_place(self, source: Source) -> bool:
-        """True where nobody rebinds what is found at the source."""
+        """True where nothing rebinds what is found at the source."""
         root = source.root()
         if isinstance(root, ObjectSource) and root is not source and is_class(root.value):
             return is_settled(root.value)
@@ -313,7 +313,7 @@ class Trace:
         return transforms.call_below(self.frames[-1], function, args, kwargs, tensors)
 
 
-# Modules whose attributes are taken as fixed: nobody rebinds `torch.add` between two calls.
+# Modules whose attributes are taken as fixed: nothing rebinds `torch.add` between two calls.
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools",
                          "collections", "contextlib", "types", "typing", "enum", "copy", "abc"})
 # Built-in types whose methods take no keywords, but for these.

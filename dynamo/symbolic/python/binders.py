@@ -280,7 +280,7 @@ def bind_cached_function(tx: Frame, raw: RawAttribute) -> Var:
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
 
-# Packages whose classes nobody changes.
+# Packages whose classes nothing changes.
 SETTLED = frozenset({"torch", "builtins", "collections", "enum", "functools", "typing", "abc",
                      "dataclasses", "contextlib", "types", "dynamo", "numbers"})
 

@@ -56,7 +56,7 @@ class CellVar(Var):
                 trace.guard("CELL_EMPTY", self.source, None)
             else:
                 place = CellContentsSource(self.source)
-                if not issubclass(type(value), type):  # `__class__`, which nobody empties
+                if not issubclass(type(value), type):  # `__class__`, which nothing empties
                     trace.guard("PRESENT", place)
                 self._contents = wrap_or_pass_on(trace, value, place)
         return self._contents

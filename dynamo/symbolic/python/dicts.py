@@ -433,8 +433,8 @@ class SetVar(NativeVar):
         """The items in the order in which CPython would iterate over them.
 
         Equal sets may have different orders (they depend on what was added and removed before), so
-        the order is only known of a set from outside that nobody changed; it is guarded. A set that
-        was filled item by item has the order of a real one that is filled alike (`twin`).
+        the order is only known of a set from outside that nothing changed; it is guarded. A set
+        that was filled item by item has the order of a real one that is filled alike (`twin`).
         """
         items = list(self.entries.values())
         if len(items) <= 1:

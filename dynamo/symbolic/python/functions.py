@@ -143,7 +143,7 @@ class FunctionVar(Var):
                 trace.guard("CODE", self.source, self.code)
 
     def may_change(self) -> bool:
-        """True for functions of the program: nobody writes into those of torch and of Python."""
+        """True for functions of the program: nothing writes into those of torch and of Python."""
         root = str(self.globals.get("__name__")).partition(".")[0]
         return root not in FIXED_LIBRARIES
 

@@ -21,7 +21,7 @@ from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
 
-# Modules whose functions and classes are taken as fixed: nobody rebinds `torch.add` between two
+# Modules whose functions and classes are taken as fixed: nothing rebinds `torch.add` between two
 # calls. Their plain values are guarded like any other.
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools"})
 

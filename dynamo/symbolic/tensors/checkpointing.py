@@ -50,7 +50,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Checkpointed:
-    """Runs a graph without keeping what its backward can compute again.
+    """Runs a graph without keeping what its backward can recompute.
 
     module: takes tensors, returns a tuple of tensors. arguments: the first inputs, so many, were
     arguments of the checkpointed function; it read the others from elsewhere, and may write them.

@@ -137,7 +137,7 @@ def break_where_refused(
     """Breaks the graph for a call that fakes let pass though eager refuses what it is given,
     whatever the values. Where those may decide, it is noted in the node (see `note_failing`), as is
     a call of unusual dtypes that can't be tried, where the program catches its error: elsewhere a
-    call that nobody reads would run for nothing."""
+    call that nothing reads would run for nothing."""
     if trial is None or "fails" in tx.trace.world.observed:
         return
     refused = trial.refuses(function, result, tx.trace.context.refusals)

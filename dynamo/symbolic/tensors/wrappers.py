@@ -55,7 +55,7 @@ from dynamo.symbolic.tensors.torch_functions import (
     sequence_of,
 )
 
-# Contexts of torch's own classes that nobody changes in place.
+# Contexts of torch's own classes that nothing changes in place.
 SPEC, CONTEXTS = "_spec", frozenset(("DTensorSpec",))
 OF_TORCH = frozenset(("_is_param", "_is_buffer"))
 

@@ -3,7 +3,7 @@
 In: a kernel. Out: the same without those locals of one element for each iteration whose values
 are cheap to compute at the place where they are wanted: from few loads, and without reductions of
 their own stage. Where such a local cannot stay in registers, this replaces a trip through global
-memory. What something is decided by is computed again only where that gives the same bits.
+memory. What something is decided by is recomputed only where that gives the same bits.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _fits(reader: LoopBody, name: str) -> bool:
 
 
 def _chain(kernel: Kernel, stage: LoopBody, value: int) -> list[int] | None:
-    """Positions of the ops that compute a value; None if it is not to be computed again."""
+    """Positions of the ops that compute a value; None if it is not to be recomputed."""
     needed = {value}
     for position in range(value, -1, -1):
         if position in needed:

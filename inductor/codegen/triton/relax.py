@@ -138,7 +138,7 @@ def _doubled(
 
 
 def _without_likes(ops: Sequence[Op], twins: Mapping[int, int]) -> list[Op]:
-    """The ops where nobody uses one that computes what its twin does."""
+    """The ops where nothing uses one that computes what its twin does."""
     same = list(range(len(ops)))
     found: list[Op] = []
     for position, op in enumerate(ops):

@@ -137,7 +137,7 @@ def _only_reader(node: fx.Node) -> bool:
 
 
 def _is_off(node: fx.Node) -> bool:
-    """A dropout that does nothing, and that nobody reads."""
+    """A dropout that does nothing, and that nothing reads."""
     return not node.users and _is_identity(node)
 
 

@@ -259,7 +259,7 @@ static i64 most_rows() {
   return rows > ROWS ? rows : ROWS;
 }
 
-// Panels that nobody has begun: `end` in the upper half, the first one in the lower one.
+// Panels that nothing has begun: `end` in the upper half, the first one in the lower one.
 struct Panels {
   unsigned long left;
   char apart[2 * LINE - 8];

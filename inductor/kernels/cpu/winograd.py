@@ -10,7 +10,7 @@ read from there. What a thread needs of a small one is transformed once; of a la
 panel for each block.
 
 The sums have errors of about the size of those of a usual convolution. What is not finite spreads
-in them: such pixels are computed again one sum after the other, from the weight as it was. So NaN
+in them: such pixels are recomputed one sum after the other, from the weight as it was. So NaN
 and infinities are where they are in any convolution.
 """
 

@@ -100,7 +100,7 @@ struct Block {
   std::atomic<int> uses;
 };
 
-// Blocks that nobody uses, by stream; at most as many bytes as were once in use at the same time.
+// Blocks that nothing uses, by stream; at most as many bytes as were once in use at the same time.
 struct Pool : std::enable_shared_from_this<Pool> {
   std::shared_ptr<Device> device;
   std::mutex mutex;

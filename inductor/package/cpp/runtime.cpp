@@ -23,7 +23,7 @@ struct alignas(kAlignment) Block {
   std::atomic<int> uses;
 };
 
-// Blocks that nobody uses, at most as many bytes as were once in use at the same time.
+// Blocks that nothing uses, at most as many bytes as were once in use at the same time.
 struct Pool : std::enable_shared_from_this<Pool> {
   std::mutex mutex;
   std::vector<Block*> free;

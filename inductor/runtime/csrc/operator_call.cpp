@@ -4,7 +4,7 @@
 // show, and returns the tensor (alone) or a tuple with one item for each of `results`. An operand, one
 // for each argument of the schema, is ("whole", tensor), ("view", tensor, size, stride, offset, dtype),
 // ("views", operands or None) or ("constant", value), where `tensor` is a position among what it is
-// called with. A result is (size, stride, dtype), or None where nobody wants it; a tensor of other
+// called with. A result is (size, stride, dtype), or None where nothing wants it; a tensor of other
 // strides is copied into these. The call is made below autograd, and autocast is off: both are in the
 // graph already. It costs a third of the same call through Python.
 #include <Python.h>

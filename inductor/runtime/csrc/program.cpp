@@ -25,7 +25,7 @@
 namespace inductor {
 namespace {
 
-// One thing that a program does. `values` are what it reads, `made` what it makes (-1: nobody wants it).
+// One thing that a program does. `values` are what it reads, `made` what it makes (-1: nothing wants it).
 struct Command {
   enum Kind { kAllocate, kKernel, kList, kOperator, kView, kFree } kind;
   PyObject* object = nullptr;  // the call; it belongs to the program

@@ -45,7 +45,7 @@ bool start_kernel(KernelCallObject& call, void* stream, void** addresses);
 // Starts a ListCall with the addresses of all its tensors. Errors: LaunchError, python_error.
 void start_list(PyObject* call, void* stream, std::vector<uintptr_t> addresses);
 
-// Calls the operator of an OperatorCall with as many tensors as it takes. Results nobody wants are
+// Calls the operator of an OperatorCall with as many tensors as it takes. Results nothing wants are
 // undefined.
 std::vector<at::Tensor> call_with_tensors(PyObject* call, const at::Tensor* const* given);
 

@@ -1,6 +1,6 @@
 """One operation, one set of bits: wherever an operation stands in a kernel, it computes the same.
 
-Values are computed again where that is cheaper than keeping them, and compared with themselves: the
+Values are recomputed where that is cheaper than keeping them, and compared with themselves: the
 gradient of a maximum is where the value is the maximum. AVX2 and AVX-512 need not agree with each
 other, but all places within one build do.
 """

@@ -170,7 +170,7 @@ def inputs(seed: int) -> Callable[[Any], list[torch.Tensor]]:
 
 
 def run(seed: int) -> None:
-    """Check one program at all sizes; sizes at which an assumption fails may be compiled again."""
+    """Check one program at all sizes; sizes at which an assumption fails may be recompiled."""
     check(make(seed), inputs(seed), SIZES, (5, 11), builds=None)
 
 

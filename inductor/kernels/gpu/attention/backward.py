@@ -1,6 +1,6 @@
 """The Triton text of attention's backward: three kernels, none of which adds to what others write.
 
-Weights are computed again from the scores and the log-sum-exps that forward kept. `delta` is, for
+Weights are recomputed from the scores and the log-sum-exps that forward kept. `delta` is, for
 each query, the sum over a head of result times gradient. `attention_backward_keys` runs over the
 queries of a block of keys (transposed, so that GEMMs need no transposed weights) and gives
 gradients of keys and values; `attention_backward_queries` runs over the keys of a block of queries
