@@ -105,22 +105,23 @@ def _instructions() -> Finding:
 def _gemms() -> Iterator[Finding]:
     """GFLOP/s of the libraries that GEMMs may go to."""
     a, b = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
-    ways: dict[str, Callable[[], Any]] = {"MKL or BLAS (mm)": lambda: torch.mm(a, b)}
+    candidates: dict[str, Callable[[], Any]] = {"MKL or BLAS (mm)": lambda: torch.mm(a, b)}
     if torch.backends.mkldnn.is_available():
-        ways["oneDNN"] = lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
-    speeds = {name: _gflops(way) for name, way in ways.items()}
+        linear = torch.ops.mkldnn._linear_pointwise
+        candidates["oneDNN"] = lambda: linear(a, b, None, "none", [], "")
+    speeds = {name: _gflops(candidate) for name, candidate in candidates.items()}
     best = max(speeds.values())
     for name, speed in speeds.items():
         slow = "" if speed > best / 2 else "; slow here, so the other one is taken"
         yield Finding(name, f"{speed:.0f} GFLOP/s (float32, {SIDE} x {SIDE}){slow}")
 
 
-def _gflops(way: Callable[[], Any]) -> float:
-    way()
+def _gflops(candidate: Callable[[], Any]) -> float:
+    candidate()
     best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
         start = time.perf_counter()
-        way()
+        candidate()
         best = min(best, time.perf_counter() - start)
     return 2 * SIDE**3 / best / 1e9
 

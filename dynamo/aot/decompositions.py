@@ -114,8 +114,8 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
 def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
     if delta <= 0:
         raise Unsupported("its kernel raises for this delta")
-    away = (x - target).abs()
-    loss = torch.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))
+    error = (x - target).abs()
+    loss = torch.where(error <= delta, 0.5 * error * error, delta * (error - 0.5 * delta))
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
 
@@ -134,9 +134,9 @@ def smooth_l1_loss_backward(
     gradient: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
 ) -> Tensor:
     gradient = gradient * (1.0 / x.numel()) if reduction == 1 else gradient
-    away = x - target
-    inside = away * gradient / beta  # NaN, too
-    return torch.where(away <= -beta, -gradient, torch.where(away >= beta, gradient, inside))
+    error = x - target
+    inside = error * gradient / beta  # NaN, too
+    return torch.where(error <= -beta, -gradient, torch.where(error >= beta, gradient, inside))
 
 
 def binary_cross_entropy_backward(

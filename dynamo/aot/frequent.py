@@ -76,8 +76,8 @@ def _reduced(loss: Tensor, reduction: int) -> Tensor:
 
 @frequent("mse_loss.default")
 def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    away = x - target
-    return _reduced(away * away, reduction)
+    distance = x - target
+    return _reduced(distance * distance, reduction)
 
 
 @frequent("mse_loss_backward.default")

@@ -54,31 +54,31 @@ class Decisions:
 
     def __init__(self) -> None:
         self.version = 0
-        self._kept: dict[str, dict[int, tuple[Any, Any]]] = {}
+        self._rows: dict[str, dict[int, tuple[Any, Any]]] = {}
         self.stance = Stance()
 
     def keep(self, kind: str, key: Any, value: Any = True) -> None:
         """Remembers a decision about an object."""
-        rows = self._kept.setdefault(kind, {})
+        rows = self._rows.setdefault(kind, {})
         self.version += rows.get(id(key), (key, None))[1] is not value
         rows[id(key)] = (key, value)
 
     def drop(self, kind: str, key: Any) -> None:
         """Forgets a decision."""
-        self.version += self._kept.get(kind, {}).pop(id(key), None) is not None
+        self.version += self._rows.get(kind, {}).pop(id(key), None) is not None
 
     def get(self, kind: str, key: Any) -> Any:
         """The value that was kept, None for none."""
-        rows = self._kept.get(kind)
+        rows = self._rows.get(kind)
         found = rows.get(id(key)) if rows else None
         return None if found is None else found[1]
 
     def any(self, kind: str) -> bool:
         """True where anything was decided."""
-        return bool(self._kept.get(kind))
+        return bool(self._rows.get(kind))
 
     def has(self, kind: str, key: Any) -> bool:
-        rows = self._kept.get(kind)
+        rows = self._rows.get(kind)
         return rows is not None and id(key) in rows
 
 

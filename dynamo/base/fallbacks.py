@@ -29,14 +29,14 @@ from dynamo.base.user_lines import user_line
 from dynamo.base.wrong_fakes import ADVICE as WRONG_FAKE
 
 GRAPH = "graph runs as captured"
-PIECE = "piece of a graph runs as captured"
+SUBGRAPH = "subgraph runs as captured"
 SIZES = "graph runs as captured for further sizes or numbers"
 BACKWARD = "backward runs as ATen"
 ATEN_SIZES = "graph runs as ATen for further sizes"
 KERNEL = "kernel runs as ATen"
 SYMBOLIC = "no code for all sizes"
 CALL = "call failed"
-KINDS = (GRAPH, PIECE, SIZES, BACKWARD, ATEN_SIZES, KERNEL, SYMBOLIC, CALL)
+KINDS = (GRAPH, SUBGRAPH, SIZES, BACKWARD, ATEN_SIZES, KERNEL, SYMBOLIC, CALL)
 
 AT = "dynamo_at"  # of an error: the user's line of the operation that it is about
 ADVICE = {

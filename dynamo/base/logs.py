@@ -161,7 +161,7 @@ FILES = {
     "output_code": "kernels.txt", "kernel_code": "", "wrapper": "wrapper.py",
 }
 _folders: dict[tuple[str, Compile], str] = {}
-_kept: set[str] = set()
+_written_logs: set[str] = set()
 
 
 def debug_folder() -> str:
@@ -190,9 +190,10 @@ def keep(file: str, text: str) -> None:
         return
     path = os.path.join(debug_folder(), file)
     with _lock:
-        with open(path, "a" if path in _kept else "w") as out:  # what an earlier process left goes
+        # What an earlier process has left goes.
+        with open(path, "a" if path in _written_logs else "w") as out:
             out.write(text.rstrip("\n") + "\n")
-        _kept.add(path)
+        _written_logs.add(path)
 
 
 def _named(word: str) -> list[Artifact]:

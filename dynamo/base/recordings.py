@@ -25,7 +25,7 @@ class Recording:
     data: Any
 
 
-_kept: deque[Recording] = deque(maxlen=LIMIT)
+_recent: deque[Recording] = deque(maxlen=LIMIT)
 _lock = threading.Lock()
 
 
@@ -37,16 +37,16 @@ def wanted() -> bool:
 def keep(kind: str, data: Any) -> None:
     """Keeps it for what this thread compiles."""
     with _lock:
-        _kept.append(Recording(kind, logs.compile_now(), data))
+        _recent.append(Recording(kind, logs.compile_now(), data))
 
 
 def recorded(kind: str) -> list[Recording]:
     """All of a kind, oldest first."""
     with _lock:
-        return [recording for recording in _kept if recording.kind == kind]
+        return [recording for recording in _recent if recording.kind == kind]
 
 
 def clear() -> None:
     """Forgets all."""
     with _lock:
-        _kept.clear()
+        _recent.clear()

@@ -155,10 +155,10 @@ def names(parts: Mapping[str, str]) -> Iterator[str]:
 
 def missing(parts: Mapping[str, str]) -> list[str]:
     """Which of a table this torch has not."""
-    return [name for name in names(parts) if not _found(name)]
+    return [name for name in names(parts) if not _has_part(name)]
 
 
-def _found(name: str) -> bool:
+def _has_part(name: str) -> bool:
     owner, _, last = name.rpartition(".")
     value: Any = sys.modules.get(owner)
     if value is None:  # a class, or a namespace of operators

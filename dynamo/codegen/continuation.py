@@ -76,7 +76,7 @@ class Continuations:
         self._decode = decode
         self._made: dict[Any, Continuation] = {}
         self._by_code: dict[int, Continuation] = {}
-        self._kept: list[CodeType] = []
+        self._codes: list[CodeType] = []
         self._carried: dict[int, set[Fact]] = {}
 
     def origin(self, code: CodeType, instruction: int) -> tuple[CodeType, int]:
@@ -146,7 +146,7 @@ class Continuations:
         key = (id(code), instruction, layout, form)
         known = self._made.get(key)
         if known is None:
-            self._kept.append(code)
+            self._codes.append(code)
             known = self._made[key] = build(self._decode(code), instruction, layout, form)
             self._by_code[id(known.code)] = known
         return known

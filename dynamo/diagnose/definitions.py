@@ -61,7 +61,7 @@ class _Writer:
         if home == "builtins":
             return f"{name} = {own}"
         module = sys.modules.get(home)
-        if home != MAIN and "<" not in own and _found(module, own) is value:
+        if home != MAIN and "<" not in own and _looked_up(module, own) is value:
             first, _, rest = own.partition(".")
             later = f"\n{name} = {own}" if rest else ""
             alias = "" if rest or first == name else f" as {name}"
@@ -99,7 +99,7 @@ def _home_of(value: Any) -> tuple[str, str]:
     return home, own
 
 
-def _found(module: types.ModuleType | None, own: str) -> Any:
+def _looked_up(module: types.ModuleType | None, own: str) -> Any:
     value: Any = module
     for part in own.split("."):
         value = getattr(value, part, None)

@@ -10,8 +10,8 @@ Functions count by their code and by the functions, classes, modules and texts t
 each of these is another program, and many would fill the limit of entries. Guards tell other
 values, globals and bound objects apart. Modules and classes count as the objects that they are,
 but for modules compiled in place, which count by their structure, as the blocks of a model. A
-policy lives as long as what `compile` gave; the last `KEPT` live longer, until `reset` or until
-their module dies.
+policy lives as long as what `compile` gave; the last `MOST_CACHED` live longer, until `reset` or
+until their module dies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dynamo.options import CompileOptions
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.tensors.constant_objects import is_of_distributed
 
-KEPT = 64  # policies that outlive what `compile` gave
+MOST_CACHED = 64  # policies that outlive what `compile` gave
 PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
 LISTS = frozenset({list, tuple})
 # Others may record what a graph does with the addresses of one module's parameters.
@@ -61,7 +61,7 @@ class Regions:
         self.lock = threading.RLock()
         self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
         self._shared: weakref.WeakValueDictionary[Any, FramePolicy] = weakref.WeakValueDictionary()
-        self._kept: OrderedDict[Any, FramePolicy] = OrderedDict()
+        self._cached: OrderedDict[Any, FramePolicy] = OrderedDict()
         self._tokens: dict[int, Token] = {}
 
     def policy_for(
@@ -83,10 +83,10 @@ class Regions:
                 policy = self._make(options, requested)
                 policy.subject, policy.held = subject, (codes, held, settings)
                 self._shared[key] = policy
-            self._kept[key] = policy
-            self._kept.move_to_end(key)
-            if len(self._kept) > KEPT:
-                dropped = self._kept.popitem(last=False)[1]
+            self._cached[key] = policy
+            self._cached.move_to_end(key)
+            if len(self._cached) > MOST_CACHED:
+                dropped = self._cached.popitem(last=False)[1]
         del dropped  # what goes with it may run code of the program, which needs no lock
         return policy
 
@@ -144,24 +144,24 @@ class Regions:
         """An object is gone: nobody asks for its entries, or by what was compiled alone."""
         token = self._tokens.pop(number)
         token.alive = None
-        for key in [*self._kept]:
+        for key in [*self._cached]:
             if key[0] is token or isinstance(key[0], tuple) and token in key[0]:
-                self._kept.pop(key, None)
+                self._cached.pop(key, None)
 
     def separate(self) -> None:
         """What is compiled from now on shares nothing with what was."""
         with self.lock:
             self._shared.clear()
-            for policy in self._kept.values():
+            for policy in self._cached.values():
                 policy.twin = None
-            self._kept.clear()
+            self._cached.clear()
 
     def forget(self) -> None:
         """Drops all entries; who holds a compiled function can go on with it."""
         with self.lock:
             for policy in list(self.policies):
                 policy.forget()
-            self._kept.clear()
+            self._cached.clear()
 
 
 def functions_of(function: Any) -> tuple[FunctionType, ...]:

@@ -91,7 +91,7 @@ class Store:
     def find(self, key: Key, suffix: str) -> Path | None:
         """The entry's file, if it is there."""
         path = self.path(key, suffix)
-        if not is_ours(path):
+        if not is_owned_by_user(path):
             return None
         note_used(path)
         return path
@@ -243,7 +243,7 @@ def _difference(there: str, here: str) -> str:
     return f" ({pieces[0]} there, {pieces[1]} here)"
 
 
-def is_ours(path: Path) -> bool:
+def is_owned_by_user(path: Path) -> bool:
     """True for a file that nobody but this user (or the administrator) has written, or may."""
     try:
         return _readable(path.stat())

@@ -79,10 +79,10 @@ def _measure(
         def run_aten() -> None:
             FLASH(q, k, v, 0.0, causal, attn_mask=added, scale=scale)
 
-        def run_ours() -> None:
+        def run_own() -> None:
             library.attend(q, k, v, added, None, causal, scale, 0, 0.0, False, False, out, threads)
 
-        candidates = {"aten": [run_aten], "ours": [run_ours]}
+        candidates = {"aten": [run_aten], "ours": [run_own]}
         return compare(candidates, "aten", {"ours": 0.0}, time.perf_counter, MOST_SECONDS)["ours"]
 
 

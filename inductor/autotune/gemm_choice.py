@@ -103,8 +103,8 @@ class Chooser:
         for text, known in self.answers.known.items():
             its, choice = ast.literal_eval(text), choice_of(known.ratios)
             if its[3:] == wanted[3:] and choice in names:
-                away = sum(abs(math.log2(a / b)) for a, b in zip(wanted[:3], its[:3], strict=True))
-                near.append((away, choice))
+                pairs = zip(wanted[:3], its[:3], strict=True)
+                near.append((sum(abs(math.log2(a / b)) for a, b in pairs), choice))
         return min(near)[1] if near else usual_of(names)
 
     def ours(self, dtype: torch.dtype) -> OwnGemm | None:

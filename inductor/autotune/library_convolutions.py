@@ -317,13 +317,13 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
             if followed:
                 torch.relu(made)
 
-        def run_ours(name: str, at: int) -> None:
+        def run_own(name: str, at: int) -> None:
             ours.convolve(geometry, x, panels[name][at], bias, result, threads, name == WINOGRAD)
 
         clock = time.thread_time if threads == 1 else time.perf_counter
         candidates = {BY_ONEDNN: [functools.partial(run_onednn, number) for number in range(count)]}
         for name in panels:
-            candidates[name] = [functools.partial(run_ours, name, at) for at in range(count)]
+            candidates[name] = [functools.partial(run_own, name, at) for at in range(count)]
         least = DEPTHWISE_ADVANTAGE if geometry.is_depthwise() else 0.0
         margins = dict.fromkeys(panels, least)
         found = compare(candidates, BY_ONEDNN, margins, clock, MOST_SECONDS, best_only=True)

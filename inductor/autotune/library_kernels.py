@@ -151,7 +151,7 @@ class _Rewriter:
         args = (linear.x, weight, linear.bias, "none", (), "")
         return [replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args)]
 
-    def use_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
+    def use_own_gemm(self, node: ExternKernel, linear: Linear) -> list[Node]:
         if not linear.frozen:
             return [replace(node, ours=True)]
         gemm = self.chooser.ours(linear.dtype)
@@ -171,7 +171,7 @@ class _Rewriter:
 REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
     "aten": _Rewriter.by_aten,
     "onednn": _Rewriter.by_onednn,
-    "ours": _Rewriter.use_ours,
+    "ours": _Rewriter.use_own_gemm,
     "packed": _Rewriter.by_packed,
     "plain": _Rewriter.by_plain,
 }

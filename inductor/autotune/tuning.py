@@ -178,10 +178,10 @@ class _Trial:
             self.expected = found
             return
         for one, other in zip(found, self.expected, strict=True):
-            away = float((_finite(one) - _finite(other)).abs().max())
+            distance = float((_finite(one) - _finite(other)).abs().max())
             most = float(_finite(other).abs().max())
-            if away > self.question.tolerance * most:
-                raise ValueError(f"results differ by {away} of {most}")
+            if distance > self.question.tolerance * most:
+                raise ValueError(f"results differ by {distance} of {most}")
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from dynamo.base import logs
 from dynamo.base.extension import BUILD
 from dynamo.base.fallbacks import site_now
 from dynamo.base.user_lines import user_frame
-from dynamo.store.content import Store, is_ours, note_used
+from dynamo.store.content import Store, is_owned_by_user, note_used
 from dynamo.store.toolchain import Toolchain, find_toolchain, last_toolchain
 from inductor.kernels.cpu.attention.library import load_attention
 from inductor.kernels.cpu.attention.source import attention_name
@@ -157,7 +157,7 @@ def loaded_launch(
 ) -> Any:
     """The launcher, see `Launch`. traces: see `with_numbers`. Errors: Stale."""
     path = store.root / name
-    if not is_ours(path) or digest_of(path) != digest:
+    if not is_owned_by_user(path) or digest_of(path) != digest:
         raise Stale(f"the library {name} is not there, or is another one")
     note_used(path)
     for function in calls:

@@ -40,7 +40,7 @@ from dynamo.base.fallbacks import (
     AT,
     BACKWARD,
     GRAPH,
-    PIECE,
+    SUBGRAPH,
     Site,
     compiling_at,
     place_of,
@@ -235,7 +235,7 @@ def _in_background(compile_part: Callable[..., Compiled]) -> Callable[..., Compi
     def tell(error: Exception) -> None:
         if not isinstance(error, Unsupported):
             raise error
-        refused(PIECE, error.reason, str(error.__dict__.get(AT) or ""), strict=False)
+        refused(SUBGRAPH, error.reason, str(error.__dict__.get(AT) or ""), strict=False)
 
     return deferring(compile_part, tell)
 

@@ -21,7 +21,7 @@ from dynamo.aot.fakes import expression_of, is_symbolic_number
 from dynamo.aot.joint import dense_stride
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
-from dynamo.base.fallbacks import PIECE, line_of, place_of, refused
+from dynamo.base.fallbacks import SUBGRAPH, line_of, place_of, refused
 from dynamo.shapes.fake import Fake
 
 Compiled = Callable[..., Any]
@@ -82,7 +82,7 @@ class Subgraph:
 
     def _as_captured(self, why: str, place: str = "") -> Compiled:
         logs.log("dynamic").emit(lambda: f"{self.__name__} runs as captured: {why}")
-        refused(PIECE, why, place or line_of(self.module.graph.nodes), strict=False)
+        refused(SUBGRAPH, why, place or line_of(self.module.graph.nodes), strict=False)
         return self.module.forward
 
     def _module_for(self, form: Form, inputs: tuple[Any, ...]) -> fx.GraphModule:

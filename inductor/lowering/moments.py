@@ -1,11 +1,11 @@
 """Mean and variance over images on a GPU: of few channels of large images where an image is
 row-major, and of groups of channels where channels come last.
 
-A channel's pixels are shared out in pieces, of which a program holds one in registers: it gives the
-piece's sum and the sum of the squares of what is off the piece's own mean. From these follow mean
+A channel's pixels are shared out in chunks, of which a program holds one in registers: it gives the
+chunk's sum and the sum of the squares of what is off the chunk's own mean. From these follow mean
 and variance of all, as exactly as in two passes, but memory is read once. Few channels would fill
 the device in neither pass, which makes two launches of each. Where channels come last, neighbours
-in memory are of other groups: a group by itself would read memory in scattered pieces.
+in memory are of other groups: a group by itself would read memory in scattered chunks.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from inductor.lowering.registry import Call
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
 # On an H200 the two passes over 32 x 64 x 56 x 56 took 38.7 us, and memory 26: there are too few
-# channels for all multiprocessors. Where it turns was not measured, nor were the pieces below.
+# channels for all multiprocessors. Where it turns was not measured, nor were the chunks below.
 FEW_CHANNELS = 128
 MANY_PIXELS = 1 << 14  # of a channel
 SHORTEST_PIECE, LONGEST_PIECE = 512, 8192  # of which a program keeps all
-PIXELS = (16, 64)  # of a piece where channels come last, of which a program keeps several channels'
+PIXELS = (16, 64)  # of a chunk where channels come last, of which a program keeps several channels'
 
 Finish = Callable[[Ops, Value], Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Chunks:
     """How the pixels of channels are shared out. outer: reduced axes in front; inner: those that
-    are one stretch of memory for each channel, which is cut into `count` pieces of `length`."""
+    are one stretch of memory for each channel, which is cut into `count` chunks of `length`."""
 
     channel: int
     outer: tuple[int, ...]
@@ -43,7 +43,7 @@ class Pieces:
     length: int
 
 
-def pieces_of(call: Call, x: Tensor, axes: Sequence[int]) -> Pieces | None:
+def chunks_of(call: Call, x: Tensor, axes: Sequence[int]) -> Chunks | None:
     """None where mean and variance over the axes are better computed otherwise."""
     kept = [axis for axis in range(len(x.size)) if axis not in axes]
     numbers = (*x.size, *x.layout.stride)
@@ -65,17 +65,17 @@ def pieces_of(call: Call, x: Tensor, axes: Sequence[int]) -> Pieces | None:
     count = next(found)
     if pixels // count < SHORTEST_PIECE:
         return None
-    return Pieces(channel, outer, inner, count, pixels // count)
+    return Chunks(channel, outer, inner, count, pixels // count)
 
 
-def moments(call: Call, x: Tensor, pieces: Pieces, divisor: float) -> tuple[Tensor, Tensor]:
+def moments(call: Call, x: Tensor, chunks: Chunks, divisor: float) -> tuple[Tensor, Tensor]:
     """Of each channel the mean, and the sum of squared distances from it over the divisor."""
     x.realize()
-    device, channels = x.layout.device, x.size[pieces.channel]
-    before = (*(x.size[axis] for axis in pieces.outer), pieces.count)
-    whole = contiguous((channels, *before, pieces.length), x.dtype, device)
+    device, channels = x.layout.device, x.size[chunks.channel]
+    before = (*(x.size[axis] for axis in chunks.outer), chunks.count)
+    whole = contiguous((channels, *before, chunks.length), x.dtype, device)
     vector = contiguous((channels,), x.dtype, device)
-    shown = call.builder.computed(whole, [x], 0, lambda ops, i: x.load(ops, _pixel(x, pieces, i)))
+    shown = call.builder.computed(whole, [x], 0, lambda ops, i: x.load(ops, _pixel(x, chunks, i)))
 
     def over_divisor(ops: Ops, total: Value) -> Value:
         return ops.truediv(total, ops.constant(divisor, x.dtype))
@@ -113,7 +113,7 @@ def group_moments(call: Call, x: Tensor, groups: int, finish: Finish) -> tuple[T
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of pieces of `length` elements: their sums, and the sums of squared distances from the own
+    """Of chunks of `length` elements: their sums, and the sums of squared distances from the own
     mean of each."""
 
     totals: Tensor
@@ -142,7 +142,7 @@ def _sums_of_pieces(call: Call, shown: Tensor) -> Sums:
 def _joined(
     call: Call, sums: Sums, layout: Layout, axes: Sequence[int], finish: Finish
 ) -> tuple[Tensor, Tensor]:
-    """Mean, and `finish` of the sum of squared distances from it, of all pieces along the axes."""
+    """Mean, and `finish` of the sum of squared distances from it, of all chunks along the axes."""
     count = math.prod(sums.totals.size[axis] for axis in axes) * sums.length
 
     def over_count(ops: Ops, total: Value) -> Value:
@@ -159,11 +159,11 @@ def _joined(
     return mean, call.builder.reduce(layout, sums.squares, axes, "sum", off_all, finish)
 
 
-def _pixel(x: Tensor, pieces: Pieces, indices: Indices) -> Indices:
-    """Where an element of a piece lies in the image."""
-    channel, *outer, piece, element = indices
-    flat = piece * pieces.length + element
-    at = dict(zip(pieces.outer, outer, strict=True)) | {pieces.channel: channel}
-    for axis in reversed(pieces.inner):
+def _pixel(x: Tensor, chunks: Chunks, indices: Indices) -> Indices:
+    """Where an element of a chunk lies in the image."""
+    channel, *outer, chunk, element = indices
+    flat = chunk * chunks.length + element
+    at = dict(zip(chunks.outer, outer, strict=True)) | {chunks.channel: channel}
+    for axis in reversed(chunks.inner):
         at[axis], flat = mod(flat, x.size[axis]), floordiv(flat, x.size[axis])
     return tuple(at[axis] for axis in range(len(x.size)))

@@ -18,7 +18,7 @@ from inductor.ir.index import constant, floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.activations import Arithmetic
 from inductor.lowering.builder import contiguous, layout_of
-from inductor.lowering.moments import group_moments, moments, pieces_of
+from inductor.lowering.moments import chunks_of, group_moments, moments
 from inductor.lowering.one_hot import sum_of_one_hot
 from inductor.lowering.pointwise import Kind, broadcast, load_as, promoted, unsupported
 from inductor.lowering.registry import Call, lowering
@@ -256,9 +256,9 @@ def var_mean(call: Call, x: Tensor, dims: Any = None, **kwargs: Any) -> Any:
     if x.view is None and x.cost > 2:
         x.realize()
     axes = axes_of(x, dims)
-    pieces = pieces_of(call, x, axes)
-    if pieces is not None:
-        found = moments(call, x, pieces, _divisor(x, axes, _correction((), kwargs)))
+    chunks = chunks_of(call, x, axes)
+    if chunks is not None:
+        found = moments(call, x, chunks, _divisor(x, axes, _correction((), kwargs)))
         layouts = map(layout_of, reversed(call.result))
         both = [each.as_view(form, _same) for each, form in zip(found, layouts, strict=True)]
         return both[1], both[0]

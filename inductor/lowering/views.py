@@ -197,14 +197,14 @@ def select(call: Call, x: Tensor, dim: int, index: int) -> Any:
     return x.as_view(call.layout, lambda indices: (*indices[:axis], where, *indices[axis:]))
 
 
-def _pieces(call: Call, x: Tensor, axis: int, starts: Sequence[int]) -> tuple[Tensor, ...]:
-    def piece(start: int, fake: torch.Tensor) -> Tensor:
+def _parts(call: Call, x: Tensor, axis: int, starts: Sequence[int]) -> tuple[Tensor, ...]:
+    def part(start: int, fake: torch.Tensor) -> Tensor:
         return x.as_view(
             layout_of(fake),
             lambda indices: (*indices[:axis], indices[axis] + start, *indices[axis + 1 :]),
         )
 
-    return tuple(piece(start, fake) for start, fake in zip(starts, call.result, strict=True))
+    return tuple(part(start, fake) for start, fake in zip(starts, call.result, strict=True))
 
 
 @lowering(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
@@ -215,20 +215,20 @@ def split(call: Call, x: Tensor, sizes: Any, dim: int = 0) -> Any:
     for fake in call.result:
         starts.append(start)
         start += fake.shape[axis]
-    return _pieces(call, x, axis, starts)
+    return _parts(call, x, axis, starts)
 
 
 @lowering(aten.unbind.int)
 def unbind(call: Call, x: Tensor, dim: int = 0) -> Any:
     axis = dim % len(x.size)
 
-    def piece(number: int, fake: torch.Tensor) -> Tensor:
+    def part(number: int, fake: torch.Tensor) -> Tensor:
         where = constant(number)
         return x.as_view(
             layout_of(fake), lambda indices: (*indices[:axis], where, *indices[axis:])
         )
 
-    return tuple(piece(number, fake) for number, fake in enumerate(call.result))
+    return tuple(part(number, fake) for number, fake in enumerate(call.result))
 
 
 @lowering(aten.as_strided.default)

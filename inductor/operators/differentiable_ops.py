@@ -36,8 +36,8 @@ def register(
     def without_derivative(*args: Any) -> Any:
         return below_autograd(f"{name}_backward", *args)
 
-    ways = {name: (forward, with_derivative), f"{name}_backward": (backward, without_derivative)}
-    for operator, (kernels, above) in ways.items():
+    rules = {name: (forward, with_derivative), f"{name}_backward": (backward, without_derivative)}
+    for operator, (kernels, above) in rules.items():
         for key, kernel in zip(("Meta", "CPU", "CUDA"), kernels, strict=True):
             LIBRARY.impl(operator, kernel, key)
         LIBRARY.impl(operator, above, "Autograd")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
 LIBRARY.define("joined_gemms(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor")
-MOST_KEPT = 4096  # answers about places in memory; chosen, not measured
+MOST_CACHED = 4096  # answers about places in memory; chosen, not measured
 Key = tuple[int, int, tuple[int, ...], torch.dtype, torch.device]
 
 
@@ -49,7 +49,7 @@ def _at_once(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> 
     return torch.addmm(torch.cat(list(biases)) if bias is None else bias, x, weight.t())
 
 
-_kept: dict[Key, Tensor] = {}
+_cache: dict[Key, Tensor] = {}
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor | None:
@@ -63,11 +63,11 @@ def _joined(parts: Sequence[Tensor]) -> Tensor | None:
     first = parts[0]
     rows = sum(part.shape[0] for part in parts)
     key = (addresses[0], rows, tuple(first.shape[1:]), first.dtype, first.device)
-    found = _kept.get(key)
+    found = _cache.get(key)
     if found is None:
-        if len(_kept) >= MOST_KEPT:
-            _kept.clear()
-        found = _kept[key] = _over(first, (rows, *first.shape[1:]))
+        if len(_cache) >= MOST_CACHED:
+            _cache.clear()
+        found = _cache[key] = _over(first, (rows, *first.shape[1:]))
     return found
 
 

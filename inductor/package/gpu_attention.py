@@ -26,10 +26,12 @@ Maybe = Tensor | None
 
 def serve_attention(gm: fx.GraphModule) -> None:
     """Calls of attention become calls of the functions below."""
-    ways = {SDPA: _attention, attention: _attention, attention_with_parts: _attention_with_parts}
+    replacements = {
+        SDPA: _attention, attention: _attention, attention_with_parts: _attention_with_parts,
+    }  # fmt: skip
     for node in gm.graph.nodes:
-        if node.op == "call_function" and node.target in ways:
-            node.target = ways[node.target]
+        if node.op == "call_function" and node.target in replacements:
+            node.target = replacements[node.target]
     gm.recompile()
 
 

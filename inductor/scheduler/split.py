@@ -20,7 +20,7 @@ from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.domain import substituted
 from inductor.scheduler.schedule import Kernel
 
-MOST_PIECES = 4  # of a loop, each of which is compiled; chosen, not measured
+MOST_PARTS = 4  # of a loop, each of which is compiled; chosen, not measured
 
 
 def split_kernel(kernel: Kernel) -> Kernel:
@@ -40,8 +40,8 @@ def split_stage(stage: LoopBody) -> list[LoopBody]:
     if not stage.ranges:
         return [stage]
     name, size = f"i{len(stage.ranges) - 1}", stage.ranges[-1]
-    pieces = find_parts(stage.ops, name, size)
-    return [_part(stage, name, *piece) for piece in pieces] if len(pieces) > 1 else [stage]
+    parts = find_parts(stage.ops, name, size)
+    return [_part(stage, name, *part) for part in parts] if len(parts) > 1 else [stage]
 
 
 def find_parts(ops: Sequence[Op], name: str, size: int) -> list[tuple[int, int]]:
@@ -50,10 +50,10 @@ def find_parts(ops: Sequence[Op], name: str, size: int) -> list[tuple[int, int]]
     inside = {c for c in _cuts(ops, name) if surely_less(0, c) and surely_less(c, size)}
     cuts = sorted(inside, key=hint_of)
     edges = [0, *cuts, size]
-    pieces = list(zip(edges, edges[1:], strict=False))
-    if len(pieces) > MOST_PIECES or not all(surely_less(*piece) for piece in pieces):
+    parts = list(zip(edges, edges[1:], strict=False))
+    if len(parts) > MOST_PARTS or not all(surely_less(*part) for part in parts):
         return [(0, size)]
-    return pieces
+    return parts
 
 
 def find_truths(ops: Sequence[Op], name: str, start: int, end: int) -> dict[int, bool]:

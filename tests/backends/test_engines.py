@@ -129,7 +129,7 @@ def test_what_a_converter_refuses_runs_as_captured() -> None:
     x = torch.randn(4)
     torch.testing.assert_close(dynamo.compile(f, backend=backend_of(engine(build)))(x), f(x))
     assert built == [["tanh", "mul"], ["exp", "add"]]
-    assert not_compiled() == ["piece of a graph runs as captured: stand_in does not get erfinv: its converter refuses it"]
+    assert not_compiled() == ["subgraph runs as captured: stand_in does not get erfinv: its converter refuses it"]
 
 
 def test_other_results_are_not_believed() -> None:
@@ -189,7 +189,7 @@ def test_dtypes_that_an_engine_does_not_keep_stay_with_torch() -> None:
     x = torch.tensor([2**40 + 1])
     compiled = dynamo.compile(lambda x: x * 3, backend=backend_of(engine()))
     assert compiled(x).item() == 3 * (2**40 + 1)
-    assert not_compiled() == ["piece of a graph runs as captured: stand_in does not get mul: a tensor of int64"]
+    assert not_compiled() == ["subgraph runs as captured: stand_in does not get mul: a tensor of int64"]
 
 
 def test_fullgraph_refuses_parts_as_captured() -> None:
@@ -255,4 +255,4 @@ def test_cuda_graphs_take_no_operators_that_wait(monkeypatch: pytest.MonkeyPatch
     assert ["" == libraries.refuses_recording(node) for node in made] == [True, False, False]
     compiled, value = dynamo.compile(torch.exp, backend="cudagraphs"), torch.randn(3)
     assert torch.equal(compiled(value), value.exp())
-    assert not_compiled() == ["piece of a graph runs as captured: cudagraphs does not get exp: a tensor on cpu"]
+    assert not_compiled() == ["subgraph runs as captured: cudagraphs does not get exp: a tensor on cpu"]

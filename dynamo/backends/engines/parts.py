@@ -25,7 +25,7 @@ from dynamo.backends.engines.cached_parts import converted
 from dynamo.backends.engines.records import MAKES, VIEWS, Built, Engine
 from dynamo.base import logs
 from dynamo.base.counters import timed
-from dynamo.base.fallbacks import PIECE, Site, failed, line_of, refused
+from dynamo.base.fallbacks import SUBGRAPH, Site, failed, line_of, refused
 from dynamo.base.signals import is_of_signal
 from inductor.driver.freezing import Identities
 from inductor.runtime import _launch
@@ -135,7 +135,7 @@ def compile_parts(
             names |= left
             if not left:
                 nodes |= {node for node in numbers if numbers[node] == refusal.part}
-                refused(PIECE, f"{engine.name} can't take it: {refusal}",
+                refused(SUBGRAPH, f"{engine.name} can't take it: {refusal}",
                         line_of(refusal.nodes), strict=site.strict)
             continue
         break
@@ -159,7 +159,7 @@ def _tell(engine: Engine, module: fx.GraphModule, cutter: Cutter, site: Site) ->
         why = cutter.why_not(node)
         if why and (name, why) not in reported:
             reported.add((name, why))
-            refused(PIECE, f"{engine.name} does not get {name}: {why}", line_of([node]),
+            refused(SUBGRAPH, f"{engine.name} does not get {name}: {why}", line_of([node]),
                     strict=site.strict)
 
 
@@ -239,7 +239,7 @@ class Part(torch.nn.Module):
             return self._run(inputs)
         except Refused as refusal:
             text = f"{self.engine.name} failed on a part of a graph, which runs as captured"
-            failed(PIECE, refusal, text, self._place(), strict=self.site.strict, at_call=True)
+            failed(SUBGRAPH, refusal, text, self._place(), strict=self.site.strict, at_call=True)
             return self._give_up()(*inputs)
 
     def _run(self, inputs: tuple[Tensor, ...]) -> Any:
@@ -257,8 +257,8 @@ class Part(torch.nn.Module):
             self.checked = True
             why = self._differs(results, inputs)
             if why:
-                refused(PIECE, f"{self.engine.name} computes something else: {why}", self._place(),
-                        strict=self.site.strict)
+                reason = f"{self.engine.name} computes something else: {why}"
+                refused(SUBGRAPH, reason, self._place(), strict=self.site.strict)
                 return self._give_up()(*inputs)
         return results[0] if self.single else tuple(results)
 

@@ -23,26 +23,26 @@ aten = torch.ops.aten
 
 @shape_rule(aten.cat.default)
 def _cat(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
-    pieces = [piece.facts for piece in args[0]]
-    first = pieces[0]
+    parts = [part.facts for part in args[0]]
+    first = parts[0]
     axis = wrap_axis(argument(func, "dim", args, kwargs), len(first.size))
-    if axis is None or not first.size or any(piece.size == (0,) for piece in pieces):
+    if axis is None or not first.size or any(part.size == (0,) for part in parts):
         return None
     beside = (*first.size[:axis], *first.size[axis + 1 :])
     total = 0
-    for piece in pieces:
-        if len(piece.size) != len(first.size) or piece.bits or piece.device != first.device:
+    for part in parts:
+        if len(part.size) != len(first.size) or part.bits or part.device != first.device:
             return None
-        if (*piece.size[:axis], *piece.size[axis + 1 :]) != beside:
+        if (*part.size[:axis], *part.size[axis + 1 :]) != beside:
             return None
-        total += piece.size[axis]
+        total += part.size[axis]
     size = (*first.size[:axis], total, *first.size[axis + 1 :])
     dtype = first.dtype
-    for piece in pieces[1:]:
-        dtype = torch.promote_types(dtype, piece.dtype)
-    if all(is_channels_last(piece.size, piece.stride) for piece in pieces):
+    for part in parts[1:]:
+        dtype = torch.promote_types(dtype, part.dtype)
+    if all(is_channels_last(part.size, part.stride) for part in parts):
         return Fresh(cache.facts(size, channels_last_stride(size), 0, dtype, first.device))
-    if any(is_channels_last(piece.size, piece.stride) for piece in pieces):
+    if any(is_channels_last(part.size, part.stride) for part in parts):
         return None
     return contiguous(cache, size, dtype, first.device)
 
@@ -81,9 +81,9 @@ def _changed_copy(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outc
         return None
     if len(args) > 1 and isinstance(args[1], torch.Tensor):
         view = aten.slice.Tensor if func is aten.slice_scatter.default else aten.select.int
-        piece = view(args[0].meta_tensor, *args[2:], **kwargs)
+        part = view(args[0].meta_tensor, *args[2:], **kwargs)
         other = facts_of(args[1])
-        if tuple(piece.shape) != other.size or other.dtype is not source.dtype:
+        if tuple(part.shape) != other.size or other.dtype is not source.dtype:
             return None
     return contiguous(cache, source.size, source.dtype, source.device)
 

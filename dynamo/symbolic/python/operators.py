@@ -76,10 +76,10 @@ def content_of(var: Var) -> Var:
 def union_of_dicts(tx: Frame, a: DictVar, b: DictVar) -> Var:
     """`a | b`: of the kind of the left one, or of the right one where that is a subclass."""
     left, right = a.python_type(), b.python_type()
-    winner = b if right is not left and issubclass(right, left) else a
+    chosen = b if right is not left and issubclass(right, left) else a
     result = DictVar.from_pairs(
-        tx, [*a.entries.values(), *b.entries.values()], winner.python_type())
-    result.factory = winner.factory
+        tx, [*a.entries.values(), *b.entries.values()], chosen.python_type())
+    result.factory = chosen.factory
     return result
 
 

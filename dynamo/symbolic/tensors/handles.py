@@ -96,7 +96,7 @@ class HistoryVar(Var):
 
     def check_stays(self) -> None:
         """Break where a backend may put another node in the place of this one."""
-        if self.node is not self.tensor.fake.grad_fn or self.node.name() != KEPT:
+        if self.node is not self.tensor.fake.grad_fn or self.node.name() != HOOK_NODE:
             raise Break("attribute_unknown", f"grad_fn of {self.tensor!r}")
 
     def call_method(
@@ -104,7 +104,7 @@ class HistoryVar(Var):
     ) -> Var:
         self.check_stays()
         if name == "name":
-            return ConstVar(KEPT)
+            return ConstVar(HOOK_NODE)
         if name in NODE_METHODS and len(args) == 1 and not kwargs:
             return self.register(name, args[0])
         raise Break("attribute_unknown", f"{name} of {self!r}")
@@ -118,4 +118,4 @@ class HistoryVar(Var):
 HANDLE_METHODS = frozenset({"remove", "__enter__", "__exit__"})
 NODE_METHODS = frozenset({"name", "register_hook", "register_prehook"})
 # What stands before and behind modules with backward hooks; a graph has it as it is.
-KEPT = "BackwardHookFunctionBackward"
+HOOK_NODE = "BackwardHookFunctionBackward"

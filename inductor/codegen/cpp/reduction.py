@@ -297,12 +297,12 @@ class ReductionPrinter:
         if rest or not self.lanes:
             yield self._loop(loop, rest, found, bounds)
             return
-        pieces = find_parts(self.nest.ops, loop.name, loop.extent)
-        if len(pieces) == 1:
+        parts = find_parts(self.nest.ops, loop.name, loop.extent)
+        if len(parts) == 1:
             yield from self._lane_loops(loop, one, bounds)
             return
         name, (begin, end) = f"{loop.name}p", bounds
-        for start, stop in pieces:
+        for start, stop in parts:
             with self.writer.block("{"):
                 self.writer.line(f"const i64 {name} = ({begin}) < {start} ? {start} : {begin};")
                 self.writer.line(f"const i64 {name}e = ({end}) < {stop} ? {end} : {stop};")
@@ -419,7 +419,7 @@ class ReductionPrinter:
         self._print_before()
         found = self._reduce(one)
         for variable in (v for accumulator in found for v in accumulator.variables):
-            self._for_lanes(f"q_{variable.name}[{self._kept(place)}] = {variable.name}{CELL};")
+            self._for_lanes(f"q_{variable.name}[{self._slot_of(place)}] = {variable.name}{CELL};")
 
     def print_merged(self, slots: int, place: str) -> None:
         """Put partial results together in order, and do what comes after."""
@@ -431,7 +431,7 @@ class ReductionPrinter:
             for accumulator in found:
                 for line in accumulator.merge:
                     for variable in accumulator.variables:
-                        kept = f"q_{variable.name}[{self._kept(place)}]"
+                        kept = f"q_{variable.name}[{self._slot_of(place)}]"
                         line = line.replace(f"#{variable.name}#", kept)
                     self._for_lanes(line)
         for accumulator in found:
@@ -439,7 +439,7 @@ class ReductionPrinter:
         with self._lanes():
             self.scope.print_ready(self.phases.after, stores=True)
 
-    def _kept(self, place: str) -> str:
+    def _slot_of(self, place: str) -> str:
         return f"({place}) * {self.plan.block} + k" if self.plan.tile else place
 
 

@@ -171,11 +171,11 @@ def k_argmin(a, at_a, b, at_b):
 def k_sum_of_exp(best, total, a):
     """(maximum, sum of exp(value - maximum)) of the values so far, and of `a` as well."""
     best_now = k_maximum(best, a)
-    away = tl.abs(best - a)
+    distance = tl.abs(best - a)
     if a.dtype == tl.float32:  # the farther away, the less its rounding counts in the sum
-        lesser = tl.exp2(away * -1.4426950408889634)
+        lesser = tl.exp2(distance * -1.4426950408889634)
     else:
-        lesser = libdevice.exp(away * -1.0)
+        lesser = libdevice.exp(distance * -1.0)
     lesser = tl.where(a == best, 1.0, lesser).to(a.dtype)  # of infinities, too
     return best_now, tl.where(a > best, total * lesser + 1.0, total + lesser)
 
@@ -202,14 +202,14 @@ def k_sum_of_four_exp(best, total, a, b, c, d):
 def k_normal_cdf(a):
     """(1 + erf(a / sqrt(2))) / 2 with a relative error of 5e-6, for negative ones, too: two to the
     power of a polynomial is the probability to be farther away than |a|."""
-    away = tl.abs(a)
-    power = tl.fma(away, 1.75778340e-06, -5.99367504e-05)
-    power = tl.fma(away, power, 9.16364631e-04)
-    power = tl.fma(away, power, -8.44739413e-03)
-    power = tl.fma(away, power, 5.38245256e-02)
-    power = tl.fma(away, power, 4.58615673e-01)
-    power = tl.fma(away, power, 1.15118019)
-    power = tl.fma(away, power, 1.00000387)
+    distance = tl.abs(a)
+    power = tl.fma(distance, 1.75778340e-06, -5.99367504e-05)
+    power = tl.fma(distance, power, 9.16364631e-04)
+    power = tl.fma(distance, power, -8.44739413e-03)
+    power = tl.fma(distance, power, 5.38245256e-02)
+    power = tl.fma(distance, power, 4.58615673e-01)
+    power = tl.fma(distance, power, 1.15118019)
+    power = tl.fma(distance, power, 1.00000387)
     tail = tl.exp2(0.0 - power)
     return tl.where(a < 0.0, tail, 1.0 - tail)
 

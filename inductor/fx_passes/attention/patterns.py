@@ -25,7 +25,7 @@ WRITES = {operator.setitem} | {
     call for name, call in vars(operator).items() if name[0] == "i" and hasattr(operator, name[1:])
     or name in ("iand", "ior")
 }
-Found = tuple[fx.Node, Step] | None
+Match = tuple[fx.Node, Step] | None
 
 
 def is_indifferent(reader: fx.Node) -> bool:
@@ -149,7 +149,7 @@ def _is_identity(node: fx.Node) -> bool:
     return bool(p == 0.0 or training is False)
 
 
-def _step(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _step(node: fx.Node, operands: list[fx.Node]) -> Match:
     """What a node reads and what it does with that; None if that is no step of attention.
     Tensors that it needs besides join `operands`."""
     if node.op not in ("call_function", "call_method"):
@@ -159,8 +159,8 @@ def _step(node: fx.Node, operands: list[fx.Node]) -> Found:
     return None if reader is None else reader(node, operands)
 
 
-def _scaled(name: str) -> Callable[[fx.Node, list[fx.Node]], Found]:
-    def read(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _scaled(name: str) -> Callable[[fx.Node, list[fx.Node]], Match]:
+    def read(node: fx.Node, operands: list[fx.Node]) -> Match:
         if node.kwargs or len(node.args) != 2:
             return None
         first, second = node.args
@@ -173,7 +173,7 @@ def _scaled(name: str) -> Callable[[fx.Node, list[fx.Node]], Found]:
     return read
 
 
-def _added(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _added(node: fx.Node, operands: list[fx.Node]) -> Match:
     """The scores are what a GEMM leads to, with nothing but steps between."""
     if node.kwargs or len(node.args) != 2 or not all(isinstance(a, fx.Node) for a in node.args):
         return None
@@ -199,13 +199,13 @@ def _leads_to_gemm(node: Any) -> bool:
     return False
 
 
-def _bent(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _bent(node: fx.Node, operands: list[fx.Node]) -> Match:
     if node.kwargs or len(node.args) != 1 or not isinstance(node.args[0], fx.Node):
         return None
     return node.args[0], ("tanh",)
 
 
-def _filled(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _filled(node: fx.Node, operands: list[fx.Node]) -> Match:
     """`masked_fill(scores, mask, number)`."""
     if node.kwargs or len(node.args) != 3:
         return None
@@ -218,7 +218,7 @@ def _filled(node: fx.Node, operands: list[fx.Node]) -> Found:
     return scores, ("fill", len(operands) - 1, float(value), -1)  # type: ignore[arg-type]
 
 
-def _chosen(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _chosen(node: fx.Node, operands: list[fx.Node]) -> Match:
     """`where(mask, scores, number)`; the number may be a tensor that the program makes of one."""
     if node.kwargs or len(node.args) != 3:
         return None
@@ -243,7 +243,7 @@ def _number_of(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) else None
 
 
-def _converted(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _converted(node: fx.Node, operands: list[fx.Node]) -> Match:
     first, *rest = node.args
     if node.target == "float" and not rest and not node.kwargs:
         return first, ("to", torch.float32)  # type: ignore[return-value]
@@ -253,7 +253,7 @@ def _converted(node: fx.Node, operands: list[fx.Node]) -> Found:
     return first, ("to", dtype)  # type: ignore[return-value]
 
 
-def _softmax(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _softmax(node: fx.Node, operands: list[fx.Node]) -> Match:
     first, *rest = node.args
     if len(rest) > 1 or not node.kwargs.keys() <= {"dim", "dtype", "_stacklevel"}:
         return None
@@ -263,13 +263,13 @@ def _softmax(node: fx.Node, operands: list[fx.Node]) -> Found:
     return first, ("softmax", node.kwargs.get("dtype"))  # type: ignore[return-value]
 
 
-def _same(node: fx.Node, operands: list[fx.Node]) -> Found:
+def _same(node: fx.Node, operands: list[fx.Node]) -> Match:
     if not _is_identity(node) or not node.args or not isinstance(node.args[0], fx.Node):
         return None
     return node.args[0], ("same",)
 
 
-STEPS: dict[str, Callable[[fx.Node, list[fx.Node]], Found]] = {
+STEPS: dict[str, Callable[[fx.Node, list[fx.Node]], Match]] = {
     "mul": _scaled("mul"), "truediv": _scaled("div"), "div": _scaled("div"), "add": _added,
     "iadd": _added, "tanh": _bent, "masked_fill": _filled, "where": _chosen, "to": _converted,
     "type": _converted, "float": _converted, "softmax": _softmax, "dropout": _same,

@@ -45,10 +45,10 @@ class Degrees:
         if not isinstance(node, fx.Node) or node not in self.late:
             return 0
         if node not in self.known:
-            self.known[node] = self._found(node)
+            self.known[node] = self._number_of(node)
         return self.known[node]
 
-    def _found(self, node: fx.Node) -> int:
+    def _number_of(self, node: fx.Node) -> int:
         rule = RULES.get(node.target)
         if rule is None or not rule(self, node):
             raise NotLinear(str(node))
