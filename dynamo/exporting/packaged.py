@@ -18,17 +18,13 @@ from typing import Any, NoReturn
 import torch
 from torch.utils import _pytree as pytree
 
+from dynamo.base.dtype_numbers import NUMBERS
 from dynamo.base.errors import GuardFailed, LoadError
 from dynamo.exporting.package_files import unzipped
 
 FORMAT = 1
 ROOM = 2000  # bytes of the text of an error
 BAD_INDEX, OTHER_INPUTS = 2, 3  # what `dynamo_package_run` returns
-NUMBERS = {
-    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5,
-    torch.float32: 6, torch.float64: 7, torch.complex64: 9, torch.complex128: 10, torch.bool: 11,
-    torch.bfloat16: 15,
-}  # fmt: skip
 DTYPES = {number: dtype for dtype, number in NUMBERS.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dynamo.base.config import config
 from dynamo.codegen.continuation import Continuations
-from dynamo.frames.worth import is_bound
+from dynamo.guards.kinds import cell_bound
 from dynamo.guards.shape_code import Fact
 from dynamo.hook import FrameState
 from dynamo.options import CompileOptions
@@ -39,7 +39,7 @@ def declared_marks(
     """What `dynamic=` says of the tensors that this frame gets."""
     if options.dims is None:
         return {}
-    cells = {name: cell.cell_contents for name, cell in frame.cells.items() if is_bound(cell)}
+    cells = {name: cell.cell_contents for name, cell in frame.cells.items() if cell_bound(cell)}
     return options.dims.marks(frame.code, {**cells, **frame.locals})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dynamo.guards.kinds import cell_bound
 from dynamo.hook import FrameState
 
 
@@ -16,7 +17,7 @@ def mentions_tensors(frame: FrameState) -> bool:
     if any(map(holds_tensor, frame.locals.values())):
         return True
     names = map(frame.globals.get, frame.code.co_names)
-    cells = [cell.cell_contents for cell in frame.cells.values() if is_bound(cell)]
+    cells = [cell.cell_contents for cell in frame.cells.values() if cell_bound(cell)]
     return any(value is torch or holds_tensor(value) for value in (*names, *cells))
 
 
@@ -31,9 +32,3 @@ def holds_tensor(value: Any) -> bool:
     return any(issubclass(type(item), torch.Tensor | torch.nn.Module) for item in items)
 
 
-def is_bound(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

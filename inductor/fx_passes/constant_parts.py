@@ -24,7 +24,7 @@ from torch import Tensor, fx
 from dynamo.aot.fakes import bytes_of, facts_of, is_fake
 from dynamo.aot.graphs import LazyGraph, is_effect, make_module
 from dynamo.aot.plain_graphs import CachedGraph
-from inductor.fx_passes.places import is_view
+from inductor.fx_passes.places import base_of, device_kind, is_view
 from inductor.ir.graph import Prepared
 
 aten = torch.ops.aten
@@ -50,7 +50,7 @@ def compute_constants_once(
     """See the top of the file; the module itself is left as it is. room: bytes that all values may
     take; what they take comes back, too."""
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
-    if not steady or any(_device(node) not in ("cpu", "") for node in module.graph.nodes):
+    if not steady or any(device_kind(node) not in ("cpu", "") for node in module.graph.nodes):
         return module, (), 0
     known: dict[fx.Node, fx.Node] = {}
     graph = fx.Graph()
@@ -89,12 +89,12 @@ class _Finder:
             self._look_at(node)
         found: dict[fx.Node, None] = {}
         (end,) = (node for node in self.graph.nodes if node.op == "output")
-        results = set(map(_base, end.all_input_nodes))
+        results = set(map(base_of, end.all_input_nodes))
         for node in self.graph.nodes:
             if node in self.constant:
                 continue
             for given in node.all_input_nodes:
-                base = _base(given)
+                base = base_of(given)
                 if base in results or not self._is_worth_it(base, node):
                     continue
                 if base not in found and _bytes(base) <= room:
@@ -154,22 +154,9 @@ def _name(target: OpOverload) -> str:
     return target._schema.name.partition("::")[2]
 
 
-def _base(node: fx.Node) -> fx.Node:
-    """What a view shows."""
-    while is_view(node):
-        node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
 def _bytes(node: fx.Node) -> int:
     value = node.meta.get("val")
     return bytes_of(value) if is_fake(value) else 0
-
-
-def _device(node: fx.Node) -> str:
-    """Empty where it is no tensor."""
-    value: Any = node.meta.get("val")
-    return str(value.device.type) if hasattr(value, "device") else ""
 
 
 def _take(module: fx.GraphModule, node: fx.Node) -> Prepared:

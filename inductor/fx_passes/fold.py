@@ -19,6 +19,7 @@ from torch import Tensor, fx
 
 from dynamo.aot.graphs import LazyGraph
 from dynamo.graph_operators.operator_effects import freedom_of
+from inductor.fx_passes.places import device_kind
 from inductor.ir.graph import Prepared
 
 aten = torch.ops.aten
@@ -42,7 +43,7 @@ def fold_batch_norms(
 def _fold_all(module: fx.GraphModule, frozen: Collection[int]) -> tuple[Prepared, ...]:
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     constants = {node: place for place, node in enumerate(places) if place in frozen}
-    if any(_device(node) not in ("cpu", "") for node in places):
+    if any(device_kind(node) not in ("cpu", "") for node in places):
         return ()
     written = {node.args[0] for node in module.graph.nodes if node.target is aten.copy_.default}
     for node in written & constants.keys():
@@ -75,12 +76,6 @@ def _can_fold(norm: fx.Node, constants: Collection[fx.Node]) -> bool:
         return False
     values: list[Any] = [node.meta["val"] for node in tensors if node is not None]
     return len({v.dtype for v in values}) == 1 and all(v.is_contiguous() for v in values)
-
-
-def _device(node: fx.Node) -> str:
-    """Empty where it is no tensor."""
-    value: Any = node.meta.get("val")
-    return str(value.device.type) if hasattr(value, "device") else ""
 
 
 def _fold(graph: fx.Graph, norm: fx.Node, constants: dict[fx.Node, int]) -> list[Prepared]:

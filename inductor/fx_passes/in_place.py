@@ -30,6 +30,7 @@ from inductor.fx_passes.places import (
     OpOverload,
     Plan,
     Planner,
+    base_of,
     is_view,
     is_write,
     run_on_fake,
@@ -102,7 +103,7 @@ def _check_launches(found: Plan) -> None:
 def _last_versions(graph: fx.Graph) -> list[fx.Node]:
     """The writes that no other one of the same tensor follows."""
     writes = [node for node in graph.nodes if is_write(node)]
-    followed = {_shown(write.args[0]) for write in writes}
+    followed = {base_of(write.args[0]) for write in writes}
     roots: dict[fx.Node, fx.Node] = {}
     for write in writes:
         part = uncopied(write.args[1]) if write.target in PARTS else None
@@ -110,13 +111,6 @@ def _last_versions(graph: fx.Graph) -> list[fx.Node]:
             if _root(part, roots) is _root(write, roots):
                 followed.add(part)
     return [write for write in writes if write not in followed]
-
-
-def _shown(node: Any) -> fx.Node:
-    """What it is a view of, or a view of a view; itself if it is none."""
-    while is_view(node):
-        node = node.args[0]
-    return node  # type: ignore[no-any-return]
 
 
 def _root(node: fx.Node, known: dict[fx.Node, fx.Node]) -> fx.Node:
@@ -137,7 +131,7 @@ def _write_made(graph: fx.Graph, last: fx.Node, has_kernel: HasKernel) -> bool:
     while pending:
         chain, copied = pending.pop()
         given: Any = chain[0].args[0]
-        base: Any = _shown(given)
+        base: Any = base_of(given)
         copied = copied or not is_made(base)
         base = _copy_of(graph, chain[0]) if copied else base
         if base is None:
@@ -170,7 +164,7 @@ def put_in_place(graph: fx.Graph, base: fx.Node, last: fx.Node, has_kernel: HasK
 def _writes_until(last: fx.Node) -> list[fx.Node]:
     """The writes of which each one, or a view of it, is the first argument of the next one."""
     chain = [last]
-    while is_write(former := _shown(chain[-1].args[0])):
+    while is_write(former := base_of(chain[-1].args[0])):
         chain.append(former)
     return chain[::-1]
 

@@ -127,6 +127,19 @@ def is_view(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target.is_view
 
 
+def base_of(node: Any) -> fx.Node:
+    """What it is a view of, or a view of a view; itself if it is none."""
+    while is_view(node):
+        node = node.args[0]
+    return node  # type: ignore[no-any-return]
+
+
+def device_kind(node: fx.Node) -> str:
+    """Empty where it is no tensor."""
+    value: Any = node.meta.get("val")
+    return str(value.device.type) if hasattr(value, "device") else ""
+
+
 def uncopied(source: Any) -> Any:
     """What a part gets, where that is copied into the part's old value before."""
     while isinstance(source, fx.Node) and source.target is aten.copy.default:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dynamo.base.dtype_numbers import NUMBERS
 from inductor.package.gpu_graph import GpuCode
 from inductor.package.gpu_kernels import Binary, Function
 from inductor.package.graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_of
@@ -22,12 +23,6 @@ CUBINS = (
     'asm(".section .rodata\\n.global dynamo_package_cubins\\n.hidden dynamo_package_cubins\\n"\n'
     '    ".balign 64\\ndynamo_package_cubins:\\n.incbin \\"kernels.bin\\"\\n.previous\\n");'
 )
-# As torch numbers them; `model.h` and `runtime.cpp` know these.
-DTYPES = {
-    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5,
-    torch.float32: 6, torch.float64: 7, torch.complex64: 9, torch.complex128: 10, torch.bool: 11,
-    torch.bfloat16: 15,
-}  # fmt: skip
 KINDS = {ARGUMENT: "kArgument", WEIGHT: "kWeight", "arena": "kArena", "output": "kOutput",
          NONE: "kNone"}  # fmt: skip
 
@@ -155,9 +150,9 @@ class _Writer:
 
     def meta(self, dtype: torch.dtype, size: Sequence[Any], stride: Sequence[Any]) -> str:
         """Errors: NoType."""
-        if dtype not in DTYPES:
+        if dtype not in NUMBERS:
             raise NoType(str(dtype))
-        return f"{{{DTYPES[dtype]}, {len(size)}, {self.at((*size, *stride))}}}"
+        return f"{{{NUMBERS[dtype]}, {len(size)}, {self.at((*size, *stride))}}}"
 
     def slot(self, row: tuple[Any, ...], places: list[int]) -> str:
         kind, position, *meta = row

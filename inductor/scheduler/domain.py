@@ -18,6 +18,7 @@ from inductor.ir.index import Index, constant, floordiv, mod, variable
 
 
 def product(sizes: Sequence[int]) -> int:
+    """Number of elements, or of iterations of nested loops."""
     total = 1
     for size in sizes:
         total *= size

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import dynamo
+from dynamo.base.dtype_numbers import NUMBERS
 from dynamo.exc import GuardFailed, LoadError, Unsupported
-from dynamo.exporting.packaged import DTYPES, NUMBERS
+from dynamo.exporting.packaged import DTYPES
 from examples.package import make
 from inductor.driver.cpu import cache_store, need_toolchain
 from inductor.package.build import needed_instructions

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inductor.codegen.triton.launch import product
 from inductor.ir.body import IndirectVar, LoopBody, Op
+from inductor.scheduler.domain import product
 from inductor.scheduler.schedule import Kernel
 
 

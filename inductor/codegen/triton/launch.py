@@ -30,6 +30,7 @@ import torch
 from inductor.ir.body import IndirectVar, Op
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.index import Index, constant, floordiv, mod
+from inductor.scheduler.domain import product
 from inductor.scheduler.schedule import Local
 
 
@@ -78,14 +79,6 @@ class Plan:
 
     launches: tuple[Launch, ...]
     scratch: tuple[Scratch, ...]
-
-
-def product(extents: Sequence[int]) -> int:
-    """Number of iterations of nested loops."""
-    count = 1
-    for extent in extents:
-        count *= extent
-    return count
 
 
 def positions(extents: Sequence[int], flat: Index) -> list[Index]:

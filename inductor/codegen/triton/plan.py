@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from inductor.codegen.triton.aligned import has_unaligned_rows
 from inductor.codegen.triton.join import join_stages
-from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
+from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions
 from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.online import join_maxima
 from inductor.codegen.triton.recompute import hand_on_row_values, nothing, recompute_locals
@@ -24,6 +24,7 @@ from inductor.ir.extent import Extent, hint_of
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.index import Index, IndexLike, constant, variable
 from inductor.scheduler.assemble import drop_dead
+from inductor.scheduler.domain import product
 from inductor.scheduler.fuse import SHORT_COLUMN
 from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from inductor.codegen.triton.launch import product
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.extent import hint_of
 from inductor.ir.index import Index, constant, variable
+from inductor.scheduler.domain import product
 from inductor.scheduler.schedule import Kernel
 
 MOST_ROWS = 16
