@@ -31,7 +31,7 @@ config = Config(
         Knob(
             "library_kernels",
             "measure",
-            "How the library of a GEMM is chosen: measure (once, kept on disk), known (what has "
+            "How the library of a GEMM is chosen: measure (once, cached on disk), known (what has "
             "been measured), default, or own (our kernels alone, where they can; so in packages).",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
@@ -55,7 +55,7 @@ config = Config(
         Knob(
             "graph_cache",
             True,
-            "Compiled graphs are kept in the cache folder: the next process does not compile them.",
+            "Compiled graphs are cached on disk: the next process does not compile them.",
             ("DYNAMO_GRAPH_CACHE", "TORCHINDUCTOR_FX_GRAPH_CACHE"),
         ),
         Knob(

@@ -99,7 +99,7 @@ class LazyBackward:
             self._compiled[missing] = self._made(missing)
 
     def _later(self, missing: Missing) -> Callable[..., Any]:
-        """What an earlier process has kept, or the graph as it is until it is compiled."""
+        """What an earlier process has cached, or the graph as it is until it is compiled."""
         try:
             return self._keeping((self._half, missing), _not_now)
         except NotCached:

@@ -309,7 +309,7 @@ config = Config(
         Knob(
             "capture_cache",
             True,
-            "What tracing a frame has found is kept for later processes, which do not trace it.",
+            "What tracing a frame has found is cached for later processes, which do not trace it.",
             ("DYNAMO_CAPTURE_CACHE",),
         ),
         Knob(

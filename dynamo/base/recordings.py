@@ -1,6 +1,6 @@
 """What only a report wants and is too large, or too slow, to be kept for nobody: graphs, loop IR.
 
-In: `keep(kind, data)` from any stage, while `config.report` names a folder. Out: `kept(kind)`.
+In: `keep(kind, data)` from any stage, while `config.report` names a folder. Out: `recorded(kind)`.
 """
 
 from __future__ import annotations

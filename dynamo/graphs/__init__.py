@@ -2,7 +2,7 @@
 
 They take what `dynamo.export(f, *args)` or any backend gets, and give graphs of the same kind. What
 is int8 is loaded when it is asked for: its operators are none of torch's, and where they are known,
-compiled graphs are not kept on disk.
+compiled graphs are not cached on disk.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Which candidate computes a GEMM: answers by shape class, kept in the cache folder.
+"""Which candidate computes a GEMM: answers by shape class, cached on disk.
 
 In: a `Linear`. Out: the name of what computes it. Classes that are not known, or not well, are
 measured (`gemm_trials.py`), as long as there is time.

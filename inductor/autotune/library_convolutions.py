@@ -3,7 +3,7 @@
 In: the convolutions of a loop graph, the frozen ones with a `Preparer`. Out: the same, by our own
 (`kernels/cpu/convolution.py`; `winograd.py`, where that is possible) or by oneDNN with a packed
 weight, whichever was fastest with the convolution's own sizes; else by ATen, which takes a
-channels-last weight as it is. What was measured is kept in the cache folder. Where a kernel follows
+channels-last weight as it is. What was measured is cached on disk. Where a kernel follows
 that our own can call for each part of its result, oneDNN is measured with a pass over memory behind
 it.
 """

@@ -4,7 +4,7 @@ In: a loop graph whose GEMMs are ATen's. Out: the same graph where some are comp
 else with the same result. ATen's GEMMs of float32 go through MKL, which is slow on some
 processors; oneDNN, in the same torch, is not. It wants the weight as [n, k]: one stored as [k, n]
 is turned by a kernel first. Our own GEMM (`kernels/cpu/gemm.py`) takes both and writes where
-the result shall lie. What was measured is kept in the cache folder.
+the result shall lie. What was measured is cached on disk.
 
 Frozen weights (`freezing.py`) are turned, or put in the order in which our GEMM or oneDNN's
 GEMMs and convolutions read them, once: the graph gets what was prepared as further inputs. That

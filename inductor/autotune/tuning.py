@@ -1,7 +1,7 @@
 """Finds out what is fastest by running it: candidates are compiled side by side, run one by one.
 
 In: questions, each with a key and the candidates to compute one thing. Out: for each question the
-microseconds of each candidate that ran. Answers are kept in the cache folder, so that another
+microseconds of each candidate that ran. Answers are cached on disk, so that another
 process measures nothing. A candidate that fails (out of memory, too much of the device's shared
 memory), or whose results are not those of the first candidate, is left out, and logged once.
 

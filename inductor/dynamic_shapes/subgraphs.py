@@ -174,7 +174,8 @@ class _Cutter:
                         continue
                     if not done.issuperset(view.users):
                         raise Unsupported("a view of a tensor that gets a history after a write")
-            value = _value(node)  # of a kept graph, whose fakes do not know of what they are views
+            # Of a cached graph, whose fakes do not know of what they are views.
+            value = _value(node)
             if is_fake(value) and first.setdefault(storage_key(value), value) is not value:
                 views[node] = None
 

@@ -2,7 +2,7 @@
 
 In: texts of translation units. Out: the bytes of a shared library that needs nothing but OpenMP and
 the C library. Objects that many packages share (runtime, GEMMs, attention, convolutions) are
-kept in the cache folder.
+cached on disk.
 """
 
 from __future__ import annotations

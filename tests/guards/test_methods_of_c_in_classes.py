@@ -9,7 +9,7 @@ import pytest
 
 import dynamo
 
-from .test_asked_then_changed import caught, told
+from .test_read_then_changed import caught, told
 
 
 class Borrowing(list[Any]):

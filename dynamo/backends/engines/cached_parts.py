@@ -1,4 +1,4 @@
-"""What an engine's converter has made of a part, kept in the cache folder.
+"""What an engine's converter has made of a part, cached on disk.
 
 In: an engine with a converter, a part, examples of its inputs. Out: the converted model as bytes,
 without weights: those are put in when it is loaded, so a model with other weights is the same file.

@@ -23,8 +23,8 @@ MAKES = ("full", "empty", "zeros", "ones", "arange", "scalar_tensor", "full_like
 @dataclass(frozen=True, slots=True)
 class Engine:
     """build: an engine of a part, with examples of its inputs; devices: their types. Instead of
-    build, convert and load: the part as bytes, which are kept on disk, and an engine of these bytes
-    where some inputs, by position, are constants.
+    build, convert and load: the part as bytes, which are cached on disk, and an engine of these
+    bytes where some inputs, by position, are constants.
 
     dtypes: of all values that it may meet. packages: what it needs, as names of imports; install:
     what gives them. refuses: why an operator is left to PyTorch, or "". bakes: weights of inference

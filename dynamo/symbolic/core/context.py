@@ -65,7 +65,7 @@ class CompileContext:
     tables: inputs of which the values are to be known, see `tables.py`; no_tables: an attempt
         showed that this does not help, or one had other values in an earlier call.
     refusals: operations that were tried, and whether eager refuses them (`shapes/trials.py`).
-    kept: the trace is to be kept for later processes, which need to know what it has met.
+    kept: the trace is to be cached for later processes, which need to know what it has met.
     """
 
     codes: CodeCache

@@ -4,7 +4,7 @@ Nothing rebinds `torch.relu` while a program runs, so no call looks. But the nex
 another one there, and a trace that is kept for it (`dynamo/captures/`) must know what was read.
 
 In: what the evaluator reads without a guard. Out: the reads, the code that was traced, the answers
-of functions that were called, or why the trace can't be kept for another process.
+of functions that were called, or why the trace can't be cached for another process.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ class KernelName(NamedTuple):
 
 @dataclass(slots=True)
 class AttentionLaunch:
-    """The slow way of a `KernelCall`: by what an earlier process has kept, or through Triton, until
-    the call knows the compiled kernel. constants: some may be those of other functions; options: of
-    Triton's, and the blocks."""
+    """The slow way of a `KernelCall`: by what an earlier process has cached, or through Triton,
+    until the call knows the compiled kernel. constants: some may be those of other functions;
+    options: of Triton's, and the blocks."""
 
     kernel: KernelName
     grid: tuple[int, int, int]
@@ -114,7 +114,7 @@ class AttentionLaunch:
                 kernel_binaries.keep(key, binary)
 
     def _starts_cached(self, key: content.Key, tensors: Sequence[torch.Tensor]) -> bool:
-        """Starts the kernel that an earlier process has kept, if there is one."""
+        """Starts the kernel that an earlier process has cached, if there is one."""
         binary = kernel_binaries.find(key)
         if binary is None or self.call is None:
             return False

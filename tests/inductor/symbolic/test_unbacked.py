@@ -13,7 +13,7 @@ import torch
 import dynamo
 from dynamo.base.counters import counters
 from inductor import metrics
-from tests.inductor.symbolic.unknown_programs import LAYER, PROGRAMS, Program
+from tests.inductor.symbolic.unbacked_programs import LAYER, PROGRAMS, Program
 from tests.parametrize import long_where
 
 NUMBERS = (3, 5, 0, 1, 7, 2, -1, 9)
