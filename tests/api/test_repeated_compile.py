@@ -14,7 +14,7 @@ import torch
 
 import dynamo
 from dynamo.base.config import config
-from dynamo.frames.sharing import KEPT, regions
+from dynamo.frames.sharing import MOST_CACHED, regions
 from dynamo.testing import CompileCounter
 
 
@@ -200,7 +200,7 @@ def test_threads_that_compile_at_once() -> None:
 
 def test_memory_does_not_grow_with_calls_of_compile() -> None:
     x, alive = torch.ones(3), []
-    for _ in range(KEPT + 8):
+    for _ in range(MOST_CACHED + 8):
         net = torch.nn.Linear(3, 3)
         dynamo.compile(net, backend="eager")(x)
         alive.append(weakref.ref(net))
@@ -210,13 +210,13 @@ def test_memory_does_not_grow_with_calls_of_compile() -> None:
     assert not any(ref() is not None for ref in alive)
     source = "def f(x):\n    return x + {}\n"
     before = len(regions.policies)
-    for number in range(2 * KEPT):
+    for number in range(2 * MOST_CACHED):
         scope: dict[str, Any] = {}
         exec(source.format(number), scope)
         dynamo.compile(scope["f"], backend="eager")
     del scope
     gc.collect()
-    assert len(regions.policies) <= before + KEPT
+    assert len(regions.policies) <= before + MOST_CACHED
 
 
 def test_closures_over_other_functions_have_limits_of_their_own() -> None:

@@ -30,13 +30,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for name, value in {"MANY_PIXELS": 64, "SHORTEST_PIECE": 8, "LONGEST_PIECE": 48}.items():
         monkeypatch.setattr(moments, name, value)
     chosen: list[Any] = []
-    choose = moments.pieces_of
+    choose = moments.chunks_of
 
     def noted(*args: Any) -> Any:
         chosen.append(choose(*args))
         return chosen[-1]
 
-    monkeypatch.setattr("inductor.lowering.reductions.pieces_of", noted)
+    monkeypatch.setattr("inductor.lowering.reductions.chunks_of", noted)
     return chosen
 
 
