@@ -73,7 +73,8 @@ def work(rank: int, store: str, given: argparse.Namespace) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.set_num_threads(1)
     slow_group(rank, given.milliseconds / 1e3, given.gigabytes * 1e9)
-    facts = numbers(given)
+    rows, shard = torch.randn(given.rows, given.width), torch.randn(given.width // 2, given.width)
+    facts = numbers(given, NAME, rows, shard)
     every: list[Any] = [None, None]
     dist.all_gather_object(every, facts)  # what they measure differs; what decides must not
     torch.manual_seed(rank)
