@@ -52,7 +52,7 @@ from inductor.cache.launched import (
     watched,
     with_numbers,
 )
-from inductor.cache.over_ranks import ranks_now
+from inductor.cache.over_ranks import Ranks, ranks_now
 from inductor.cache.recorded import tell_cache
 from inductor.collectives.settings import tie
 from inductor.config import config
@@ -84,14 +84,16 @@ def cache_entry_of(
     store = cpu.cache_store()
     key = _key_of("graph", examples, store, lambda compiler: parts_of_graph(
         gm, examples, compiler, store))
-    return None if key is None else CacheEntry(store, key, gm, given)
+    # `ranks_now` as the options of this compile say: a backward comes later
+    return None if key is None else CacheEntry(store, key, gm, given, ranks_now())
 
 
 def aten_entry_of(
     module: fx.GraphModule, fakes: Sequence[Any], stage: str, examples: Sequence[Any],
     given: Mapping[str, Any],
 ) -> CacheEntry | None:
-    """The same of an ATen graph, see `aten_key.py`."""
+    """The same of an ATen graph, see `aten_key.py`. No rank waits for what another one compiles:
+    graphs of shards may differ, and such a wait ends by its time alone."""
     store = cpu.cache_store()
     key = _key_of("aten", fakes, store, lambda compiler: parts_of_aten(
         module, stage, examples, compiler, store))
@@ -134,14 +136,15 @@ class CacheEntry:
     """One captured graph and its place in the store."""
 
     def __init__(
-        self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any]
+        self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any],
+        ranks: Ranks | None = None,
     ) -> None:
-        self.store, self.key = store, key
+        """ranks: see `over_ranks.py`."""
+        self.store, self.key, self.ranks = store, key, ranks
         traces = [node.meta.get("stack_trace") for node in gm.graph.nodes]
         self.given = {**given, "gm": gm, "keeping": self.backward, "traces": traces}
         self.gm = gm
         self.what = logs.compile_now()
-        self.ranks = ranks_now()  # as the options of this compile say: a backward comes later
 
     def is_cached(self) -> bool:
         """True where there is a record, which a damaged library may still spoil."""
