@@ -19,7 +19,14 @@ from inductor.cache import aten_key, graph_key
 from inductor.cache.aten_key import parts_of_aten
 from inductor.cache.graph_key import NoKey
 from inductor.driver import cpu
-from tests.inductor.runtime.test_graph_cache import autocast, default_dtype, deterministic, folder, reused, threads
+from tests.inductor.runtime.test_graph_cache import (
+    autocast,
+    default_dtype,
+    deterministic,
+    folder,
+    reused,
+    threads,
+)
 from tests.processes import run_python
 from tests.wrapper_tensors import Scaled
 
