@@ -223,6 +223,23 @@ def mark(name: str, value: Any) -> Callable[[fx.GraphModule], Any]:
     return lambda module: module.graph.find_nodes(op="placeholder")[0].meta.update({name: value})
 
 
+def another_fake(**changes: Any) -> Callable[[fx.GraphModule], Any]:
+    """The input with other facts."""
+    def change(module: fx.GraphModule) -> None:
+        meta = module.graph.find_nodes(op="placeholder")[0].meta
+        world, facts = meta["val"].world, meta["val"].facts
+        given = {name: getattr(facts, name) for name in ("size", "stride", "offset", "dtype", "device", "bits")}
+        meta["val"] = world.make(world.cache.facts(*{**given, **changes}.values()))
+
+    return change
+
+
+def share_memory(module: fx.GraphModule) -> None:
+    """The result in the memory of the input."""
+    first, *_, last, _ = module.graph.nodes
+    last.meta["val"] = first.meta["val"].world.make(last.meta["val"].facts, first.meta["val"].token)
+
+
 CHANGES: dict[str, Callable[[fx.GraphModule], Any]] = {
     **{name: mark(name, True) for name in (AGAIN, FAILS, PART, "dies", "any other")},
     "value": mark("checks", (("input", 0),)),
@@ -231,6 +248,10 @@ CHANGES: dict[str, Callable[[fx.GraphModule], Any]] = {
     "constant": lambda module: setattr(module, "table", TABLE + 1),
     "negative zero": lambda module: setattr(module, "table", -TABLE),
     "stride": lambda module: setattr(module, "table", torch.stack([TABLE, TABLE], 1)[:, 0]),
+    **{name: another_fake(**{name: value}) for name, value in {
+        "size": (4, 9), "stride": (1, 4), "offset": 1, "dtype": torch.float64, "device": torch.device("cuda", 0), "bits": 2,
+    }.items()},
+    "memory": share_memory,
     "operator": lambda module: setattr([*module.graph.nodes][-2], "target", aten.sub.Tensor),
     "requires_grad": lambda module: [*module.graph.nodes][-2].meta["val"].requires_grad_(),
 }
