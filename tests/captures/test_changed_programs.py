@@ -474,7 +474,7 @@ def test_the_same_program_is_not_traced_again_and_a_changed_one_is(name: str, tm
         assert not run(tmp_path, source).defects
 
 
-def test_a_trace_that_has_run_code_of_a_wrapper_is_not_kept(tmp_path: Path) -> None:
+def test_a_trace_that_has_run_code_of_a_wrapper_is_not_cached(tmp_path: Path) -> None:
     """Of such code nobody knows what it has read; here no more than a number is left of its result."""
     source = WRAPPER + """
 def f(x, w):

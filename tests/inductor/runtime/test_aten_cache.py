@@ -1,4 +1,4 @@
-"""ATen graphs that an earlier process has kept, of programs with wrapper subclasses, whose captured graphs have no key:
+"""ATen graphs that an earlier process has cached, of programs with wrapper subclasses, whose captured graphs have no key:
 each thing that the key holds is changed, one at a time, and what is computed is compared with eager."""
 
 from __future__ import annotations
