@@ -57,7 +57,7 @@ class Scaled(torch.Tensor):
             first.numbers.copy_(other.numbers)
             first.scale.copy_(other.scale)
             return first
-        plain, named = pytree.tree_map_only(Scaled, Scaled.plain, (args, options))
+        plain, named = pytree.tree_map_only(Scaled, lambda one: one.plain(), (args, options))
         return func(*plain, **named)
 
 

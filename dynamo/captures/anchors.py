@@ -10,6 +10,8 @@ an earlier row) and its fingerprint. `Finder` makes objects of the rows again.
     ("part", row, attribute)            an attribute that no code of the program computes
     ("member", row, name)               what a class has in its own dict
     ("item", row, key)                  of a list, tuple or dict
+    ("item by", row, row of the key)    of a dict, whose key is a class or function
+    ("key" | "value", row, number)      of a dict, in its order
     ("nested", row, number)             a constant of a code object
     ("signature", row, bound)           that of a function, or of a bound method
     ("wrapper", row, name)              a method in C that is bound to it, as `str.join.__get__`
@@ -25,9 +27,10 @@ import re
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from inspect import Signature, signature
+from itertools import islice
 from types import CodeType
 from typing import Any
 
@@ -95,6 +98,8 @@ def step_of(source: Source) -> tuple[str, Any] | None:
         return "part", "cell_contents"
     if isinstance(source, s.TypeSource):
         return "type", None
+    if isinstance(source, s.DictKeySource | s.DictValueSource):
+        return "key" if isinstance(source, s.DictKeySource) else "value", source.index
     return None
 
 
@@ -285,7 +290,11 @@ class Anchors:
         if step is None:
             return None
         inner_row = self.row_at(base)
-        return None if inner_row is None else (step[0], inner_row, step[1])
+        if inner_row is None:
+            return None
+        if step[0] == "item" and type(step[1]) not in PLAIN_KEYS:
+            return "item by", inner_row, self.row(step[1])
+        return step[0], inner_row, step[1]
 
     def row_at(self, source: Source) -> int | None:
         """The row of what stands at a source that begins at an object."""
@@ -387,6 +396,7 @@ def change_of(value: Any, there: str, here: str) -> str:
 
 
 WITH_ITEMS = Kinds(tuple, dict, list, types.MappingProxyType)
+WITH_KEYS = Kinds(dict, types.MappingProxyType)
 
 
 def _item(finder: Finder, row: int, key: Any) -> Any:
@@ -394,6 +404,17 @@ def _item(finder: Finder, row: int, key: Any) -> Any:
     if type(container) not in WITH_ITEMS:
         raise TypeError("it is no list, tuple or dict")
     return container[key]
+
+
+def _item_by(finder: Finder, row: int, key: int) -> Any:
+    return _item(finder, row, finder.objects[key])
+
+
+def _nth(items: Callable[[Any], Iterable[Any]], finder: Finder, row: int, number: int) -> Any:
+    container = finder.objects[row]
+    if type(container) not in WITH_KEYS:
+        raise TypeError("it is no dict")
+    return next(islice(items(container), number, None))
 
 
 def _operator(finder: Finder, *names: str) -> Any:
@@ -426,6 +447,9 @@ FINDERS: dict[str, Any] = {
     "member": lambda finder, row, name: _class_dict(finder.objects[row])[name],
     "member of": lambda finder, row, name: _class_dict(finder.objects[row])["_member_map_"][name],
     "item": _item,
+    "item by": _item_by,
+    "key": functools.partial(_nth, iter),
+    "value": functools.partial(_nth, lambda container: container.values()),
     "nested": lambda finder, row, number: finder.objects[row].co_consts[number],
     "frame": lambda finder, name: finder.of_frame[name],
     "variable function": lambda finder, name: getattr(torch._C._VariableFunctions, name),

@@ -1,11 +1,11 @@
 """Compiled graphs on disk: a hit goes from a captured graph to its callable with no stage between.
 
-In: a captured graph, its example inputs, and what compiles them. Out: the callable that an earlier
-process has cached under the same key (`graph_key.py`), or that is compiled now and cached. What is
-cached is how the callable was made (`dynamo/aot/recipes.py`) of plain data, launchers of libraries
-that lie in the same folder (with their digests), and what belongs to this compile: the captured
-program, the site, the compiler of a backward. A backward is cached for itself when it is first
-compiled.
+In: a captured graph with its example inputs, or an ATen graph, and what compiles it. Out: the
+callable that an earlier process has cached under the same key (`graph_key.py`, `aten_key.py`), or
+that is compiled now and cached. What is cached is how the callable was made
+(`dynamo/aot/recipes.py`) of plain data, launchers of libraries that lie in the same folder (with
+their digests), and what belongs to this compile: the captured program, the site, the compiler of a
+backward. A backward is cached for itself when it is first compiled.
 
 A record is a digest and the bytes that have it. It is read only if this user has written it, whole,
 and it names nothing but parts of torch and of this package. What can't be cached says why in the
@@ -38,6 +38,7 @@ from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
 from dynamo.store.folder import keep_small
 from dynamo.store.toolchain import find_toolchain
 from inductor import metrics
+from inductor.cache.aten_key import constants_of, parts_of_aten
 from inductor.cache.gpu_module import GpuModule
 from inductor.cache.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
 from inductor.cache.launched import (
@@ -51,7 +52,7 @@ from inductor.cache.launched import (
     watched,
     with_numbers,
 )
-from inductor.cache.over_ranks import ranks_now
+from inductor.cache.over_ranks import Ranks, ranks_now
 from inductor.cache.recorded import tell_cache
 from inductor.collectives.settings import tie
 from inductor.config import config
@@ -80,26 +81,49 @@ def cache_entry_of(
     given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
     program the captured operations stand.)
     """
+    store = cpu.cache_store()
+    key = _key_of("graph", examples, store, lambda compiler: parts_of_graph(
+        gm, examples, compiler, store))
+    # `ranks_now` as the options of this compile say: a backward comes later
+    return None if key is None else CacheEntry(store, key, gm, given, ranks_now())
+
+
+def aten_entry_of(
+    module: fx.GraphModule, fakes: Sequence[Any], stage: str, examples: Sequence[Any],
+    given: Mapping[str, Any],
+) -> CacheEntry | None:
+    """The same of an ATen graph, see `aten_key.py`. No rank waits for what another one compiles:
+    graphs of shards may differ, and such a wait ends by its time alone."""
+    store = cpu.cache_store()
+    key = _key_of("aten", fakes, store, lambda compiler: parts_of_aten(
+        module, stage, examples, compiler, store))
+    if key is None:
+        return None
+    constants = {f"constant {name}": value for name, value in constants_of(module).items()}
+    return CacheEntry(store, key, module, {**given, **constants})
+
+
+def _key_of(
+    kind: str, inputs: Sequence[Any], store: Store, parts: Callable[[str], dict[str, str]]
+) -> Key | None:
+    """The key with these parts, if there may be one. parts: by what compiles C++ code."""
     if not may_cache():
         return None
-    store = cpu.cache_store()
     toolchain = find_toolchain(store)
     if not isinstance(toolchain, str):
         compiler = f"{toolchain.version} {toolchain.compile_flags} {toolchain.libraries}"
-    elif any(isinstance(value, torch.Tensor) and value.is_cuda for value in examples):
+    elif any(isinstance(x, torch.Tensor) and x.device.type == "cuda" for x in inputs):
         compiler = ""
     else:
         return None
     try:
         with timed("inductor.key"):
-            key = make_key("graph", parts_of_graph(gm, examples, compiler, store))
+            return make_key(kind, parts(compiler))
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # the graph can be compiled all the same
         reason = report_defect("a key", defect)
-    else:
-        return CacheEntry(store, key, gm, given)
-    logs.log("cache").emit(lambda: f"this graph is not cached: {reason}")
+    logs.log("cache").emit(lambda: f"this {kind} is not cached: {reason}")
     return None
 
 
@@ -112,14 +136,15 @@ class CacheEntry:
     """One captured graph and its place in the store."""
 
     def __init__(
-        self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any]
+        self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any],
+        ranks: Ranks | None = None,
     ) -> None:
-        self.store, self.key = store, key
+        """ranks: see `over_ranks.py`."""
+        self.store, self.key, self.ranks = store, key, ranks
         traces = [node.meta.get("stack_trace") for node in gm.graph.nodes]
         self.given = {**given, "gm": gm, "keeping": self.backward, "traces": traces}
         self.gm = gm
         self.what = logs.compile_now()
-        self.ranks = ranks_now()  # as the options of this compile say: a backward comes later
 
     def is_cached(self) -> bool:
         """True where there is a record, which a damaged library may still spoil."""
@@ -244,6 +269,8 @@ class _Writer(pickle.Pickler):
         super().__init__(out, protocol=5)
         self.names = {id(value): name for name, value in given.items()}
         self.args = given, seen, store
+        self.memories = {value.untyped_storage()._cdata for value in given.values()
+                         if isinstance(value, torch.Tensor)}  # fmt: skip
 
     def persistent_id(self, value: Any) -> Any:
         given, seen, store = self.args
@@ -302,6 +329,8 @@ def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
     plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
     if not plain or value.requires_grad or value.is_conj() or value.is_neg():
         raise Uncacheable(f"it holds a tensor ({value.dtype}, {value.device})")
+    if value.untyped_storage()._cdata in writer.memories:  # a copy would see no write into it
+        raise Uncacheable("it holds a view of a constant")
     if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
         raise Uncacheable(f"it holds a constant of {value.nbytes} bytes")
     content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -15,7 +15,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from torch.fx.node import _get_qualified_name
 
 from dynamo.aot.decompositions import FROM_TORCH, overload
 from dynamo.aot.fakes import is_symbolic_number
+from dynamo.aot.plain_graphs import At, FakeAt
 from dynamo.base import ranks
 from dynamo.base.config import config as dynamo_config
 from dynamo.store.content import Store, make_key
@@ -37,7 +38,7 @@ from inductor.runtime.gpus import text_of_gpus
 
 OWN = frozenset(("aten", "prims", "prim", "mkldnn", "dynamo_jit"))
 TRUSTED = frozenset(("torch", "_operator", "operator", "math", "builtins", "dynamo", "inductor"))
-PLAIN = frozenset((int, bool, str, type(None), bytes, complex, type(Ellipsis)))
+PLAIN = frozenset((int, bool, str, type(None), bytes, complex, type(Ellipsis), At, FakeAt))
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
@@ -67,11 +68,19 @@ def parts_of_graph(
 
     Errors: NoKey.
     """
+    return {
+        "inputs": _text_of_inputs(examples),
+        **parts_around(_text_of_graph(gm), examples, compiler, store),
+    }
+
+
+def parts_around(
+    text: str, examples: Sequence[Any], compiler: str, store: Store
+) -> dict[str, str]:
+    """The text of a graph, and what is no part of it. Errors: NoKey."""
     _check_registrations()
-    text = _text_of_graph(gm)
     return {
         "graph": text,
-        "inputs": _text_of_inputs(examples),
         **changing_parts(),
         **_parts_of_gpus(text, examples),
         **_parts_of_ranks(text),
@@ -214,7 +223,7 @@ def _text_of_inputs(examples: Sequence[Any]) -> str:
 
 def _text_of_input(value: Any, objects: dict[int, int], storages: dict[int, int]) -> str:
     if not isinstance(value, torch.Tensor):
-        return _text(value, {})
+        return text_of_value(value, {})
     number = objects.setdefault(id(value), len(objects))
     text = _text_of_tensor(value, storages)
     grad = None if not value.is_leaf or value.grad is None else value.grad
@@ -255,8 +264,8 @@ def _text_of_graph(gm: fx.GraphModule) -> str:
         if node.op == "placeholder":
             lines.append(f"placeholder {node.name} {marks} {_open(node)}")
             continue
-        lines.append(f"{node.op} {target} {_text(node.args, numbers)} "
-                     f"{_text(node.kwargs, numbers)} {marks}")  # fmt: skip
+        lines.append(f"{node.op} {target} {text_of_value(node.args, numbers)} "
+                     f"{text_of_value(node.kwargs, numbers)} {marks}")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -283,10 +292,11 @@ def _text_of_target(gm: fx.GraphModule, node: fx.Node) -> str:
     return text_of_function(node.target)
 
 
-def text_of_function(function: Any) -> str:
+def text_of_function(function: Any, own: Collection[str] = OWN) -> str:
+    """own: namespaces of operators that the versions in the key know. Errors: NoKey."""
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         name = str(function)
-        if name.partition(".")[0].partition("::")[0] not in OWN:
+        if name.partition(".")[0].partition("::")[0] not in own:
             raise NoKey(f"{name} is an operator of the program")
         return name
     try:
@@ -305,7 +315,7 @@ def text_of_function(function: Any) -> str:
     return name
 
 
-def _text(value: Any, numbers: Mapping[fx.Node, str]) -> str:
+def text_of_value(value: Any, numbers: Mapping[fx.Node, str]) -> str:
     """Equal for equal arguments only."""
     kind = type(value)
     if isinstance(value, fx.Node):
@@ -317,14 +327,15 @@ def _text(value: Any, numbers: Mapping[fx.Node, str]) -> str:
     if isinstance(value, NAMED):
         return f"<{value}>"
     if isinstance(value, tuple | list):
-        inner = ", ".join([_text(item, numbers) for item in value])
+        inner = ", ".join([text_of_value(item, numbers) for item in value])
         name = "list" if isinstance(value, list) else kind.__name__
         if name not in ("list", "tuple", "Size"):
             raise NoKey(f"an argument is a {kind.__qualname__}")
         return f"{name}({inner})"
     if isinstance(value, dict):
-        rows = [f"{_text(key, numbers)}: {_text(item, numbers)}" for key, item in value.items()]
+        rows = [f"{text_of_value(key, numbers)}: {text_of_value(item, numbers)}"
+                for key, item in value.items()]  # fmt: skip
         return f"{{{', '.join(rows)}}}"
     if kind is slice:
-        return f"slice{_text((value.start, value.stop, value.step), numbers)}"
+        return f"slice{text_of_value((value.start, value.stop, value.step), numbers)}"
     raise NoKey(f"an argument is a {kind.__qualname__}")

@@ -55,6 +55,7 @@ from inductor.cache.graph_cache import cache_entry_of
 from inductor.collectives.settings import tie
 from inductor.config import check_options, config, is_enabled
 from inductor.driver import from_aten
+from inductor.driver.cached_aten import Cached, as_it_is, looking
 from inductor.driver.cpu import NoCompiler
 from inductor.driver.failures import as_captured, defects_refused, report_defect, wants_kernels
 from inductor.driver.inference import compile_plainly, inference_compiler
@@ -265,10 +266,12 @@ def _compile(
     backward = functools.partial(_compile_backward, settings, site)
     try:
         with timed("inductor"):
-            entry = cache_entry_of(
-                gm, example_inputs, {"settings": settings, "site": site, "compiler": backward})
+            given = {"settings": settings, "site": site}
+            entry = cache_entry_of(gm, example_inputs, {**given, "compiler": backward})
             if entry is None:
-                return _compile_program(gm, example_inputs, settings, backward, {})
+                cached = looking(given)
+                backward = functools.partial(backward, cached=cached)
+                return _compile_program(gm, example_inputs, settings, backward, {}, cached)
             return entry.forward(lambda: _compile_program(
                 gm, example_inputs, settings, backward, {"keeping": entry.backward}))
     except Unsupported as refusal:
@@ -286,10 +289,11 @@ def _compile(
 
 def _compile_program(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any],
-    backward: Callable[..., Compiled], keeping: Mapping[str, Any],
+    backward: Callable[..., Compiled], keeping: Mapping[str, Any], cached: Cached = as_it_is,
 ) -> Compiled:
     """Errors: Unsupported; NoCompiler; errors of the program and defects."""
     table = decompositions()
+    forward = cached(from_aten.compile_aten, "forward")
     trains = needs_gradients(example_inputs)
     if trains and config.freezing:
         logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
@@ -297,17 +301,15 @@ def _compile_program(
     if trains and has_gradients(gm):  # its own are done with
         with contextlib.suppress(NeedsGradients):
             return compile_inference(
-                gm, example_inputs, from_aten.compile_aten, decompositions=table,
-                epilogue_in_graph=in_graph,
-            )  # fmt: skip
+                gm, example_inputs, forward, decompositions=table, epilogue_in_graph=in_graph)
     if trains:
         return compile_training(
-            gm, example_inputs, from_aten.compile_aten, backward, decompositions=table,
+            gm, example_inputs, forward, backward, decompositions=table,
             rewrite=with_joint_passes(joint_laid_out), epilogue_in_graph=in_graph,
             partition=within(config.activation_memory_budget), **keeping,
         )  # fmt: skip
     return compile_inference(
-        gm, example_inputs, inference_compiler(gm, example_inputs, settings),
+        gm, example_inputs, inference_compiler(gm, example_inputs, settings, cached),
         decompositions=table, epilogue_in_graph=in_graph,
     )  # fmt: skip
 
@@ -377,6 +379,7 @@ def _compile_backward(
     site: Site,
     module: torch.fx.GraphModule,
     fakes: list[Any],
+    cached: Cached = as_it_is,
 ) -> Compiled:
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
@@ -386,8 +389,7 @@ def _compile_backward(
     try:
         with config.patch(**settings), logs.compiling(what):
             tie(site)
-            compiled = from_aten.compile_aten(module, fakes)
-            return surviving(compiled, module, site) if config.kernels else compiled
+            return cached(functools.partial(_compile_half, site), "backward")(module, fakes)
     except NoCompiler:
         raise
     except Unsupported as refusal:
@@ -397,6 +399,11 @@ def _compile_backward(
     except Exception as defect:
         report_defect(BACKWARD, defect, module, site.strict)
     return run_as_it_is(module)
+
+
+def _compile_half(site: Site, module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+    compiled = from_aten.compile_aten(module, fakes)
+    return surviving(compiled, module, site) if config.kernels else compiled
 
 
 def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:

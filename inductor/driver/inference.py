@@ -25,6 +25,7 @@ from inductor.autotune.early_libraries import with_libraries
 from inductor.autotune.preparation import most_bytes
 from inductor.config import config, is_enabled
 from inductor.driver import from_aten
+from inductor.driver.cached_aten import AtenCompiler, Cached
 from inductor.driver.failures import report_defect
 from inductor.driver.freezing import FrozenCall, frozen_inputs, steady_inputs
 from inductor.fx_passes.constant_parts import compute_constants_once
@@ -40,18 +41,21 @@ Compiled = Callable[..., Any]
 
 
 def inference_compiler(
-    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
-) -> Callable[[torch.fx.GraphModule, list[Any]], Compiled]:
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any],
+    cached: Cached,
+) -> AtenCompiler:
     """What compiles the ATen graph of a captured one, by what is known of these inputs."""
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
     if on_gpu and config.kernels and is_enabled("patterns"):
-        return functools.partial(_compile_joined, addresses_of(example_inputs))
+        joined = functools.partial(_compile_joined, addresses_of(example_inputs))
+        return cached(joined, "joined", example_inputs)
     freezes = config.freezing and config.kernels and not on_gpu
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     if not frozen:
-        return compile_plainly
+        return cached(compile_plainly, "plain")
     steady = steady_inputs(example_inputs, frozen)
-    return functools.partial(_compile_frozen, frozen, steady, settings)
+    return cached(functools.partial(_compile_frozen, frozen, steady, settings),
+                  f"frozen {sorted(frozen)} {sorted(steady)}")
 
 
 def _compile_joined(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,14 @@ def same_objects(x: torch.Tensor) -> Any:
     return made.a is x, made.a is made.b, made.detach().a is x, x * 1, made
 
 
+def read_written_read(t: Any, x: torch.Tensor) -> Any:
+    first = t.a * 1
+    t.add_(x)
+    second, inner = t.a * 1, t.b
+    inner.mul_(2)
+    return first, second, t * 1, t.b * 1
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]] = {
     "a weight": (lambda x, w: F.relu(F.linear(x, w)), (plain, lambda: Scaled.quantize(MATRIX.t()))),
     "of a closure": (lambda x: x @ WEIGHT, (plain,)),
@@ -103,6 +112,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Any], ...]]] = 
     "taken apart": (flatten, (two,)),
     "detached": (lambda t: (t.detach() + 1, t.shape, t.dtype), (two,)),
     "made of the same": (same_objects, (plain,)),
+    "inner tensors read": (lambda s, x: (s.numbers.t() * s.scale, s @ x, s.numbers is s.numbers), (scaled, MATRIX.clone)),
+    "read, written, read": (read_written_read, (two, plain)),
     "unread": (lambda t: (MATRIX + 1, t), (two,)),
 }
 
@@ -351,6 +362,43 @@ def test_weights_that_need_no_gradient_enter_as_plain_tensors() -> None:
     x = plain()
     assert_same(dynamo.compile(model, backend=backend)(x), model(x))
     assert {type(value) for value in seen} == {torch.Tensor}
+
+
+def test_inner_tensors_that_are_read_are_inputs_of_the_graph() -> None:
+    operations: list[Any] = []
+
+    def backend(gm: Any, inputs: list[Any]) -> Any:
+        operations.extend(node.target for node in gm.graph.nodes if node.op.startswith("call"))
+        return gm.forward
+
+    w, x = scaled(), MATRIX.clone()
+    f = lambda w, x: w.numbers.to(w.scale.dtype) @ x  # noqa: E731
+    assert_same(dynamo.compile(f, backend=backend)(w, x), f(w, x))
+    assert operations == ["to", operator.matmul]
+
+
+class Exchanging(Scaled):
+    """Puts other tensors in the place of its own when it is written."""
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            args[0].numbers, args[0].scale = args[1].numbers + 1, args[1].scale * 2
+            return args[0]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inner_tensors_that_a_dispatch_exchanges(backend: str) -> None:
+    f = lambda s, other: (s.numbers * 1, s.copy_(other).plain(), s.numbers * 3)  # noqa: E731
+    values, numbers = scaled(), scaled()
+    found, wanted = [
+        call(Exchanging(numbers.numbers, numbers.scale), Exchanging(values.numbers, values.scale))
+        for call in (dynamo.compile(f, backend=backend), f)
+    ]
+    assert_same(found, wanted)
 
 
 class Watching(Scaled):

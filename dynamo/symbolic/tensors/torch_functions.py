@@ -27,6 +27,7 @@ from dynamo.shapes.trials import Trial
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import module_of
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import DTYPES, ClassVar
 from dynamo.symbolic.python.dicts import DictVar
@@ -243,6 +244,10 @@ def put_in_graph(
     """The same, of arguments as they are: checked, run on fakes, recorded."""
     op = check(tx, function, args, kwargs)
     result = run(tx, op)
+    for value in (*[var.fake for var in op.tensors], result):
+        if is_wrapper(value):  # its dispatch, or what makes one
+            tx.trace.state(Unguarded).refuse(
+                f"code of {type(value).__qualname__} has run that is not traced")
     if isinstance(result, Var):  # recorded below the levels of a transform
         return result
     return record(tx, op, result)

@@ -175,13 +175,27 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var | None:
 
 
 def inner(tx: Frame, var: TensorVar, name: str) -> Var:
-    """An inner tensor: a value of the graph, made of the wrapper's."""
+    """An inner tensor: an input where guards have fetched it, else made of the wrapper's value."""
+    fake = getattr(var.fake, name)
+    fetched = _fetched(tx.trace, var, name)
+    if fetched is not None and fetched.fake is fake:  # else an operation has put another one there
+        return fetched
     known = var.parts.get(name)
     if known is None or known.node._erased:
-        fake = getattr(var.fake, name)
         node = tx.trace.graph.operation("call_function", getattr, (var.node, name), {}, fake)
         known = var.parts[name] = TensorVar(node, fake, cls=class_of(fake))
     return known
+
+
+def _fetched(trace: Evaluation, var: TensorVar, name: str) -> TensorVar | None:
+    """The input that an inner tensor is, of a wrapper from outside that needs no gradient."""
+    if var.real is None or var.source is None or var.real.requires_grad:
+        return None
+    real = getattr(var.real, name)
+    if not isinstance(real, torch.Tensor):
+        return None
+    found = trace.wrap(real, place_of(var.real, var.source, name))
+    return found if isinstance(found, TensorVar) else None
 
 
 def own_value(tx: Frame, var: TensorVar, name: str, value: Any) -> Var:

@@ -1,0 +1,95 @@
+"""The key of a functional ATen graph, for programs whose captured graph has none.
+
+In: an ATen graph of static sizes, with fakes of its values, and the stage that is about to compile
+it. Out: the parts of a key, as texts; or `NoKey`. A program with wrapper subclasses runs code of
+its classes where it is recorded, which no key can hold; what comes out of that is a graph of plain
+tensors, and nothing below reads anything else. So all of the graph is in the key: each node's name,
+operator and arguments, each fake with its memory, each mark of an earlier stage, and what constants
+hold, since stages may compute with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.plain_graphs import Rows, rows_of
+from dynamo.aot.records import Unsupported
+from dynamo.store.content import Store
+from inductor.cache.graph_key import OWN, NoKey, parts_around, text_of_function, text_of_value
+
+OPERATORS = OWN | {"_c10d_functional"}  # with torch's collectives, whose groups are in the key
+SHOWN_ONLY = "stack_trace"  # what a stage keeps of it is cached as positions of nodes
+LARGEST = 1 << 20  # bytes of a constant
+
+
+def parts_of_aten(
+    module: fx.GraphModule, stage: str, examples: Sequence[Any], compiler: str, store: Store
+) -> dict[str, str]:
+    """The parts of the key, under the present modes and settings.
+
+    stage: what compiles the graph, and what it knows beside. examples: the tensors at hand, where
+    it looks at how they lie in memory. compiler: of C++ code. Errors: NoKey.
+    """
+    try:
+        rows = rows_of(module)
+    except Unsupported as refusal:
+        raise NoKey(f"the graph holds {refusal.reason}") from None
+    values = module.meta.get("values")
+    return {
+        "stage": f"{stage}, values {values}",
+        "constants": _text_of_constants(rows.constants),
+        **parts_around(_text_of_rows(rows), examples, compiler, store),
+    }
+
+
+def _text_of_rows(rows: Rows) -> str:
+    lines = []
+    for op, name, target, args, kwargs, meta in rows.nodes:
+        function = text_of_function(target, OPERATORS) if op == "call_function" else str(target)
+        lines.append(f"{op} {name} {function} {_text(args)} {_text(kwargs)} {_marks(meta)}")
+    lines += map(_text, rows.fakes)
+    return "\n".join([*lines, _text(rows.storages)])
+
+
+def _text(value: Any) -> str:
+    return text_of_value(value, {})
+
+
+def _marks(meta: Mapping[str, Any]) -> str:
+    return ", ".join([f"{name} {_text(mark)}" for name, mark in sorted(meta.items())
+                      if name != SHOWN_ONLY])  # fmt: skip
+
+
+def _text_of_constants(constants: Mapping[str, Any]) -> str:
+    """With which of them are one object: a record names it once."""
+    objects: dict[int, int] = {}
+    return "\n".join([
+        f"{name} {objects.setdefault(id(value), len(objects))} {_text_of_constant(value)}"
+        for name, value in constants.items()
+    ])  # fmt: skip
+
+
+def _text_of_constant(value: Any) -> str:
+    if type(value) is not torch.Tensor:
+        raise NoKey(f"the graph holds a {type(value).__name__}")
+    plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+    if not plain or value.is_quantized or value.is_conj() or value.is_neg():
+        raise NoKey(f"the graph holds a tensor on {value.device}, {value.layout}")
+    if value.nbytes > LARGEST:
+        raise NoKey(f"the graph holds a constant of {value.nbytes} bytes")
+    with torch.no_grad():
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return (f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device} "
+            f"{value.storage_offset()} {value.requires_grad} "
+            f"{hashlib.sha256(content.tobytes()).hexdigest()}")  # fmt: skip
+
+
+def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    """The tensors that the graph reads beside its inputs, by name."""
+    names = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
+    return {name: getattr(module, name) for name in sorted(names)}
