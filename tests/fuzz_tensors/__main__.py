@@ -20,7 +20,14 @@ import torch
 import dynamo
 from dynamo.base import counters
 from dynamo.store import toolchain
-from tests.fuzz_tensors.compare import Outcome, Raised, batch_difference, difference, eager_outcomes, taken_ties
+from tests.fuzz_tensors.compare import (
+    Outcome,
+    Raised,
+    batch_difference,
+    difference,
+    eager_outcomes,
+    taken_ties,
+)
 from tests.fuzz_tensors.generate import TABLES, generate
 from tests.fuzz_tensors.program import Program, smaller
 from tests.fuzzing import Fuzzer, Options

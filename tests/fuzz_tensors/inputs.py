@@ -41,7 +41,7 @@ def make_inputs(program: Program, call: int, exact: bool = False, noise: float =
             if exact:
                 data = data.to(torch.complex128 if data.is_complex() else torch.float64)
             if noise:
-                data = data * (1 + noise * torch.finfo(data.dtype).eps * torch.randn(data.shape))
+                data = data * (1 + noise * torch.finfo(data.dtype).eps * torch.randn(data.shape).to(data.dtype))
         x = laid_out(data, spec.layout, 3 * call)
         if spec.grad:
             x.requires_grad_()

@@ -9,6 +9,7 @@ from dynamo.base.config import config
 from tests.fuzz_tensors.__main__ import check
 from tests.fuzz_tensors.compare import difference, function_of, taken_ties
 from tests.fuzz_tensors.generate import generate
+from tests.fuzz_tensors.inputs import make_inputs
 from tests.fuzz_tensors.program import Input, Program, Statement
 from tests.seeds import some
 
@@ -95,6 +96,12 @@ def test_differences_are_found(text: str, wrong: object, what: str) -> None:
     statements = (Statement(("v1",), text.split(" = ")[1]),)
     program = Program(0, inputs, statements, ("v1",), "contextlib.nullcontext()", (0, 0, ""), None, ((4, 2, 2),))
     assert what in difference(program, lambda f: wrong)  # type: ignore[arg-type, return-value]
+
+
+def test_moved_inputs_keep_their_dtype() -> None:
+    inputs = (Input("v0", ("a", 3), "float16", "plain", "normal", ""),)
+    program = Program(0, inputs, (), (), "contextlib.nullcontext()", (0, 0, ""), None, ((40, 2, 2),))
+    assert make_inputs(program, 0, noise=2.0).values[0].dtype is torch.float16
 
 
 REST = "(v0/3*3-v0)"  # what rounding left
