@@ -26,6 +26,7 @@ from tests.fuzz_tensors.ties import Variation, tied, variations
 from tests.fuzz_tensors.undefined import undefined
 
 Function = Callable[..., Any]
+Moved = Callable[[torch.Tensor], torch.Tensor] | None
 # Loud, and said in the documents; loud, where eager's result lies in more memory than it has elements.
 REFUSED = ("this compiled backward can't be differentiated again", "setStorage: sizes")
 NEAR = {
@@ -71,17 +72,17 @@ class Outcome:
         return "" if len(self.facts) == len(other.facts) else "another number of outputs or gradients"
 
 
-def run(program: Program, function: Function, call: int, exact: bool = False, noise: float = 0.0) -> Outcome:
-    return run_together([program], lambda given: (function(*given),), call, exact, noise)[0]
+def run(program: Program, function: Function, call: int, exact: bool = False, moved: Moved = None) -> Outcome:
+    return run_together([program], lambda given: (function(*given),), call, exact, moved)[0]
 
 
 def run_together(
-    programs: Sequence[Program], function: Function, call: int, exact: bool = False, noise: float = 0.0
+    programs: Sequence[Program], function: Function, call: int, exact: bool = False, moved: Moved = None
 ) -> list[Outcome]:
     """What each of the programs does; function: gives the outputs of each for the inputs of each.
 
     An exception of one is one of all."""
-    made = [make_inputs(program, call, exact, noise) for program in programs]
+    made = [make_inputs(program, call, exact, moved) for program in programs]
     versions = [[x._version for x in one.values] for one in made]
     torch.default_generator.manual_seed(call)
     outcomes = [Outcome() for _ in programs]
@@ -326,10 +327,10 @@ def number_tied(program: Program, call: int, name: str, fact: Any) -> bool:
 
 def varied(program: Program, call: int, variation: Variation) -> Outcome:
     """What eager gives with other roundings; nothing where it raises then."""
-    _, mode, shaker, noise = variation
+    _, mode, shaker = variation
     source = program.source(after="shake") if shaker else program.source()
     with mode:
-        return run(program, function_of(source, shake=shaker), call, noise=noise)
+        return run(program, function_of(source, shake=shaker), call, moved=shaker and shaker.moved)
 
 
 def distances(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from tests.fuzz_tensors.compare import difference, function_of, taken_ties
 from tests.fuzz_tensors.generate import generate
 from tests.fuzz_tensors.inputs import make_inputs
 from tests.fuzz_tensors.program import Input, Program, Statement
+from tests.fuzz_tensors.ties import Shaker
 from tests.seeds import some
 
 # What once differed, as it was shrunk: (inputs, statements, outputs).
@@ -101,7 +102,7 @@ def test_differences_are_found(text: str, wrong: object, what: str) -> None:
 def test_moved_inputs_keep_their_dtype() -> None:
     inputs = (Input("v0", ("a", 3), "float16", "plain", "normal", ""),)
     program = Program(0, inputs, (), (), "contextlib.nullcontext()", (0, 0, ""), None, ((40, 2, 2),))
-    assert make_inputs(program, 0, noise=2.0).values[0].dtype is torch.float16
+    assert make_inputs(program, 0, moved=Shaker(0).moved).values[0].dtype is torch.float16
 
 
 REST = "(v0/3*3-v0)"  # what rounding left
@@ -111,6 +112,8 @@ REST = "(v0/3*3-v0)"  # what rounding left
     ("v0.argmax(-1)", "(v0.argmax(-1)+1)%3", ""),
     ("v0.long().float().argmax(-1)", "2-v0.long().float().flip(-1).argmax(-1)", ""),  # another of equal values
     ("v0.cos().abs().ge(2).argmax(-1)", "v0.argmax(-1)*0+2", ""),
+    ("v0.sign().argmax(-1)", "2-v0.sign().flip(-1).argmax(-1)", ""),
+    ("(v0.sign()*1.3).cos().argmax(-1)", "2-(v0.sign()*1.3).cos().flip(-1).argmax(-1)", ""),
     (f"{REST}.argmax(-1)", "(v0.double()/3*3-v0).argmax(-1)", "tie"),
     (f"torch.cat([{REST}.argmax(-1),v0.argmax(-1)])", f"torch.cat([{REST}.argmax(-1),(v0.argmax(-1)+1)%3])", ""),
     (f"torch.cat([{REST}*1e6,v0*1e-3])", f"torch.cat([{REST}*1e6,v0*1.002e-3])", ""),

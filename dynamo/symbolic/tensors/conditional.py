@@ -84,7 +84,8 @@ class Choice:
         given, learned = list(inputs), [at for at, x in enumerate(inputs) if is_learned(x)]
         if not learned or not torch.is_grad_enabled():
             return self.modules[branch](*(given[place] for place in self.places[branch]))
-        for at, x in zip(learned, ReachedTogether.apply(*(inputs[at] for at in learned)), strict=True):
+        together = ReachedTogether.apply(*(inputs[at] for at in learned))
+        for at, x in zip(learned, together, strict=True):
             given[at] = x
         made = self.modules[branch](*(given[place] for place in self.places[branch]))
         for result in made:
