@@ -49,7 +49,8 @@ class Fuzzer(Generic[T]):
     it does not; an error is a difference, too.
 
     kind: what of such a text stays the same while a program shrinks. groups, check_group: the programs that are
-    checked together, and how a group differs, None where it has to be checked in two halves. prepare: what each
+    checked together, and how a group differs, None where it has to be checked in two halves. ties: what was no difference
+    of seeds since it was asked last, but would be one if eager's answer did not hang on rounding. prepare: what each
     process does first.
     """
 
@@ -64,6 +65,7 @@ class Fuzzer(Generic[T]):
     groups: Callable[[Sequence[T], Options], Iterable[Sequence[T]]] = each_alone
     check_group: Callable[[Sequence[T], Options], str | None] | None = None
     modules: tuple[str, ...] = USUAL
+    ties: Callable[[], dict[int, str]] = dict
     prepare: Callable[[Options], None] = lambda options: None
 
     def parser(self) -> argparse.ArgumentParser:
@@ -144,7 +146,7 @@ def work(fuzzer: Fuzzer[T] | str, options: Options, seeds: list[int], alone: boo
 
 @dataclass
 class Found:
-    """What a process tells of seeds. mark: "begun", "done", "skipped", or "differs" with its report."""
+    """What a process tells of seeds. mark: "begun", "done", "skipped", "tie", or "differs" with its report."""
 
     mark: str
     seeds: list[int]
@@ -157,6 +159,7 @@ class Child(Generic[T]):
     def __init__(self, fuzzer: Fuzzer[T], options: Options, tell: Callable[[Found], None], end: float) -> None:
         self.fuzzer, self.options, self.tell, self.end = fuzzer, options, tell, end
         self.checks = itertools.count(1)
+        self.wrong: set[int] = set()
 
     def run(self, seeds: Sequence[int], alone: bool) -> None:
         made = {seed: self.fuzzer.generate(seed, self.options) for seed in seeds}
@@ -185,7 +188,8 @@ class Child(Generic[T]):
             reports = [self.fuzzer.report(seed, program, self.options, self.end) for seed, program in group.items()]
             for seed, text in zip(seeds, reports, strict=True):
                 self.usable(text)
-                self.tell(Found("differs" if text else "done", [seed], text))
+                self.tell_of(seed, text)
+            self.tell_ties()
             return
         check, programs = self.fuzzer.check_group, list(group.values())
         text = self.usable(told(lambda: check(programs, self.options)))
@@ -196,6 +200,16 @@ class Child(Generic[T]):
             self.apart(group, text)
         else:
             self.tell(Found("done", seeds))
+        self.tell_ties()
+
+    def tell_of(self, seed: int, report: str) -> None:
+        self.wrong |= {seed} if report else set()
+        self.tell(Found("differs" if report else "done", [seed], report))
+
+    def tell_ties(self) -> None:
+        for seed, text in self.fuzzer.ties().items():
+            if seed not in self.wrong:
+                self.tell(Found("tie", [seed], text))
 
     def apart(self, group: dict[int, T], text: str) -> None:
         """Each program of a group that differs, alone."""
@@ -203,7 +217,7 @@ class Child(Generic[T]):
         if not any(reports.values()):
             reports[min(group)] = f"=== seeds {sorted(group)} differ together, and none alone: {text}\n"
         for seed, report in reports.items():
-            self.tell(Found("differs" if report else "done", [seed], report))
+            self.tell_of(seed, report)
 
 
 @dataclass(eq=False)
@@ -221,6 +235,7 @@ class Run(Generic[T]):
         self.fuzzer, self.options, self.start = fuzzer, options, time.monotonic()
         self.end = self.start + (float("inf") if options.seconds is None else options.seconds)
         self.count: Counter[str] = Counter()
+        self.ties: Counter[str] = Counter()
         self.wrong: list[int] = []
         self.past = self.read()
         self.chunks = self.cut()
@@ -232,6 +247,8 @@ class Run(Generic[T]):
         file = self.options.resume
         for line in file.read_text().splitlines() if file is not None and file.exists() else ():
             mark, seeds = json.loads(line)
+            if mark == "tie":
+                continue
             past.update(seeds)
             self.wrong += seeds * (mark == "differs")
             self.count["before"] += len(seeds) * (mark != "skipped")
@@ -292,6 +309,9 @@ class Run(Generic[T]):
             return
         one.left = [seed for seed in one.left if seed not in found.seeds]
         self.count[found.mark] += len(found.seeds)
+        if found.mark == "tie":
+            self.ties[found.text.split(":")[0]] += 1
+            print(f"tie, seed {found.seeds[0]}: {found.text}", flush=True)
         if found.mark == "differs":
             self.wrong += found.seeds
             print(found.text, flush=True)
@@ -320,6 +340,8 @@ class Run(Generic[T]):
         done = self.count["done"] + self.count["differs"]
         print(f"{done} programs from seed {options.seed}, {len(self.wrong)} differ, {self.count['skipped']} not run, {seconds:.0f} s"
               + (f", {self.count['before']} programs before" if self.past else ""))  # fmt: skip
+        if self.ties:
+            print("no differences, as eager's answer hangs on rounding: " + ", ".join(f"{n} {kind}" for kind, n in self.ties.items()))
         if self.wrong:
             print(f"seeds that differ: {' '.join(map(str, self.wrong))}")
         return 1 if self.wrong else 0

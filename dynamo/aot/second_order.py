@@ -120,7 +120,7 @@ class SecondOrder:
 
         def differentiate(args: list[Any], grads: Sequence[Any]) -> Sequence[Any]:
             own = [args[at] for at in self.wanted]
-            inputs, copies = [_leaf(value) for value in own], [_leaf(grad) for grad in grads]
+            inputs, copies = [_leaf(value) for value in own], [_copy(grad) for grad in grads]
             found, computed = self._run(args, inputs, copies)
             run = _Run(found, inputs, computed, copies)
             kept = [results[at] for at in self.results]
@@ -142,7 +142,7 @@ class _Run:
     def differentiated(self, grads: Sequence[Any], again: bool) -> _Run:
         """The gradients of these gradients, by inputs, results and grads. again: they can be
         differentiated, too."""
-        copies = [_leaf(grad) for grad in grads] if again else list(grads)
+        copies = [_copy(grad) for grad in grads] if again else list(grads)
         pairs = [(value, grad) for value, grad in zip(self.gradients, copies, strict=True)
                  if grad is not None and value.requires_grad]  # fmt: skip
         arrived: dict[int, torch.Tensor] = {}
@@ -153,7 +153,7 @@ class _Run:
 
         hooks = [result.register_hook(functools.partial(stop, at))
                  for at, result in enumerate(self.results)]  # fmt: skip
-        leaves = [*self.inputs, *[grad for grad in self.grads if grad is not None]]
+        leaves = [*self.inputs, *filter(_learns, self.grads)]
         found = iter(torch.autograd.grad(
             [value for value, _ in pairs], leaves, [grad for _, grad in pairs],
             retain_graph=True, create_graph=again, allow_unused=True,
@@ -161,7 +161,7 @@ class _Run:
         for hook in hooks:
             hook.remove()
         given = [*[next(found) for _ in self.inputs], *map(arrived.get, range(len(self.results))),
-                 *[None if grad is None else next(found) for grad in self.grads]]  # fmt: skip
+                 *[next(found) if _learns(grad) else None for grad in self.grads]]  # fmt: skip
         return _Run(given, self.inputs, self.results, [*self.grads, *copies])
 
 
@@ -177,7 +177,11 @@ class Bridge(torch.autograd.Function):
     def forward(ctx: Any, run: _Run, *own: Any) -> Any:
         ctx.set_materialize_grads(False)
         ctx.run, ctx.own = run, own
-        return tuple([None if grad is None else grad.detach() for grad in run.gradients])
+        given = [None if grad is None else grad.detach() for grad in run.gradients]
+        ctx.mark_non_differentiable(*[
+            mine for grad, mine in zip(run.gradients, given, strict=True)
+            if mine is not None and not grad.requires_grad])  # fmt: skip
+        return tuple(given)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -224,6 +228,15 @@ def _is_saved(node: fx.Node) -> bool:
 
 def _leaf(value: Any) -> Any:
     return None if value is None else value.detach().requires_grad_()
+
+
+def _copy(grad: Any) -> Any:
+    """What depends on nothing stays so: as in eager, a gradient made of it alone does, too."""
+    return None if grad is None else grad.detach().requires_grad_(grad.requires_grad)
+
+
+def _learns(grad: Any) -> bool:
+    return grad is not None and grad.requires_grad
 
 
 def _reference(value: Any) -> Any:

@@ -150,7 +150,9 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
     if second is not None:
         outputs += tuple(at for at in second.results if at not in outputs)
     # Some kept tensor leads to every input: what can't be differentiated again is refused there.
+    # What an input is overwritten with is not given: it has no history.
     known = second is not None or set(joint.gradients) - cut <= set(inputs)
+    leading = set(half.outputs) - {at for _, at in dirty}
     return NodePlan(
         graph=CachedGraph(half.module),
         shown=shown,
@@ -174,7 +176,7 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
         cut=cut,
         second=second,
         order=_restore_order(half, len(inputs) + len(outputs)),
-        marks=not known and set(half.outputs).isdisjoint(outputs),
+        marks=not known and leading.isdisjoint(outputs),
     )  # fmt: skip
 
 

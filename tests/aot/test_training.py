@@ -369,6 +369,30 @@ def test_gradients_of_gradients_stop_at_the_inputs(case: str) -> None:
     torch.testing.assert_close(run(call, start), run(program, start))
 
 
+@pytest.mark.parametrize("program", [
+    lambda x: torch.nanmedian(x), lambda x: (F.softmax(x, -1).norm(), x * 2), lambda x: torch.cat([x * 2, x.tanh()]),
+    lambda x: x.exp_(), lambda x: x.mul_(3).exp_(),
+])  # fmt: skip
+@pytest.mark.parametrize("learned", [False, True])
+def test_which_gradients_of_gradients_there_are(program: Any, learned: bool) -> None:
+    """learned: what comes from above requires a gradient, too."""
+
+    def run(call: Any) -> Any:
+        start = torch.linspace(0.1, 0.9, 9, requires_grad=True)
+        made = torch.utils._pytree.tree_leaves(call(start * 1))
+        above = [torch.ones_like(x).requires_grad_(learned) for x in made]
+        grads = torch.autograd.grad(made, start, above, create_graph=True)
+        told = [(grad.requires_grad, grad.grad_fn is None) for grad in grads]
+        writes = program.__code__.co_names[-1].endswith("_")  # such are refused
+        if grads[0].requires_grad and not writes:
+            leaves = [start, *above] if learned else [start]
+            grads = torch.autograd.grad(grads, leaves, [torch.ones_like(start)], create_graph=True, allow_unused=True)
+            told += [grad is not None and (grad.requires_grad, grad.grad_fn is None) for grad in grads]
+        return told
+
+    assert run(dynamo.compile(program)) == run(program)
+
+
 @pytest.mark.parametrize("case", ["random", "autocast", "changed"])
 def test_double_backward_is_refused(case: str) -> None:
     x, k = leaf(3), torch.ones(3).double()

@@ -20,7 +20,14 @@ import torch
 import dynamo
 from dynamo.base import counters
 from dynamo.store import toolchain
-from tests.fuzz_tensors.compare import Outcome, Raised, batch_difference, difference, eager_outcomes
+from tests.fuzz_tensors.compare import (
+    Outcome,
+    Raised,
+    batch_difference,
+    difference,
+    eager_outcomes,
+    taken_ties,
+)
 from tests.fuzz_tensors.generate import TABLES, generate
 from tests.fuzz_tensors.program import Program, smaller
 from tests.fuzzing import Fuzzer, Options
@@ -122,7 +129,7 @@ def prepare(options: Options) -> None:
 
 FUZZER = Fuzzer(
     __doc__, "inductor", drawn, differs, smaller, kind=kind, add=add,
-    groups=groups, check_group=check_together, prepare=prepare,
+    groups=groups, check_group=check_together, ties=taken_ties, prepare=prepare,
 )  # fmt: skip
 check = FUZZER.checked
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,8 @@ class Made:
     leaves: list[torch.Tensor]
 
 
-def make_inputs(program: Program, call: int, exact: bool = False, noise: float = 0.0) -> Made:
-    """exact: in float64. noise: the relative size of a change to each value."""
+def make_inputs(program: Program, call: int, exact: bool = False, moved: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Made:
+    """exact: in float64. moved: changes each of the values."""
     sizes = program.sizes[call // 2 % len(program.sizes)]
     made: dict[str, torch.Tensor] = {}
     leaves: list[torch.Tensor] = []
@@ -40,8 +41,7 @@ def make_inputs(program: Program, call: int, exact: bool = False, noise: float =
         if data.is_floating_point() or data.is_complex():
             if exact:
                 data = data.to(torch.complex128 if data.is_complex() else torch.float64)
-            if noise:
-                data = data * (1 + noise * torch.finfo(data.dtype).eps * torch.randn(data.shape))
+            data = moved(data) if moved else data
         x = laid_out(data, spec.layout, 3 * call)
         if spec.grad:
             x.requires_grad_()

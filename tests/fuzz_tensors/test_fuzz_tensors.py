@@ -7,9 +7,11 @@ import torch
 
 from dynamo.base.config import config
 from tests.fuzz_tensors.__main__ import check
-from tests.fuzz_tensors.compare import difference
+from tests.fuzz_tensors.compare import difference, function_of, taken_ties
 from tests.fuzz_tensors.generate import generate
+from tests.fuzz_tensors.inputs import make_inputs
 from tests.fuzz_tensors.program import Input, Program, Statement
+from tests.fuzz_tensors.ties import Shaker
 from tests.seeds import some
 
 # What once differed, as it was shrunk: (inputs, statements, outputs).
@@ -95,6 +97,40 @@ def test_differences_are_found(text: str, wrong: object, what: str) -> None:
     statements = (Statement(("v1",), text.split(" = ")[1]),)
     program = Program(0, inputs, statements, ("v1",), "contextlib.nullcontext()", (0, 0, ""), None, ((4, 2, 2),))
     assert what in difference(program, lambda f: wrong)  # type: ignore[arg-type, return-value]
+
+
+def test_moved_inputs_keep_their_dtype() -> None:
+    inputs = (Input("v0", ("a", 3), "float16", "plain", "normal", ""),)
+    program = Program(0, inputs, (), (), "contextlib.nullcontext()", (0, 0, ""), None, ((40, 2, 2),))
+    assert make_inputs(program, 0, moved=Shaker(0).moved).values[0].dtype is torch.float16
+
+
+REST = "(v0/3*3-v0)"  # what rounding left
+
+
+@pytest.mark.parametrize(("text", "other", "kind"), [
+    ("v0.argmax(-1)", "(v0.argmax(-1)+1)%3", ""),
+    ("v0.long().float().argmax(-1)", "2-v0.long().float().flip(-1).argmax(-1)", ""),  # another of equal values
+    ("v0.cos().abs().ge(2).argmax(-1)", "v0.argmax(-1)*0+2", ""),
+    ("v0.sign().argmax(-1)", "2-v0.sign().flip(-1).argmax(-1)", ""),
+    ("(v0.sign()*1.3).cos().argmax(-1)", "2-(v0.sign()*1.3).cos().flip(-1).argmax(-1)", ""),
+    (f"{REST}.argmax(-1)", "(v0.double()/3*3-v0).argmax(-1)", "tie"),
+    (f"torch.cat([{REST}.argmax(-1),v0.argmax(-1)])", f"torch.cat([{REST}.argmax(-1),(v0.argmax(-1)+1)%3])", ""),
+    (f"torch.cat([{REST}*1e6,v0*1e-3])", f"torch.cat([{REST}*1e6,v0*1.002e-3])", ""),
+    (f"({REST}>0).nonzero().shape[0]", "v0.numel()", "tie"),
+    ("(v0>0).nonzero().shape[0]", "v0.numel()", ""),
+    ("torch.atan2(v0.abs(),v0.abs()).sub(0.7853981).argmax(-1)", "v0.argmax(-1)*0+1", ""),
+    ("torch.round(v0*9)", "torch.round(v0*9)+1", ""),
+    ("(v0*0.).signbit()", "(v0*0.).signbit().logical_not()", "tie"),  # a zero of either sign
+    ("v0.detach().sigmoid().clone().data.div_(torch.tensor(0.1))", "v0.sigmoid()*10.001", ""),
+])  # fmt: skip
+def test_ties_are_told_apart_from_wrong_decisions(text: str, other: str, kind: str) -> None:
+    inputs = (Input("v0", ("a", 3), "float32", "plain", "normal", ""),)
+    program = Program(0, inputs, (Statement(("v1",), text),), ("v1",), "contextlib.nullcontext()", (0, 0, ""), None, ((40, 2, 2),))
+    taken_ties()
+    found = difference(program, lambda f: function_of(f"def f(v0): return ({other}, )"))
+    assert bool(found) == (not kind)
+    assert [tie.split(":")[0] for tie in taken_ties().values()] == [kind] * bool(kind)
 
 
 @pytest.mark.parametrize("text", ["v0.hsplit(2)[0]", "v0[1:]", "v0.t()", "v0.unsqueeze(0)"])

@@ -12,6 +12,7 @@ import dynamo
 from dynamo.testing import CompileCounter
 
 LEAF = torch.rand(3, dtype=torch.float64, requires_grad=True)
+PLAIN = LEAF.detach()
 SEEN: list[int] = []
 
 
@@ -21,7 +22,7 @@ def plain(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
 
 def closures(cond: Any, x: torch.Tensor) -> Any:
     k = 3.0
-    return cond(x.sum() > 3, lambda a: (a + k, [a.sum()]), lambda a: (a - LEAF.detach(), [a[0, 0] * 1]), (x,))
+    return cond(x.sum() > 3, lambda a: (a + k, [a.sum()]), lambda a: (a - PLAIN, [a[0, 0] * 1]), (x,))
 
 
 def gradients(cond: Any, x: torch.Tensor) -> Any:
@@ -125,3 +126,34 @@ def test_branches_that_write_into_buffers(backend: str) -> None:
         torch.testing.assert_close(modules[0].state_dict(), modules[1].state_dict())
     with pytest.raises(dynamo.exc.Unsupported, match="torch.cond"):
         compiled(x)
+
+
+# (branches, which of x, y and LEAF get a gradient)
+LEARNED: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "detached": (lambda x, y: x.detach() * 2, lambda x, y: x.detach() * 3, "x"),
+    "one of two results": (lambda x, y: (x.detach() * 2, x * 2), lambda x, y: (x * 3, y.detach() * 3), "xy"),
+    "each its own": (lambda x, y: x * 2, lambda x, y: y * 2, "xy"),
+    "used by one": (lambda x, y: x * y.detach(), lambda x, y: x * 3, "xy"),
+    "used by none": (lambda x, y: x * 2, lambda x, y: x * 3 + y.shape[0], "x"),
+    "a constant": (lambda x, y: x.new_ones(2), lambda x, y: x * 3, "x"),
+    "a leaf outside": (lambda x, y: x * LEAF[:2], lambda x, y: y * 3, "xyl"),
+    "a view inside": (lambda x, y: x.detach() + 1, lambda x, y: (y * 2).clone(), "xy"),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_that_a_branch_leaves_undefined(name: str, backend: str) -> None:
+    """As torch's own `cond`: zeros, where some gradient may come through one of the branches."""
+    *branches, reached = LEARNED[name]
+    x, y = (torch.rand(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    compiled = dynamo.compile(lambda pred: torch.cond(pred, *branches, (x, y)), backend=backend, fullgraph=True)
+    for pred in (True, False, True):
+        made = torch.utils._pytree.tree_leaves(compiled(torch.tensor(pred)))
+        want = torch.utils._pytree.tree_leaves(branches[0 if pred else 1](x, y))
+        assert all(a.requires_grad and not a.is_leaf and not a._version and torch.equal(a, b) for a, b in zip(made, want, strict=True))
+        total = sum((b.sum() for b in want), 0.0 * (x.sum() + y.sum() + LEAF.sum()))
+        wanted = torch.autograd.grad(total, (x, y, LEAF))
+        found = torch.autograd.grad(sum(a.sum() for a in made), (x, y, LEAF), allow_unused=True)
+        for letter, a, b in zip("xyl", found, wanted, strict=True):
+            assert (a is None) == (letter not in reached) and (a is None or torch.equal(a, b))

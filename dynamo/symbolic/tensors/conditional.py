@@ -4,6 +4,9 @@ The node's target is a `Choice`, whose two modules a backend may look into. A br
 into tensors, which torch takes without gradients alone, writes into copies, and the graph behind it
 copies them back. Branches that change anything else, or whose results differ in more than their
 values, break the graph before the call.
+
+As in torch, all results have gradients where one input of either branch has, and each of these
+inputs gets one: zeros, where the branch that ran has none for it.
 """
 
 from __future__ import annotations
@@ -78,7 +81,52 @@ class Choice:
 
     def __call__(self, predicate: Any, *inputs: Any) -> Any:
         branch = 0 if predicate else 1
-        return self.modules[branch](*(inputs[place] for place in self.places[branch]))
+        given, learned = list(inputs), [at for at, x in enumerate(inputs) if is_learned(x)]
+        if not learned or not torch.is_grad_enabled():
+            return self.modules[branch](*(given[place] for place in self.places[branch]))
+        together = ReachedTogether.apply(*(inputs[at] for at in learned))
+        for at, x in zip(learned, together, strict=True):
+            given[at] = x
+        made = self.modules[branch](*(given[place] for place in self.places[branch]))
+        for result in made:
+            record(result, given[learned[0]])
+        return made
+
+
+class ReachedTogether(torch.autograd.Function):
+    """The same tensors; where one of them gets a gradient, all others get zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(x.view_as(x) for x in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return grads
+
+
+class Recorded(torch.autograd.Function):
+    """The first tensor itself, which gets a history: it does not depend on the second."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, learned: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(made)
+        ctx.save_for_backward(learned)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, torch.zeros_like(*ctx.saved_tensors)
+
+
+def record(made: torch.Tensor, learned: torch.Tensor) -> None:
+    if not made.requires_grad and (made.is_floating_point() or made.is_complex()):
+        with torch.autograd._unsafe_preserve_version_counter(made):
+            Recorded.apply(made, learned)
+
+
+def is_learned(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
 
 
 @rule(torch.cond)
@@ -96,6 +144,8 @@ def cond(
     node = pred.node
     traced = [trace_branch(tx, branch, operands) for branch in (true_fn, false_fn)]
     first, second = traced
+    record_all(tx, [node.meta["example_value"] for branch in traced for node in branch.inputs],
+               [var.fake for branch in traced for var in branch.made])
     made, result = first.made, first.result
     if shape_of(result) != shape_of(second.result) or (
             list(map(facts, made)) != list(map(facts, second.made))):
@@ -122,6 +172,17 @@ def cond(
         part = trace.graph.operation("call_function", operator.getitem, (call, index), {}, fake)
         trace.call(tx, torch.Tensor.copy_, var, TensorVar(part, fake))
     return result
+
+
+def record_all(tx: Frame, inputs: list[Any], made: list[torch.Tensor]) -> None:
+    """The results of the branches get the histories that `Choice` gives them."""
+    learned = next(filter(is_learned, inputs), None)
+    if learned is None or not torch.is_grad_enabled():
+        return
+    for fake in made:
+        if fake._is_view() and not fake.requires_grad:
+            raise Break("call_of_unknown_function", "torch.cond that gives a view without gradient")
+        tensor_state(tx.trace).run_fake(record, fake, learned)
 
 
 def trace_branch(tx: Frame, branch: Var, operands: Var) -> Branch:
