@@ -39,8 +39,7 @@ from dynamo.symbolic.tensors.torch_functions import in_transform
 # Parts of names of operations that draw random numbers, change their arguments, or check something.
 NOTICED = (
     "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
-    "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed",
-    "sample",
+    "rrelu", "assert", "check", "constrain", "print", "set_", "seed", "sample",
     "backward", "record_hook", "clear_autocast",
 )  # fmt: skip
 # Further parts of names of operations that draw random numbers or keep a state.
@@ -48,6 +47,8 @@ DRAWS = (
     "attention", "lstm", "gru", "rnn", "lowrank", "dirichlet", "geometric", "cauchy", "binomial",
     "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
 )  # fmt: skip
+# Of these, such that draw where they are told to drop something: what was noticed says whether.
+DRAWS_BY_DROPOUT = ("attention", "lstm", "gru", "rnn")
 # Parts of names of operations that change, or may change, what was there before them.
 SEEN = ("print", "set_", "seed", "backward", "record_hook", "moving_avg")
 # Draws from torch's own generators alone: these can be put back.
@@ -93,11 +94,7 @@ def _is_seen(node: fx.Node, outside: set[int]) -> bool:
         calm = target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
         return not calm
     name = _name(node).lower()
-    if "batch_norm" in name or "instance_norm" in name:
-        given = [*node.args[5:6], *map(node.kwargs.get, ("training", "use_input_stats"))]
-        if any(flag not in (None, False) for flag in given) or len(given) == 2:
-            return True
-    elif any(part in name for part in SEEN):
+    if _counts(node, name) or any(part in name for part in SEEN):
         return True
     return any(storage_of(fake) in outside for fake in written)
 
@@ -177,10 +174,20 @@ def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
         return target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
     name = _name(node).lower()
     draws = any(part in name for part in DRAWS) and not name.endswith("_cell") and (
-        "attention" not in name or node.meta["draws"])
-    if not name or draws or any(part in name for part in NOTICED):
+        node.meta["draws"] or not any(part in name for part in DRAWS_BY_DROPOUT))
+    if not name or draws or _counts(node, name) or any(part in name for part in NOTICED):
         return False
     return all(storage_of(fake) not in outside for fake in written)
+
+
+def _counts(node: fx.Node, name: str) -> bool:
+    """True for a normalization that may change its running statistics, of which schemas say
+    nothing; one that is told not to compute any does not."""
+    if "batch_norm" not in name and "instance_norm" not in name:
+        return False
+    named = (node.kwargs[key] for key in ("training", "use_input_stats") if key in node.kwargs)
+    given = [*node.args[5:6], *named]
+    return len(given) != 1 or given[0] is not False
 
 
 # -- branches of which one side raises -------------------------------------------------------------
