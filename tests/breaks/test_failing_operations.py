@@ -3,15 +3,18 @@ result, and handlers see the state that eager leaves."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import dynamo
 from dynamo.shapes.observable import draws, may_fail
+from dynamo.testing import CompileCounter
 from tests.parametrize import rotated
 
 T = torch.tensor
@@ -362,6 +365,36 @@ def test_operators_of_other_libraries_are_caught() -> None:
     assert compiled(torch.ones(1)).tolist() == [3.0]
     y, text = compiled(torch.ones(3))
     assert y.tolist() == [1.0] * 3 and text == "too much" and len(calls) == 2
+
+
+@pytest.mark.parametrize("layer, training, graphs", [
+    (nn.BatchNorm1d(3), False, 1), (nn.BatchNorm1d(3), True, 2),
+    (nn.LSTM(3, 3, 2, dropout=0.5), False, 1), (nn.LSTM(3, 3, 2, dropout=0.5), True, 2),
+    (nn.GRU(3, 3), True, 1),
+])  # fmt: skip
+def test_layers_beside_an_error_that_is_caught(layer: nn.Module, training: bool, graphs: int) -> None:
+    """Those that draw nothing and keep no statistics may run once more for the handler."""
+    layer.train(training)
+
+    def f(x: Any, index: Any) -> Any:
+        try:
+            y = x.new_zeros(4, 3).index_add_(0, index, x)
+        except (IndexError, RuntimeError) as error:
+            y = x + len(type(error).__name__)
+        return layer(y)
+
+    counter = CompileCounter()
+    compiled = dynamo.compile(f, backend=counter)
+    for index in (T([0, 1, 1, 3]), T([0, 1, 1, 9])):
+        results = []
+        kept = {name: value.clone() for name, value in layer.state_dict().items()}
+        for call in (f, compiled):
+            torch.manual_seed(0)
+            layer.load_state_dict(kept)
+            result = call(torch.ones(4, 3), index)
+            results.append((result, copy.deepcopy(layer.state_dict()), torch.rand(1)))
+        torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert counter.frame_count == graphs
 
 
 def test_what_operators_say_of_themselves() -> None:

@@ -94,11 +94,7 @@ def _is_seen(node: fx.Node, outside: set[int]) -> bool:
         calm = target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
         return not calm
     name = _name(node).partition(".")[0]
-    if name in NORMS:
-        given = [*node.args[5:6], *map(node.kwargs.get, ("training", "use_input_stats"))]
-        if any(flag not in (None, False) for flag in given) or len(given) == 2:
-            return True
-    elif name in CHANGES:
+    if name in CHANGES or _has_new_statistics(node, name):
         return True
     return any(storage_of(fake) in outside for fake in written)
 
@@ -177,9 +173,21 @@ def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
     if written is None:  # no operation on tensors, or one with functions of the program in it
         return target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
     name = _name(node).partition(".")[0]
-    if not name or name in STATEFUL or node.meta.get("draws"):
+    if not name or name in CHANGES | TESTS or node.meta.get("draws"):
+        return False
+    if _has_new_statistics(node, name):
         return False
     return all(storage_of(fake) not in outside for fake in written)
+
+
+def _has_new_statistics(node: fx.Node, name: str) -> bool:
+    """True for a normalization that may change its running statistics, of which schemas say
+    nothing; one whose flag says that it computes none does not."""
+    if name not in NORMS:
+        return False
+    named = (node.kwargs[key] for key in ("training", "use_input_stats") if key in node.kwargs)
+    given = [*node.args[5:6], *named]
+    return len(given) != 1 or given[0] is not False
 
 
 # -- branches of which one side raises -------------------------------------------------------------
