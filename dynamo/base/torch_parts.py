@@ -86,6 +86,7 @@ PARTS: dict[str, str] = {
         DataDependentOutputException DynamicOutputShapeException FakeTensor FakeTensorMode
         UnsupportedFakeTensorException UnsupportedOperatorException
         in_kernel_invocation_manager""",
+    "torch.autograd": "_unsafe_preserve_version_counter",
     "torch.autograd.forward_ad": "_current_level _maybe_load_decompositions",
     "torch.autograd.function": "_SingleLevelFunction",
     "torch.autograd.graph": "_engine_run_backward",

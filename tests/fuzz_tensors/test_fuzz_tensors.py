@@ -120,6 +120,8 @@ REST = "(v0/3*3-v0)"  # what rounding left
     (f"({REST}>0).nonzero().shape[0]", "v0.numel()", "tie"),
     ("(v0>0).nonzero().shape[0]", "v0.numel()", ""),
     ("torch.atan2(v0.abs(),v0.abs()).sub(0.7853981).argmax(-1)", "v0.argmax(-1)*0+1", ""),
+    ("v0.bfloat16().log_softmax(-1).logsumexp(-1)", "v0.bfloat16().log_softmax(-1).logsumexp(-1)+0.004", "tie"),
+    ("v0.bfloat16().log_softmax(-1).logsumexp(-1)", "v0.bfloat16().log_softmax(-1).logsumexp(-1)+0.2", ""),
     ("torch.round(v0*9)", "torch.round(v0*9)+1", ""),
     ("(v0*0.).signbit()", "(v0*0.).signbit().logical_not()", "tie"),  # a zero of either sign
     ("v0.detach().sigmoid().clone().data.div_(torch.tensor(0.1))", "v0.sigmoid()*10.001", ""),

@@ -6,6 +6,7 @@ import bisect
 import collections
 import copy
 import heapq
+import operator
 import random
 from collections.abc import Callable
 from typing import Any
@@ -71,8 +72,25 @@ def asked(d: Any) -> Any:
     return kept + d.index(7) + d.count(7) + (7 in d)
 
 
+def repeated(d: Any) -> Any:
+    other = kept = collections.deque([1, 2], 3)
+    full = collections.deque([1, 2], 2)
+    for _ in full:
+        full *= 3
+    other *= 2
+    d.append(d[0]), d.rotate(1)
+    e = d
+    d *= True
+    d *= 2
+    try:
+        for _ in d:
+            d *= 2
+    except RuntimeError as error:
+        return d[0] * 2, str(error), list(other), other is kept, e is d, len(e), operator.imul(collections.deque([5]), 0)
+
+
 FUNCTIONS = [drained, drained_by_error, summed, changed_while_iterated, written_while_iterated,
-             many_changes, asked, lambda d: (d.clear(), torch.ones(2) + len(d))[1],
+             many_changes, asked, repeated, lambda d: (d.clear(), torch.ones(2) + len(d))[1],
              lambda d: d.pop() + 1]
 
 

@@ -171,6 +171,7 @@ COUNTED: dict[str, Callable[[torch.Tensor], Any]] = {
     "min": lambda s: s.sum() * min(3, s.shape[0]),
     "of three": lambda s: s.sum() + max(s.shape[0], 2, s.shape[0] - 1),
     "of a list": lambda s: s.sum() + max([s.shape[0], 2]),
+    "fixed": lambda s: s.sum() / torch.sym_max(3, 1.5) + torch.sym_min(2, s.dim()),
     "sym_max": lambda s: s.sum() / torch.sym_max(s.shape[0], 1),
     "sym_min": lambda s: s.sum() / (torch.sym_min(s.shape[0], 2) + 1),
     "sizes": lambda s: torch.ones(max(s.shape[0], 1)).sum() + s.sum(),

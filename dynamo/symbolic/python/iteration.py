@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -250,14 +250,21 @@ def extreme_number(tx: Frame, name: str, args: tuple[Var, ...]) -> Var | None:
     return unbacked.extreme(tx.trace, name, args) or numbers.extreme(tx.trace, name, args)
 
 
+def fixed_extreme(tx: Frame, function: Callable[..., Any], a: Var, b: Var) -> Var | None:
+    """Of numbers that are known: a float where one is."""
+    if not (a.is_constant() and b.is_constant()):
+        return None
+    return tx.trace.constant(tx.trace.run_real(lambda: function(a.as_constant(), b.as_constant())))
+
+
 @rule(torch.sym_max)
 def sym_max(tx: Frame, a: Var, b: Var) -> Var | None:
-    return extreme_number(tx, "max", (a, b))
+    return extreme_number(tx, "max", (a, b)) or fixed_extreme(tx, torch.sym_max, a, b)
 
 
 @rule(torch.sym_min)
 def sym_min(tx: Frame, a: Var, b: Var) -> Var | None:
-    return extreme_number(tx, "min", (a, b))
+    return extreme_number(tx, "min", (a, b)) or fixed_extreme(tx, torch.sym_min, a, b)
 
 
 @rule([min])

@@ -22,6 +22,7 @@ from dynamo.symbolic.core.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
+from dynamo.symbolic.python.containers import changed
 from dynamo.symbolic.python.dict_views import DictViewVar
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.equality import is_among, is_or_equals
@@ -256,11 +257,13 @@ def in_place(tx: Frame, op: Operator, a: Var, b: Var) -> Var | None:
             raise Break("operator_unknown", f"{a!r} += {b!r}")  # which is asked first
         a.call_method(tx, "extend", [b], {})
         return a
-    if isinstance(a, ListVar) and op.name == "mul" and not isinstance(a, DequeVar):
+    if isinstance(a, ListVar) and op.name == "mul":
         times = tx.trace.as_index(tx, b) if b.is_constant() else None
         if times is not None:
             large.break_where_large(operator.mul, [a.items, times])
             items = tx.trace.run_real(lambda: a.items * times)
+            if isinstance(a, DequeVar):
+                return replace_in_deque(tx, a, items)
             a.change(tx)[:] = items
             return a
     if both(a, b, SetVar) and op.name in SETS and a.python_type() is set:
@@ -271,6 +274,14 @@ def in_place(tx: Frame, op: Operator, a: Var, b: Var) -> Var | None:
         a.call_method(tx, "update", [b], {})
         return a
     return None
+
+
+def replace_in_deque(tx: Frame, var: DequeVar, items: list[Var]) -> DequeVar:
+    """The last of these that it may hold; a full one stays, and iterators do not mind."""
+    kept = items if var.limit is None else items[max(0, len(items) - var.limit) :]
+    if len(kept) != len(var.items):
+        changed(tx, var)[:] = kept
+    return var
 
 
 def of_texts(tx: Frame, op: Operator, formats: bool, a: Var, b: Var) -> Var | None:
