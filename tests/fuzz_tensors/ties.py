@@ -24,6 +24,10 @@ EXACT = re.compile(
     r"::(abs|neg|relu|clamp|clip|where|maximum|minimum|fmax|fmin|round|floor|ceil|trunc|sign|sgn|clone|copy|positive"
     r"|masked_fill|threshold|hardtanh|fill|eq|ne|lt|le|gt|ge|nan_to_num|copysign|heaviside|frac|fmod|remainder)"
 )
+# Gradients of one value that torch does not tag as pointwise.
+GRADIENTS = re.compile(
+    r"::(elu|hardshrink|hardsigmoid|hardswish|hardtanh|leaky_relu|log_sigmoid|softplus|softshrink)_backward$"
+)
 SEEDS = 12
 MIX = -7046029254386353131  # an odd number of 64 bits
 FACTOR = 8  # how many times as far as eager's other answer a compiled one may be
@@ -45,7 +49,7 @@ class Shaker:
                 self.shake(x)
 
     def shake(self, x: torch.Tensor, at_random: bool = False) -> None:
-        if x.is_inference() or (x.is_leaf and x.requires_grad) or x._is_zerotensor():
+        if (x.is_inference() and not torch.is_inference_mode_enabled()) or (x.is_leaf and x.requires_grad) or x._is_zerotensor():
             return  # the last has no memory: `sgn` makes one as a gradient
         x.data.copy_(self.moved(x.detach(), at_random))
         x.data.masked_fill_(x.detach() == 0, -0.0 if self.seed % 2 else 0.0)
@@ -94,7 +98,8 @@ class Apart(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if torch.Tag.pointwise not in func.tags or not isinstance(result, torch.Tensor) or func._schema.is_mutable:
+        alone = torch.Tag.pointwise in func.tags or GRADIENTS.search(func._schema.name) is not None
+        if not alone or not isinstance(result, torch.Tensor) or func._schema.is_mutable:
             return result
         again = func(*tree_map_only(torch.Tensor, with_gaps, args), **tree_map_only(torch.Tensor, with_gaps, kwargs or {}))
         if not result._is_view() and not result._is_zerotensor() and result.dtype == again.dtype:
