@@ -87,6 +87,7 @@ SMOOTH = (
         native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
         batch_norm_backward cudnn_batch_norm_backward _fused_rms_norm_backward
         mm bmm addmm baddbmm mv addmv dot addr linear matmul convolution convolution_backward
+        _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2
         _trilinear mkldnn_rnn_layer _cdist_forward
         avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
         avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward

@@ -75,16 +75,17 @@ class Generated:
 
 def generate(
     graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = (), tuner: Tuner | None = None,
-    broken: frozenset[str] = frozenset(), lists: bool = True,
+    broken: frozenset[str] = frozenset(), lists: bool = True, dying: Sequence[str] = (),
 ) -> Generated:
     """The Python module of a schedule. symbols: the sizes known at a call; with some,
     Unsupported is raised where Triton cannot do a kernel. tuner: finds the best blocks. broken:
-    kernels to run as ATen. lists: equal kernels may be one launch."""
+    kernels to run as ATen. lists: equal kernels may be one launch. dying: inputs that the caller
+    lets go of."""
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
     slow: list[str] = []
     if lists and not symbols and is_enabled("lists"):
-        schedule = join_lists(graph, schedule, broken)
+        schedule = join_lists(graph, schedule, broken, dying)
     joined = [step for step in schedule.steps if isinstance(step, KernelList)]
     with timed("inductor.codegen"):
         printed = {step.name: print_list(step, layouts) for step in joined}
@@ -121,15 +122,15 @@ def generate(
 
 def build(
     graph: LoopGraph, schedule: Schedule, tuner: Tuner | None,
-    graphing: Callable[[Sequence[str]], Graphing | None],
+    graphing: Callable[[Sequence[str]], Graphing | None], dying: Sequence[str] = (),
 ) -> Callable[..., Any]:
     """The callable of a schedule of static sizes. A kernel with which Triton fails runs as ATen
-    operators, alone. tuner: see `generate`; graphing: makes `graphed` of `load` of the names of
+    operators, alone. tuner, dying: see `generate`; graphing: makes `graphed` of `load` of the names of
     such kernels."""
     broken: frozenset[str] = frozenset()
     lists = True
     while True:
-        made = generate(graph, schedule, (), tuner, broken, lists)
+        made = generate(graph, schedule, (), tuner, broken, lists, dying)
         try:
             record = None if made.slow else made.record
             call: Callable[..., Any] = load(

@@ -77,7 +77,7 @@ def _build(
         schedule = with_overlap(graph, schedule, given)
     report_steps(schedule)
     graphing = functools.partial(_graphing, graph, schedule, values=values)
-    return cuda.build(graph, schedule, tuner, graphing)
+    return cuda.build(graph, schedule, tuner, graphing, given)
 
 
 def _tuner() -> Tuner | None:

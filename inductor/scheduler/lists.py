@@ -31,29 +31,55 @@ from inductor.scheduler.verify import verify_steps
 FEWEST = 4  # kernels of a list
 EVEN = 16  # elements; a thread moves several at a time where sizes are multiples
 MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
-MOST_HELD = 1.1  # of the memory held before
-LITTLE = 1 << 26  # bytes that may be held more, of the memory of the device measured
+MOST_HELD = 1.02  # of the memory held before
+LITTLE = 1 << 25  # bytes that may be held more, of the memory of the device measured
 Kind = tuple[object, ...]
 
 
 def join_lists(
-    graph: LoopGraph, schedule: Schedule, alone: Collection[str] = ()
+    graph: LoopGraph, schedule: Schedule, alone: Collection[str] = (),
+    dying: Collection[str] = (),
 ) -> Schedule:
-    """See the top of the file. alone: names of kernels that are no part of a list."""
+    """See the top of the file. alone: names of kernels that are no part of a list. dying: inputs
+    that the caller lets go of: what a list makes early lies beside those that die later."""
     layouts = graph.layouts()
-    held = Held(graph, schedule, layouts, ())
+    held = Held(graph, schedule, layouts, dying)
     kinds = {
         at: kind for at, unit in enumerate(held.units)
         if isinstance(step := unit.steps[0], Kernel) and step.name not in alone
         and (kind := kind_of(step, layouts)) is not None
     }  # fmt: skip
-    many = {kind for kind, count in Counter(kinds.values()).items() if count >= FEWEST}
-    kinds = {at: kind for at, kind in kinds.items() if kind in many}
-    if not kinds:
-        return schedule
+    kinds = _of_many(kinds)
     before = held.before()
-    groups = _find_groups(before, kinds)
-    order = _ordered(before, groups)
+    most = held.peak(range(len(held.units)))
+    limit = max(MOST_HELD * most, most + properties_of(graph.device).scaled_by_memory(LITTLE))
+    while kinds:
+        found = replace(schedule, steps=_joined(graph, held, before, kinds))
+        now = Held(graph, found, layouts, dying)
+        if now.peak(range(len(now.units))) <= limit:
+            return found
+        kinds = _without_largest(held, kinds)
+    return schedule
+
+
+def _of_many(kinds: Mapping[int, Kind]) -> dict[int, Kind]:
+    many = {kind for kind, count in Counter(kinds.values()).items() if count >= FEWEST}
+    return {at: kind for at, kind in kinds.items() if kind in many}
+
+
+def _without_largest(held: Held, kinds: Mapping[int, Kind]) -> dict[int, Kind]:
+    """Without the kind whose kernels make most."""
+    made: Counter[Kind] = Counter()
+    for at, kind in kinds.items():
+        made[kind] += sum(held.sizes[name] for name in held.units[at].makes)
+    largest = max(made, key=lambda kind: made[kind])
+    return {at: kind for at, kind in kinds.items() if kind != largest}
+
+
+def _joined(
+    graph: LoopGraph, held: Held, before: Sequence[set[int]], kinds: Mapping[int, Kind]
+) -> tuple[Step, ...]:
+    order = _ordered(before, _find_groups(before, kinds))
     verify_steps(graph, [step for group in order for at in group for step in held.units[at].steps])
     steps: list[Step] = []
     for group in order:
@@ -62,13 +88,7 @@ def join_lists(
         joined = len(group) > 1
         steps += [KernelList(f"{kernels[0].name}_list", kernels)] if joined else \
             held.units[group[0]].steps
-    found = replace(schedule, steps=tuple(steps))
-    most = held.peak(range(len(held.units)))
-    little = properties_of(graph.device).scaled_by_memory(LITTLE)
-    now = Held(graph, found, layouts, ())
-    if now.peak(range(len(now.units))) > max(MOST_HELD * most, most + little):
-        return schedule
-    return found
+    return tuple(steps)
 
 
 def kind_of(kernel: Kernel, layouts: Mapping[str, Layout]) -> Kind | None:
@@ -157,7 +177,7 @@ def _find_groups(before: Sequence[set[int]], kinds: Mapping[int, Kind]) -> list[
 def _ordered(
     before: Sequence[set[int]], groups: Iterable[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
-    """All units, those of a group together where its last one stood."""
+    """All units, those of a group together: where its first one stood, or as soon as they can."""
     group_of: dict[int, tuple[int, ...]] = {at: (at,) for at in range(len(before))}
     for joined in groups:
         group_of.update({at: joined for at in joined})
@@ -170,7 +190,7 @@ def _ordered(
         for other in others:
             after[other].append(group)
     waiting = {group: len(others) for group, others in needed.items()}
-    ready = [(group[-1], group) for group, count in waiting.items() if count == 0]
+    ready = [(group[0], group) for group, count in waiting.items() if count == 0]
     heapq.heapify(ready)
     order: list[tuple[int, ...]] = []
     while ready:
@@ -179,6 +199,6 @@ def _ordered(
         for other in after[group]:
             waiting[other] -= 1
             if waiting[other] == 0:
-                heapq.heappush(ready, (other[-1], other))
+                heapq.heappush(ready, (other[0], other))
     assert len(order) == len(needed)
     return order

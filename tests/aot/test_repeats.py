@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dynamo
 from dynamo.aot import api
@@ -175,3 +176,14 @@ def test_results_of_norms_are_rounded_beside_their_maximum(norm: Callable[..., T
         torch.manual_seed(seed)
         x = torch.randn(3, 18).bfloat16()
         assert torch.equal(compiled(x), f(x))
+
+
+def test_a_gemm_of_float8_decides_nothing() -> None:
+    """Its operands may be cast again in backward, from what is saved of the layer before."""
+    graph, mode = fx.Graph(), FakeTensorMode()
+    x, w, one = (graph.placeholder(name) for name in "xwo")
+    gemm = graph.call_function(aten._scaled_mm.default, (x, w, one, one))
+    for node, dtype in ((x, torch.float8_e4m3fn), (w, torch.float8_e4m3fn), (one, torch.float32), (gemm, torch.bfloat16)):
+        node.meta["val"] = mode.from_tensor(torch.empty(16, 16, dtype=dtype))
+    assert not list(decided_by(gemm))
+    assert set(decided_by(graph.call_function(aten.topk.default, (gemm, 2)))) == {gemm}

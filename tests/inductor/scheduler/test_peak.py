@@ -21,9 +21,10 @@ from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import LoopGraph
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
+from inductor.scheduler.lists import join_lists
 from inductor.scheduler.peak import operand_under, peak_of, with_less_held
 from inductor.scheduler.run import schedule_graph
-from inductor.scheduler.schedule import Schedule
+from inductor.scheduler.schedule import KernelList, Schedule
 from inductor.scheduler.verify import verify_steps
 
 Tensor = torch.Tensor
@@ -211,3 +212,19 @@ def test_views_of_a_call_with_several_results_hold_nothing(monkeypatch: pytest.M
     graph, schedule = planned(program, (2, 256, 128))
     assert with_less_held(graph, schedule).steps
     assert peak_of(graph, schedule) == 4 * (2 + 2) * 256 * 128
+
+
+def test_lists_that_would_hold_more_stay_apart() -> None:
+    """Doubled weights would all lie beside all inputs, which die one by one; scales are small."""
+    def program(x: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor,
+                k: Tensor, m: Tensor, n: Tensor, o: Tensor) -> Tensor:
+        for weight, scale in ((a, k), (b, m), (c, n), (d, o)):
+            x = torch.mv(weight * 2, torch.mv(weight, x)) + torch.mv(weight, scale + 1)
+        return x
+
+    graph, schedule = planned(program, (2048,), *[(2048, 2048)] * 4, *[(2048,)] * 4)
+    dying = [given.name for given in graph.inputs if given is not None]
+    joined = join_lists(graph, schedule, (), dying)
+    lists = [len(step.kernels) for step in joined.steps if isinstance(step, KernelList)]
+    assert peak_of(graph, joined, dying) <= 1.02 * peak_of(graph, schedule, dying)
+    assert lists == [4]
