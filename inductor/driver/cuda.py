@@ -125,8 +125,8 @@ def build(
     graphing: Callable[[Sequence[str]], Graphing | None], dying: Sequence[str] = (),
 ) -> Callable[..., Any]:
     """The callable of a schedule of static sizes. A kernel with which Triton fails runs as ATen
-    operators, alone. tuner, dying: see `generate`; graphing: makes `graphed` of `load` of the names of
-    such kernels."""
+    operators, alone. tuner, dying: see `generate`; graphing: makes `graphed` of `load` of the names
+    of such kernels."""
     broken: frozenset[str] = frozenset()
     lists = True
     while True:
