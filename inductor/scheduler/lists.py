@@ -31,8 +31,10 @@ from inductor.scheduler.verify import verify_steps
 FEWEST = 4  # kernels of a list
 EVEN = 16  # elements; a thread moves several at a time where sizes are multiples
 MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
-MOST_HELD = 1.02  # of the memory held before
-LITTLE = 1 << 25  # bytes that may be held more, of the memory of the device measured
+MOST_HELD = 1.1  # of the memory held before
+LITTLE = 1 << 26  # bytes that may be held more, of the memory of the device measured
+# The same where inputs die, as in a backward: a program holds most when that runs.
+MOST_HELD_OF_DYING, LITTLE_OF_DYING = 1.0, 1 << 22
 Kind = tuple[object, ...]
 
 
@@ -52,7 +54,8 @@ def join_lists(
     kinds = _of_many(kinds)
     before = held.before()
     most = held.peak(range(len(held.units)))
-    limit = max(MOST_HELD * most, most + properties_of(graph.device).scaled_by_memory(LITTLE))
+    share, little = (MOST_HELD_OF_DYING, LITTLE_OF_DYING) if dying else (MOST_HELD, LITTLE)
+    limit = max(share * most, most + properties_of(graph.device).scaled_by_memory(little))
     while kinds:
         found = replace(schedule, steps=_joined(graph, held, before, kinds))
         now = Held(graph, found, layouts, dying)
