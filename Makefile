@@ -6,11 +6,13 @@
 # `make test-gpu` runs kernels and models on a GPU.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make test-python314` runs the tests under Python 3.14, in a Debian that it makes in FOLDER (root, debootstrap).
-# `make test-versions` runs a short selection with each Python whose environment is set up (PYTHONS=... names more).
+# `make test-versions` runs a short selection with each Python whose environment is set up (PYTHONS=... names more);
+# `make environment PYTHON=python3.12 TORCH=2.14.1` sets up one of another torch, in .venv-3.12-torch2.14.1.
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
 # `make third-party` does that with the tests of other people's libraries, which it puts into .third_party.
 PYTHON ?= python3
-VENV := .venv$(patsubst python%,-%,$(filter-out python python3,$(notdir $(PYTHON))))
+TORCH ?=
+VENV := .venv$(patsubst python%,-%,$(filter-out python python3,$(notdir $(PYTHON))))$(addprefix -torch,$(TORCH))
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/* dynamo/lazy/csrc/*) setup.py pyproject.toml
 # A cleaned checkout has a stamp and no extensions.
@@ -23,7 +25,7 @@ PARALLEL := -n auto --dist worksteal
 # test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: missing setup test test-long test-processors test-install test-environments test-gpu demo docs lint bench libraries cpython third-party test-python314 test-versions
+.PHONY: missing setup environment test test-long test-processors test-install test-environments test-gpu demo docs lint bench libraries cpython third-party test-python314 test-versions
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -31,7 +33,8 @@ $(VENV)/bin/python:
 
 # Bytecode is written for what is imported: that of the models of transformers alone would take 12 s.
 $(VENV)/.deps: pyproject.toml | $(VENV)/bin/python
-	@if $(PY) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; \
+	@if [ -n "$(TORCH)" ]; then $(PY) -m pip install -q torch==$(TORCH) numpy; \
+	elif $(PY) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; \
 	then $(PY) -m pip install -q torch==2.13.0 numpy; \
 	else $(PY) -m pip install -q torch==2.11.0 'numpy<2.4'; fi
 	$(PY) -m pip install -q --no-compile setuptools packaging pytest pytest-xdist hypothesis transformers einops bytecode rich
@@ -69,11 +72,14 @@ test-environments:
 test-gpu: setup
 	$(PY) -m tests.gpu.run
 
-# Environments that are set up, and those of PYTHONS; those that are not are named.
-test-versions:
-	$(PYTHON) -m tests.versions $(filter-out $(PYTHON),$(PYTHONS))
+# What tests need; the extensions here may be for another torch.
+environment: $(VENV)/.deps
 
+# Environments that are set up, those of PYTHONS, and the Debian in FOLDER; pairs that did not run are named.
 FOLDER ?= /opt/python314
+test-versions:
+	$(PYTHON) -m tests.versions $(filter-out $(PYTHON),$(PYTHONS)) $(wildcard $(FOLDER))
+
 test-python314:
 	PIP="$(PYTHON) -m pip" tests/python314.sh $(FOLDER) $(TESTS)
 

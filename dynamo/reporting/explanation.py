@@ -57,7 +57,7 @@ class BreakCost:
                 f"{self.seconds_lost:.3f} s of compile time lost.")
 
 
-SHOWN_GUARDS = 10  # lines of each function in the text of an explanation
+SHOWN_GUARDS = 10  # lines of all functions together in the text of an explanation
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,18 @@ class Explanation:
         for name, guards in self.python_guards.items():
             lines += [f"  guards of {name} that run Python code (the others run in C):",
                       *(f"    {line}" for line in guards)]
+        return "\n".join(lines + self._first_guards())
+
+    def _first_guards(self) -> list[str]:
+        """The functions in order, as far as the lines go; then how many are left."""
+        lines, left = [], SHOWN_GUARDS
         for name, guards in self.guards.items():
-            lines += [f"  guards of {name}:", *(f"    {line}" for line in guards[:SHOWN_GUARDS])]
-            if len(guards) > SHOWN_GUARDS:
-                rest = counted(len(guards) - SHOWN_GUARDS, "line")
-                lines.append(f"    and {rest} more: print(explained.all_guards)")
-        return "\n".join(lines)
+            if left:
+                lines += [f"  guards of {name}:", *(f"    {line}" for line in guards[:left])]
+                left -= len(guards[:left])
+        if rest := sum(map(len, self.guards.values())) - (SHOWN_GUARDS - left):
+            lines.append(f"    and {counted(rest, 'line')} more: print(explained.all_guards)")
+        return lines
 
     @property
     def all_guards(self) -> str:

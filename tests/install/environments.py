@@ -1,8 +1,9 @@
-"""`pip install` in new environments: python -m tests.install.environments [INTERPRETER ...] (this one).
+"""`pip install` in new environments: python -m tests.install.environments [--clang] [INTERPRETER ...] (this one).
 
 In an empty environment of each interpreter this folder is installed with all that it needs; then, in its place, the
 wheel, the source distribution and the repository, and the folder once more as clang++ builds it. After each, the doctor
-has nothing to say and a model is compiled from an empty folder. It asks the package index, and takes minutes.
+has nothing to say and a model is compiled from an empty folder. It asks the package index, and takes minutes. `--clang`
+runs the last step alone.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class Environment:
     def pip(self, *arguments: str | Path, **variables: str) -> None:
         run(self.python, "-m", "pip", *arguments, "-q", folder=self.folder, **variables)
 
+    def replace(self, what: str | Path, **variables: str) -> None:
+        """Installs ours, in the place of the one that may be there."""
+        self.pip("uninstall", "-y", "dynamo-jit")
+        self.pip("install", what, **variables)
+
     def check(self, **variables: str) -> None:
         with tempfile.TemporaryDirectory() as place:
             empty, cache = Path(place) / "empty", str(Path(place) / "cache")
@@ -75,14 +81,14 @@ class Environment:
         print(f"{self.version}  {name:22} {seconds:6.0f} s", flush=True)
 
 
-def try_all(interpreter: str, folder: Path) -> None:
-    clone = folder / "clone"
-    run("git", "clone", "-q", ROOT, clone, folder=folder)
-    one = Environment(interpreter, folder)
+def try_clang(one: Environment, clone: Path) -> None:
+    """With no other compiler on PATH."""
+    tools = only(one.folder / "tools", "clang++", "ld")
+    one.step("clang++ alone", lambda: one.replace(clone, PATH=tools), PATH=tools)
 
-    def replace(what: str | Path, **variables: str) -> None:
-        one.pip("uninstall", "-y", "dynamo-jit")
-        one.pip("install", what, **variables)
+
+def try_all(one: Environment, clone: Path) -> None:
+    folder, replace = one.folder, one.replace
 
     def wheel() -> None:
         one.pip("wheel", "--no-deps", "-w", folder, clone)
@@ -103,11 +109,19 @@ def try_all(interpreter: str, folder: Path) -> None:
     one.step("a source distribution", sources)
     one.step("git+file://", lambda: replace(f"git+file://{ROOT}"))
     if shutil.which("clang++"):
-        tools = only(folder / "tools", "clang++", "ld")
-        one.step("clang++ alone", lambda: replace(clone, PATH=tools), PATH=tools)
+        try_clang(one, clone)
+    else:
+        print(f"{one.version}  there is no clang++", flush=True)
+
+
+def main(words: list[str]) -> None:
+    steps = try_clang if "--clang" in words else try_all
+    for interpreter in [word for word in words if word != "--clang"] or [sys.executable]:
+        with tempfile.TemporaryDirectory() as place:
+            clone = Path(place) / "clone"
+            run("git", "clone", "-q", ROOT, clone, folder=Path(place))
+            steps(Environment(interpreter, Path(place)), clone)
 
 
 if __name__ == "__main__":
-    for interpreter in sys.argv[1:] or [sys.executable]:
-        with tempfile.TemporaryDirectory() as place:
-            try_all(interpreter, Path(place))
+    main(sys.argv[1:])
