@@ -26,3 +26,14 @@ def test_of_equal_items(n: Any) -> None:
         found, wanted = compiled(torch.ones(1), value)[1:], kept(torch.ones(1), value)[1:]
         for one, two in zip(found, wanted, strict=True):
             assert sorted(map(repr, one)) == sorted(map(repr, two))
+
+
+def test_the_order_of_sets_is_theirs() -> None:
+    """Of what is joined, and of items with equal keys: an equal set may have another order."""
+    def f(x: Any, texts: Any, numbers: Any) -> Any:
+        return x + 1, "".join(texts), sorted(numbers, key=lambda n: 0)
+
+    compiled = dynamo.compile(f, backend="eager")
+    for start in range(97, 117):
+        texts, numbers = {chr(start + at) for at in range(5)}, {8, 1, start}
+        assert compiled(torch.ones(1), texts, numbers)[1:] == f(torch.ones(1), texts, numbers)[1:]

@@ -358,26 +358,19 @@ def is_backwards(tx: Frame, reverse: Var) -> bool:
     return bool(value)
 
 
-def in_order(tx: Frame, items: SetVar, key: Var) -> list[Any]:
-    """The items of a set of constants, sorted: a key may order what has no order itself."""
-    if none_if_none(key) is not None:
-        try:
-            return sorted(items.as_constant())
-        except TypeError as error:
-            raise Break("set_order", repr(items)) from error
-    return tx.trace.run_real(lambda: sorted(items.as_constant()))  # type: ignore[no-any-return]
+def in_order(tx: Frame, items: SetVar, key: Var) -> list[Var]:
+    """The items of a set as `sorted` reads them. Without a key constants have one order, whatever
+    the set's own is; items of equal keys stay in that of the set."""
+    if not items.is_constant() or none_if_none(key) is not None:
+        return items.ordered(tx.trace)
+    return [ConstVar(value) for value in tx.trace.run_real(lambda: sorted(items.as_constant()))]
 
 
 @rule([sorted])
 def sorted_(
     tx: Frame, items: Var, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
 ) -> Var:
-    if isinstance(items, SetVar):
-        values: list[Var] = (
-            [ConstVar(value) for value in in_order(tx, items, key)] if items.is_constant()
-            else items.ordered(tx.trace))
-    else:
-        values = unpack_sized(tx, items)
+    values = in_order(tx, items, key) if isinstance(items, SetVar) else unpack_sized(tx, items)
     return ListVar(sort(tx, values, none_if_none(key), is_backwards(tx, reverse)))
 
 
