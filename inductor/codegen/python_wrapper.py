@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,17 +80,19 @@ def host_part(text: str, device: torch.device) -> str:
 def print_python_wrapper(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
     symbols: Sequence[str] = (), templates: Mapping[str, TemplateSource] | None = None,
-    lists: Mapping[str, ListSource] | None = None,
+    lists: Mapping[str, ListSource] | None = None, dying: Collection[str] = (),
 ) -> str:
     """Text of the module; `kernels` by name, without those that Triton cannot do. symbols: names of
-    the sizes known at a call."""
-    return _Writer(graph, schedule, kernels, templates or {}, lists or {}).write(symbols)
+    the sizes known at a call. dying: inputs that the caller lets go of."""
+    writer = _Writer(graph, schedule, kernels, templates or {}, lists or {}, frozenset(dying))
+    return writer.write(symbols)
 
 
 class _Writer:
     def __init__(
         self, graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
         templates: Mapping[str, TemplateSource], lists: Mapping[str, ListSource],
+        given_up: frozenset[str],
     ) -> None:
         self.graph = graph
         self.steps = schedule.steps
@@ -109,6 +111,7 @@ class _Writer:
         self.slow: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
         self.fresh = _fresh(schedule.steps)  # memory of the run's own, which has one name
+        self.given_up = given_up  # inputs of which that is found out in each call
         self.may_write_over = True
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
@@ -222,7 +225,9 @@ class _Writer:
 
     def _run_kernel(self, step: Kernel, dying: set[str]) -> None:
         printed = self.kernels.get(step.name)
-        under = dying & self.fresh if printed is not None and self.may_write_over else set()
+        under = dying & (self.fresh | self.given_up)
+        if printed is None or not self.may_write_over:
+            under = set()
         for name in step.writes():
             if name not in self.alive and not self._write_over(step, name, under):
                 self._allocate(name, self.layouts[name])
@@ -272,7 +277,10 @@ class _Writer:
         fitting = [n for n in operand_under(step, self.layouts) if n in under] if under else []
         if not fitting:
             return False
-        operand = fitting[0]
+        operand = next((n for n in fitting if n in self.fresh), fitting[0])
+        if operand not in self.fresh:
+            self._allocate(name, self.layouts[name], operand)
+            return True
         self.body.append(f"{name} = {operand}")
         self.layouts[name] = self.layouts[operand]
         self.alive.add(name)
@@ -333,14 +341,15 @@ class _Writer:
     def _called(self, source: TritonSource, likely: bool) -> str:
         return f"{self._launch(source, likely)}({', '.join(('stream', *source.parameters))})"
 
-    def _allocate(self, name: str, layout: Layout) -> None:
+    def _allocate(self, name: str, layout: Layout, over: str = "") -> None:
+        """over: an input whose memory it may have."""
         if layout.offset != 0 or any(step < 0 for step in layout.stride):
             layout = Layout(layout.device, layout.dtype, (layout.storage_elements(),), (1,))
         else:
             self.ours.add(name)
         text = f"Allocation({layout.size}, {layout.stride}, {layout.dtype}, device)"
         new = self.allocations.setdefault(text, f"new{len(self.allocations)}")
-        self.body.append(f"{name} = {new}()")
+        self.body.append(f"{name} = {new}.over({over})" if over else f"{name} = {new}()")
         self.alive.add(name)
 
     def _run_extern(self, step: ExternKernel) -> None:

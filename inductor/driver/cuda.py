@@ -103,7 +103,8 @@ def generate(
         if tuner is not None:
             kernels = tune_blocks(graph, schedule, kernels, tuner)
         templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
-        text = print_python_wrapper(graph, schedule, kernels, symbols, templates, printed)
+        text = print_python_wrapper(
+            graph, schedule, kernels, symbols, templates, printed, dying)
     logs.log("output_code").emit(text)
     logs.keep("flex_kernels.py", text)
     logs.log("kernel_code").emit(

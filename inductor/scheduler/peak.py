@@ -142,7 +142,7 @@ class Held:
         self.units: list[_Unit] = []
         self.given = {name: bytes_of(layouts[name]) for name in dying}
         self.sizes = dict(self.given)
-        self.fresh: set[str] = set()
+        self.fresh = set(self.given)  # memory that a result may be written over
         calls: dict[str, _Unit] = {}
         for step in schedule.steps:
             self._add(step, calls)

@@ -206,6 +206,31 @@ def peak_of(step: Any) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
+def test_gradients_lie_over_saved_values_that_die() -> None:
+    """The gradient of the GEMM's result has the memory of what forward saved, if it goes here."""
+    if DEVICE == "cpu":
+        pytest.skip("memory is counted on GPUs")
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).tanh().square().mean()
+
+    compiled = dynamo.compile(f)
+    x, w = data(4096, 256, dtype=torch.bfloat16), data(256, 4096, dtype=torch.bfloat16)
+    x, w = x.requires_grad_(), w.requires_grad_()
+    wanted = torch.autograd.grad(f(x, w), (x, w))
+    exact = torch.autograd.grad(f(x.double(), w.double()), (x, w))
+    large = 4096 * 4096 * 2
+    assert peak_of(lambda: torch.autograd.grad(compiled(x, w), (x, w))) < large * 1.5
+    for found, one, other in zip(torch.autograd.grad(compiled(x, w), (x, w)), wanted, exact, strict=True):
+        assert_near(found, one, other, 16.0)
+    loss = compiled(x, w)
+    for again in (True, True, False):
+        for found, one, other in zip(
+            torch.autograd.grad(loss, (x, w), retain_graph=again), wanted, exact, strict=True
+        ):
+            assert_near(found, one, other, 16.0)
+
+
 def test_training_holds_less_than_eager() -> None:
     """Backward of GELU lies over the GEMM's result, and weights' gradients let saved tensors go first."""
     if DEVICE == "cpu":

@@ -141,8 +141,15 @@ PyObject* allocate(PyObject* object, PyObject* const*, size_t flags, PyObject* n
   if (PyVectorcall_NARGS(flags) != 0 || names != nullptr) {
     return PyErr_Format(PyExc_TypeError, "an allocation takes no arguments");
   }
-  if (is_recording()) return record_allocation(object);
+  if (is_recording()) return record_allocation(object, nullptr);
   return THPVariable_Wrap(at::empty_strided(self->meta->size, self->meta->stride, *self->options));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* allocate_over(PyObject* object, PyObject* operand) {
+  HANDLE_TH_ERRORS
+  if (is_recording()) return record_allocation(object, operand);
+  return allocate(object, nullptr, 0, nullptr);
   END_HANDLE_TH_ERRORS
 }
 
@@ -187,6 +194,13 @@ void delete_allocation(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
+PyMethodDef allocation_methods[] = {
+    {"over", allocate_over, METH_O,
+     "over(operand): a new tensor; in a recorded program it has the memory of the operand where\n"
+     "nothing else holds that. The operand is let go of before somebody writes the new one, but for\n"
+     "the kernel that reads the one where it writes the other."},
+    {nullptr, nullptr, 0, nullptr}};
+
 PyMemberDef allocation_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(AllocationObject, vectorcall), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
@@ -215,6 +229,7 @@ bool prepare_kernel_types() {
   allocation_type.tp_new = &new_allocation;
   allocation_type.tp_dealloc = &delete_allocation;
   allocation_type.tp_members = allocation_members;
+  allocation_type.tp_methods = allocation_methods;
   return PyType_Ready(&kernel_type) == 0 && PyType_Ready(&allocation_type) == 0;
 }
 

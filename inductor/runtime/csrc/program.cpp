@@ -9,6 +9,7 @@
 #include <structmember.h>
 
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include <ATen/ops/as_strided.h>
@@ -25,7 +26,8 @@
 namespace inductor {
 namespace {
 
-// One thing that a program does. `values` are what it reads, `made` what it makes (-1: nothing wants it).
+// One thing that a program does. `values` are what it reads (an allocation: what it may write over), `made` what
+// it makes (-1: nothing wants it).
 struct Command {
   enum Kind { kAllocate, kKernel, kList, kOperator, kView, kFree } kind;
   PyObject* object = nullptr;  // the call; it belongs to the program
@@ -56,6 +58,7 @@ struct ProgramObject {
   std::vector<Command>* commands;
   std::vector<std::pair<int64_t, PyObject*>>* constants;
   std::vector<Output>* outputs;
+  std::unordered_set<int64_t>* over;  // inputs whose memory an allocation may have
 };
 
 struct Recording {
@@ -163,15 +166,32 @@ void run_kernel_command(const Command& command, const Values& values, void* stre
   if (!done) throw python_error();
 }
 
-at::Tensor allocate_tensor(const Command& command) {
+at::Tensor tensor_in(const Command& command, c10::Storage storage) {
   const TensorMeta& meta = *reinterpret_cast<AllocationObject*>(command.object)->meta;
+  at::Tensor made = at::detail::make_tensor<at::TensorImpl>(
+      std::move(storage), command.keys, c10::scalarTypeToTypeMeta(command.dtype));
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(meta.size, meta.stride, 0);
+  return made;
+}
+
+// Whether an allocation may have the memory of `operand`: nothing but this call holds it, and it is
+// aligned and large enough.
+bool may_write_over(const Command& command, const at::Tensor& operand) {
+  const c10::Storage& storage = operand.storage();
+  return operand.use_count() == 1 && storage.use_count() == 1 && operand.storage_offset() == 0 &&
+         operand.scalar_type() == command.dtype && storage.nbytes() >= command.bytes &&
+         (reinterpret_cast<uintptr_t>(operand.data_ptr()) & kUnaligned) == 0;
+}
+
+at::Tensor allocate_tensor(const Command& command, const Values& values) {
+  if (!command.values.empty()) {
+    const at::Tensor& operand = values[static_cast<size_t>(command.values[0])];
+    if (may_write_over(command, operand)) return tensor_in(command, operand.storage());
+  }
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), command.bytes, command.allocator->allocate(command.bytes),
       command.allocator, /*resizable=*/true);
-  at::Tensor made = at::detail::make_tensor<at::TensorImpl>(
-      c10::Storage(std::move(storage)), command.keys, c10::scalarTypeToTypeMeta(command.dtype));
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(meta.size, meta.stride, 0);
-  return made;
+  return tensor_in(command, c10::Storage(std::move(storage)));
 }
 
 at::Tensor viewed_tensor(const Command& command, at::Tensor base) {
@@ -204,7 +224,7 @@ void run_command(const Command& command, Values& values, void* stream) {
     case Command::kList:
       return run_list_command(command, values, stream);
     case Command::kAllocate:
-      values[static_cast<size_t>(command.made[0])] = allocate_tensor(command);
+      values[static_cast<size_t>(command.made[0])] = allocate_tensor(command, values);
       return;
     case Command::kOperator:
       return run_operator_command(command, values);
@@ -228,13 +248,28 @@ void* stream_of(const ProgramObject& program) {
   return found;
 }
 
+// An input that may be written over, where nothing but the list holds it: its memory under a tensor that
+// no Python object belongs to, so that the counts tell of all who hold it. As it is elsewhere.
+at::Tensor taken_alone(PyObject* given) {
+  const at::Tensor& tensor = THPVariable_Unpack(given);
+  bool is_plain = tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
+  if (Py_REFCNT(given) != 1 || tensor.use_count() != 1 || !is_plain) return tensor;
+  at::Tensor alone = at::detail::make_tensor<at::TensorImpl>(
+      c10::Storage(tensor.storage()), c10::DispatchKeySet(c10::computeDispatchKey(tensor.scalar_type(), c10::kStrided,
+                                                                                tensor.device())),
+      tensor.dtype());
+  alone.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return alone;
+}
+
 // The inputs go out of the list, so that each dies at its last use.
 Values take_inputs(const ProgramObject& program, PyObject* list) {
   Values values(program.values);
   for (size_t i = 0; i < program.inputs; ++i) {
     PyObject* given = PyList_GET_ITEM(list, static_cast<Py_ssize_t>(i));
     REQUIRE(PyExc_TypeError, THPVariable_Check(given), "input ", i, " of a graph is no tensor");
-    values[i] = THPVariable_Unpack(given);
+    bool over = program.over->count(static_cast<int64_t>(i)) != 0;
+    values[i] = over ? taken_alone(given) : THPVariable_Unpack(given);
   }
   if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw python_error();
   for (const auto& [value, constant] : *program.constants) {
@@ -310,6 +345,7 @@ PyObject* make_program(PyTypeObject* type, PyObject* args) {
   self->commands = new std::vector<Command>();
   self->constants = new std::vector<std::pair<int64_t, PyObject*>>();
   self->outputs = new std::vector<Output>();
+  self->over = new std::unordered_set<int64_t>();
   try {
     record(*self, of_list);
   } catch (...) {
@@ -350,6 +386,7 @@ void delete_program(PyObject* object) {
   delete self->commands;
   delete self->constants;
   delete self->outputs;
+  delete self->over;
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -377,9 +414,10 @@ PyObject* record_list(PyObject* call, PyObject* const* tensors, size_t count) {
   Py_RETURN_NONE;
 }
 
-PyObject* record_allocation(PyObject* allocation) {
+PyObject* record_allocation(PyObject* allocation, PyObject* operand) {
   const auto& facts = *reinterpret_cast<AllocationObject*>(allocation);
-  Command& command = append(Command::kAllocate, allocation, nullptr, 0);
+  Command& command = append(Command::kAllocate, allocation, &operand, operand != nullptr);
+  recorded_now->program->over->insert(command.values.begin(), command.values.end());
   at::Tensor like = at::empty_strided(facts.meta->size, facts.meta->stride, facts.options->device(at::kMeta));
   command.dtype = like.scalar_type();
   command.bytes = like.storage().nbytes();

@@ -56,7 +56,8 @@ std::vector<bool> wanted_results(PyObject* call, bool& alone);
 bool is_recording();
 PyObject* record_kernel(PyObject* call, PyObject* const* tensors, size_t count);
 PyObject* record_list(PyObject* call, PyObject* const* tensors, size_t count);
-PyObject* record_allocation(PyObject* allocation);
+// operand: a tensor whose memory the new one may have; null: none.
+PyObject* record_allocation(PyObject* allocation, PyObject* operand);
 PyObject* record_operator(PyObject* call, PyObject* const* tensors, size_t count);
 
 // Adds the types `Placeholder` and `Program` to the module; false with a Python error set.

@@ -77,6 +77,42 @@ def test_values_die_at_their_last_use() -> None:
     assert is_dead == [False, True]
 
 
+def test_results_lie_over_operands_that_nothing_else_holds() -> None:
+    def of_list(args: list[Any]) -> tuple[Any, ...]:
+        (x,) = args
+        args.clear()
+        a = new.over(x)
+        double(0, x, a)
+        del x
+        return (a,)
+
+    def place_of(given: list[torch.Tensor]) -> tuple[int, torch.Tensor]:
+        (found,) = program(given)
+        return found.data_ptr(), found
+
+    program = recorded(of_list, 1, CPU)
+    values = torch.arange(8.0)
+    given = [values.clone()]
+    place = given[0].data_ptr()
+    at, found = place_of(given)
+    assert at == place and found.equal(values * 2)
+    held = values.clone()
+    others = (
+        lambda: held,  # the tensor itself is held, its memory is, it does not begin there, it is short
+        lambda: held[:],
+        lambda: torch.arange(9.0)[1:],
+        lambda: torch.arange(1.0).expand(8),
+        lambda: torch.arange(8.0, dtype=torch.float64),
+    )
+    for make in others:
+        given = [make()]
+        place, wanted = given[0].data_ptr(), given[0].float() * 2
+        at, found = place_of(given)
+        assert at != place and found.equal(wanted)
+    assert held.equal(values)
+    assert of_list([held])[0].data_ptr() != held.data_ptr()  # without a recording
+
+
 def test_errors_come_through_and_leave_nothing_behind() -> None:
     def fail(x: torch.Tensor, out: torch.Tensor) -> None:
         raise ValueError("as asked")
