@@ -184,3 +184,15 @@ def test_norms_behind_each_other_are_no_list() -> None:
     weights = torch.randn(10, 64, 64)
     assert groups(chain, torch.randn(1, 64), weights).count(1) < 5
     assert groups(side_by_side, weights) == [10, 10]  # all norms, all quotients
+
+
+@pytest.mark.parametrize(("rows", "count"), [(1024, 2), (64, 1)])
+def test_what_reads_across_long_rows_is_apart_on_a_gpu(rows: int, count: int) -> None:
+    """A copy in another order beside one result of all elements; small ones stay in the cache."""
+    x = torch.randn(rows, 256).bfloat16()
+    graph, _ = scheduled(lambda x: (x.relu().t().contiguous(), x.abs().amax()), x)
+    on_gpu = fuse(replace(graph, device=torch.device("cuda")), THREADS)
+    assert len(on_gpu.groups) == count
+    refusals = [why for _, _, why in on_gpu.refusals]
+    assert any("reads across long rows" in why for why in refusals) == (count == 2)
+    assert len(fuse(graph, THREADS).groups) == 1
