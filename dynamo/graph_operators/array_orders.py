@@ -1,8 +1,8 @@
 """Orders of numpy as operators of a graph: its own sorts, which put equal elements in other places
 than torch's do.
 
-`dynamo_jit::array_argsort(tensor, axis, kind)` is `numpy.argsort` and
-`dynamo_jit::array_argpartition(tensor, place, axis)` is `numpy.argpartition`, of a tensor on the CPU.
+`dynamo_jit::array_argsort(tensor, axis, kind)` is `numpy.argsort` of a tensor on the CPU and
+`dynamo_jit::array_argpartition(tensor, place, axis)` is `numpy.argpartition`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIBRARY.define("array_argpartition(Tensor tensor, int place, int axis) -> Tensor
 
 
 def _argsort(tensor: torch.Tensor, axis: int, kind: str | None) -> torch.Tensor:
-    order = tensor.detach().numpy().argsort(axis, kind)  # type: ignore[call-overload]
+    order = tensor.detach().numpy().argsort(axis, kind)  # type: ignore[arg-type]
     return torch.from_numpy(order).contiguous()
 
 

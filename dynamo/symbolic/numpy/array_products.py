@@ -56,7 +56,7 @@ def letters_of(labels: Any) -> str:
 
 
 def explicit(text: str) -> str:
-    """With the axes of the result, which are else those that occur once, in the order of letters."""
+    """With the axes of the result; unsaid, they are those that occur once, sorted."""
     text = text.replace(" ", "")
     if "->" in text:
         return text
