@@ -210,7 +210,7 @@ def _gemm(
         return functools.reduce(ops.add, terms)
 
     quick_terms = call.builder.computed(layout, [turned, right], 2, element)
-    has_second_loop = steps > 1 and call.builder.device.type == "cpu"
+    has_second_loop = steps > 1 and not _reads_words(call)
     total = _summed(call, quick_terms, exact if has_second_loop else None)
     return call.builder.computed(
         call.layout, [total, *more], 1, lambda ops, i: finish(ops, total.load(ops, i), i))
