@@ -170,13 +170,55 @@ def metadata_of(value: Any) -> Any:
     return value if isinstance(value, (int, float, bool, str)) else None
 
 
+class _CutOffViews:
+    """Views that no-grad mode made of what requires grad. They say that they require grad, too, but
+    none comes to them or their base: grad mode reads them as if they were detached.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, Fake] = {}
+        self._read: dict[int, tuple[Fake, int]] = {}  # in grad mode; with their versions then
+        self._above: dict[int, Fake] = {}  # views that grad mode made of those
+        self._sources: list[Fake] = []  # those and others above, of the node that runs
+
+    def before(self, node: fx.Node, arguments: Any) -> None:
+        """What grad mode reads. Errors: Unsupported for what changes a view in place."""
+        if not self._made or not torch.is_grad_enabled():
+            return
+        leaves = pytree.tree_leaves(arguments)
+        views = [x for x in leaves if id(x) in self._made]
+        name = str(getattr(node.target, "__name__", node.target))
+        if views and name.endswith("_") and not name.endswith("__"):
+            raise Unsupported(f"{name} of a view that was made in no-grad mode")
+        for view in views:
+            self._read.setdefault(id(view), (view, view._version))
+        self._sources = [*views, *(x for x in leaves if id(x) in self._above)]
+
+    def after(self, made: Fake) -> None:
+        """A result, which may be such a view or above one."""
+        if not made.requires_grad or not made._is_view():
+            return
+        if not torch.is_grad_enabled():
+            self._made[id(made)] = made
+        elif any(storage_key(made) == storage_key(source) for source in self._sources):
+            self._above[id(made)] = made
+
+    def check(self, outputs: list[Any]) -> None:
+        """Errors: Unsupported where a view would be made of its base again, which the gradient then
+        goes to, or where backward would tell that one was written after it was saved."""
+        if any(id(out) in self._above for out in outputs):
+            raise Unsupported("an output views a view that was made in no-grad mode")
+        if any(view._version != version for view, version in self._read.values()):
+            raise Unsupported("a view that was made in no-grad mode is written after it is used")
+
+
 class _Collector(Observer):
     def __init__(self) -> None:
         self.metadata: dict[fx.Node, tuple[Any, Any]] = {}
         self.storages: dict[int, bool] = {}
         self._arguments: Any = None
         self._versions: list[tuple[Any, int]] = []  # of inference tensors outside of their mode
-        self._cut_off: dict[int, Fake] = {}  # views that no-grad mode made of what requires grad
+        self.cut_off = _CutOffViews()
         self._apart: set[int] = set()  # storages of which `unsafe_split` has made parts
         self._parts: list[tuple[Any, int]] = []  # their versions before a node
 
@@ -187,9 +229,7 @@ class _Collector(Observer):
             shares = (x for x in filter(is_fake, pytree.tree_leaves((args, kwargs)))
                       if storage_key(x) in self._apart)
             self._parts = [(x, x._version) for x in shares]
-        if self._cut_off and torch.is_grad_enabled():
-            if any(id(x) in self._cut_off for x in pytree.tree_leaves((args, kwargs))):
-                raise Unsupported("a view that was made in no-grad mode is used in grad mode")
+        self.cut_off.before(node, (args, kwargs))
         if not self.inference and True in self.storages.values():
             given = filter(is_fake, pytree.tree_leaves((args, kwargs)))
             made_there = (x for x in given if self.storages.get(storage_key(x)))
@@ -205,8 +245,7 @@ class _Collector(Observer):
         self.metadata[node] = (self._arguments, metadata_of(value))
         for fake in value if isinstance(value, (tuple, list)) else (value,):
             if is_fake(fake):
-                if not torch.is_grad_enabled() and fake.requires_grad and fake._is_view():
-                    self._cut_off[id(fake)] = fake
+                self.cut_off.after(fake)
                 self.storages.setdefault(storage_key(fake), self.inference)
 
 
@@ -236,6 +275,7 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
         result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
     outputs, form = _flatten(result)
+    collector.cut_off.check(outputs)
     with world:
         spent = spent_outputs(outputs) if has_gradients(gm) else frozenset()
     if any(_changed(*pair) for pair in zip(facts, map(_facts, inputs), strict=True)):

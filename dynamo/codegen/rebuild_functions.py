@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import types
+import weakref
 
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds
 from dynamo.symbolic.core.constant import ConstVar
-from dynamo.symbolic.python import functions, lists, partials
+from dynamo.symbolic.python import functions, lists, partials, weakrefs
 from dynamo.symbolic.python.dicts import DictVar
 
 
@@ -93,6 +94,11 @@ def named_method(rebuilder: Rebuilder, var: functions.NamedMethodVar) -> None:
 @rebuilds(functions.BuiltinVar)
 def builtin(rebuilder: Rebuilder, var: functions.BuiltinVar) -> None:
     rebuilder.emitter.load_const(var.value)
+
+
+@rebuilds(weakrefs.MadeWeakRefVar)
+def weak_reference(rebuilder: Rebuilder, var: weakrefs.MadeWeakRefVar) -> None:
+    rebuilder.call_const(weakref.ref, var.target)
 
 
 @rebuilds(partials.PartialVar)

@@ -7,6 +7,7 @@ Others are a library's.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -199,16 +200,42 @@ def _gemm(
         given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
         return sum_of_products(ops, given, weights, quick)
 
-    total = _summed(call, call.builder.computed(layout, [turned, right], 2, element))
+    def exact(ops: Ops, i: Indices) -> Value:
+        row, column, step = i
+        terms = [
+            ops.mul(turned.load(ops, (row, constant(at), step)),
+                    right.load(ops, (step * steps + at, column)))
+            for at in range(steps)
+        ]
+        return functools.reduce(ops.add, terms)
+
+    quick_terms = call.builder.computed(layout, [turned, right], 2, element)
+    has_second_loop = steps > 1 and not _reads_words(call)
+    total = _summed(call, quick_terms, exact if has_second_loop else None)
     return call.builder.computed(
         call.layout, [total, *more], 1, lambda ops, i: finish(ops, total.load(ops, i), i))
 
 
-def _summed(call: Call, terms: Tensor) -> Tensor:
-    """Sums over the last dimension of three."""
+def _summed(
+    call: Call, terms: Tensor, exact: Callable[[Ops, Indices], Value] | None = None
+) -> Tensor:
+    """Sums over the last dimension of three. exact: the terms where the sum is not finite. Where
+    one of the row is infinite or very large, what is taken out of a sum makes NaN or infinity of
+    it where eager has another one, or a number."""
     sums = contiguous(terms.size[:2], torch.float32, call.builder.device)
-    found: Tensor = call.builder.reduce(sums, terms, [2], "sum")
-    return found
+    reduce = call.builder.reduce
+    if exact is None:
+        return reduce(sums, terms, [2], "sum")
+    quick: list[Value] = []  # the sum, and whether it is finite; of the only body that is traced
+
+    def again(ops: Ops, value: Value, i: Indices) -> tuple[Value, ...]:
+        total = ops.reduction("sum", value)
+        infinity = ops.constant(math.inf, total.dtype)
+        is_finite = ops.call("lt", ops.call("abs", total), infinity)
+        quick[:] = is_finite, total
+        return (ops.call("where", is_finite, ops.constant(0.0, total.dtype), exact(ops, i)),)
+
+    return reduce(sums, terms, [2], "sum", again, lambda ops, v: ops.call("where", *quick, v))
 
 
 def _turned(

@@ -88,3 +88,76 @@ def test_backward_ends_at_a_view_of_what_is_not_given(mode: Callable[[], Any]) -
         found.append((view, other, x.grad))
     torch.testing.assert_close(found[0], found[1])
     assert facts(found[0])[0] == facts(found[1])[0]
+
+
+def of_an_input_read(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        view, (low, high) = x.t(), x.chunk(2)
+    return view.sin() + x.t(), low * high + x[:2]
+
+
+def of_a_result_read(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.sin()
+    with torch.no_grad():
+        row, flat = y[0], y.view(-1)
+    return (y * row).sum() + y.exp() @ flat.reshape(4, 4), flat.detach() + y.view(-1)
+
+
+def given_and_read(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.sin()
+    with torch.no_grad():
+        row = y[1:]
+    return y * row.sum(), row, y
+
+
+def viewed_again(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.sin()
+    with torch.no_grad():
+        row = y[0]
+    return y * row, row[1:], y
+
+
+def written_later(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        flat = x.view(-1)
+    z = x * 2 + flat.sum()
+    with torch.no_grad():
+        x.mul_(2)
+    return (z,)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("program", "compiles"), [
+    (of_an_input_read, True), (of_a_result_read, True), (given_and_read, True), (viewed_again, False), (written_later, False),
+], ids=lambda p: getattr(p, "__name__", ""))  # fmt: skip
+def test_grad_mode_reads_a_view(
+    program: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], compiles: bool, dynamic: bool
+) -> None:
+    """No gradient comes to the view or its base by way of it."""
+    dynamo.reset()
+    found = []
+    for call in (program, dynamo.compile(program, dynamic=dynamic)):
+        x = torch.linspace(-1, 1, 16).reshape(4, 4).requires_grad_()
+        results = call(x)
+        sum(t.sum() for t in results).backward()  # type: ignore[union-attr]
+        found.append((*results, x.grad))
+        given = [*facts(results), *(t.grad for t in results if t.is_leaf)]
+        found.append(tuple(map(str, given)))
+    torch.testing.assert_close(found[2], found[0])
+    assert found[3] == found[1]
+    reasons = list(dynamo.counters["not_compiled"])
+    assert not reasons if compiles else "made in no-grad mode" in reasons[0]
+
+
+@pytest.mark.parametrize("write", [lambda v, y: v.mul_(2), lambda v, y: y.mul_(2) * v, lambda v, y: v.requires_grad_() * y.mul_(2)])
+def test_what_is_written_in_grad_mode_is_eagers_error(write: Callable[..., torch.Tensor]) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        with torch.no_grad():
+            view = y[0]
+        z = view * y
+        return write(view, y) + z
+
+    for program in (f, dynamo.compile(f)):
+        with pytest.raises(RuntimeError, match="no_grad mode"):
+            program(torch.randn(2, 3, requires_grad=True))

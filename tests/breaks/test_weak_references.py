@@ -138,8 +138,38 @@ def through_a_proxy() -> Any:
     return item.z, weakref.getweakrefcount(item)  # type: ignore[attr-defined]
 
 
+def called_twice() -> Any:
+    item = Item()
+    first, second = weakref.ref(item), weakref.ref(item, None)
+    table = {first: 1}
+    return first is second, table[second], type(first), first() is second() is item
+
+
+def over_two_breaks() -> Any:
+    item = Item()
+    references = [weakref.ref(item)]
+    dynamo.graph_break()
+    same = references[0] is weakref.ref(item)
+    dynamo.graph_break()
+    return same, references[0]() is item, weakref.getweakrefcount(item)
+
+
+def of_what_dies_at_once() -> Any:
+    return weakref.ref(Item())(), weakref.ref(Tree().add)() is None
+
+
+def of_what_has_none() -> Any:
+    found = []
+    for value in (5, [], "a", None, Item(), print, Item):
+        try:
+            found.append(weakref.ref(value)() is value)
+        except TypeError as error:
+            found.append(str(error))
+    return found
+
+
 @pytest.mark.parametrize("program", [
-    plain, over_a_break, made_in_a_call, a_dead_proxy, a_proxy_that_answers, keys, values, members, with_a_callback, finalized,
+    called_twice, over_two_breaks, of_what_dies_at_once, of_what_has_none, plain, over_a_break, made_in_a_call, a_dead_proxy, a_proxy_that_answers, keys, values, members, with_a_callback, finalized,
     in_a_cycle, in_a_list, through_a_proxy,
 ])  # fmt: skip
 def test_objects_die_as_in_eager(program: Callable[[], Any]) -> None:
@@ -153,6 +183,37 @@ def test_objects_die_as_in_eager(program: Callable[[], Any]) -> None:
         with dynamo.config.patch(suppress_errors=False):
             found.append((call(torch.ones(1))[1], list(LOG)))
     assert found[0] == found[1]
+
+
+class Tree(torch.nn.Module):
+    def __init__(self, parent: Any = None) -> None:
+        super().__init__()
+        self.parent = None if parent is None else weakref.ref(parent)
+        self.inner, self.own, self.scale = [], None, 2.0
+
+    def add(self) -> Any:
+        self.inner.append(Tree(self))
+        return self.inner[-1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.own, of_x = weakref.ref(self), weakref.ref(x)
+        y = x * self.own().scale
+        of_y = weakref.ref(y)
+        return of_x() + of_y()
+
+
+def test_references_are_made_in_the_graph() -> None:
+    def f(x: torch.Tensor) -> Any:
+        root = Tree()
+        leaf = root.add().add()
+        return tree(x) * leaf.parent().parent().scale, root, Tree(Tree()).parent
+
+    tree = Tree()
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    for _ in range(2):
+        found, root, dead = compiled(torch.ones(1))
+        assert found.item() == 6 and dead() is None and tree.own() is tree
+        assert root.inner[0].parent() is root and tree.own is weakref.ref(tree)
 
 
 def test_each_class_is_asked_once() -> None:

@@ -95,6 +95,12 @@ def mgr(k):
 """
 
 ONE_GRAPH = table(r'''
+# weak
+r = weakref.ref(OBJ); return x * r().a + 1, WREF() is OBJ
+# weak dict
+d = weakref.WeakKeyDictionary(); return x * len(d) + 1
+# weak value dict
+d = weakref.WeakValueDictionary(); return x * len(d) + 1
 # zip strict
 try: list(zip([1], [1, 2], strict=True))
 except ValueError as e: return x * 2 + 1, str(e)
@@ -300,6 +306,8 @@ def g(t): return t * 2
 return g(x) + g(x)
 # dc make dc: call_of_unknown_function
 C = dataclasses.make_dataclass("C", ["a", ("b", int, 3)]); return x * C(2).b + 1
+# weak callback: call_of_unknown_function
+r = weakref.ref(OBJ, print); return x * r().a
 # weak proxy: attribute_unknown call_of_unknown_function
 p = weakref.proxy(OBJ); return x * p.a + 1
 # lock: call_of_unknown_function
@@ -341,12 +349,6 @@ g = graphlib.TopologicalSorter({"a": {"b"}, "b": {"c"}}); return x * 2 + 1, list
 return x * 2 + 1, sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a))
 # dc make: argument_mismatch
 d = DC(x, k=4); d.xs.append(1); return d.a * d.k + d.q, len(d.xs), d.n
-# weak: call_of_unknown_function
-r = weakref.ref(OBJ); return x * r().a + 1, WREF() is OBJ
-# weak dict: call_of_unknown_function
-d = weakref.WeakKeyDictionary(); return x * len(d) + 1
-# weak value dict: call_of_unknown_function
-d = weakref.WeakValueDictionary(); return x * len(d) + 1
 # op inplace: call_of_unknown_function
 y = x * 2; y = operator.iadd(y, 1); return operator.getitem(y, 0), operator.contains([1], 1), operator.truth([]), operator.index(3), operator.is_(1, None), operator.matmul(x, x.T), operator.length_hint([1])
 # ctx closing: class_definition

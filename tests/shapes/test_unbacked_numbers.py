@@ -209,7 +209,7 @@ def index_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
         return x
 
 
-BROKEN = [checked_in_try, size_in_try, index_in_try, compares_sizes, branches, view_unchecked, broadcasts, text, loops, containers, functions, caught]
+BROKEN = [checked_in_try, compares_sizes, branches, view_unchecked, broadcasts, text, loops, containers, functions, caught]
 
 
 @pytest.mark.parametrize("program", BROKEN)
@@ -219,6 +219,64 @@ def test_decisions_break(program: Program) -> None:
     compare(program, [(torch.randn(n, 3), INTS[1]) for n in (5, 6, 7, 8)])
     reasons = [str(reason) for reason in counters["graph_break"]]
     assert reasons and all("unknown" in r or "Unknown" in r for r in reasons), reasons
+
+
+def narrow_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n, seen = t.item(), []
+    try:
+        return x.narrow(0, 0, n) * 2, seen
+    except (IndexError, RuntimeError) as error:
+        return x - 1, type(error)
+    finally:
+        seen.append(1)
+
+
+def sum_by_index_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    """As libraries for graphs add what comes to each node."""
+    index = torch.arange(x.shape[0])[x[:, 0] > t]
+    try:
+        return torch.zeros(5).scatter_add(0, index, torch.ones(index.shape[0])) + t
+    except (IndexError, RuntimeError) as error:
+        if index.numel() > 0 and int(index.max()) >= 5:
+            raise ValueError(f"{int(index.max())} is no node") from error
+        raise
+
+
+def size_in_finally(x: torch.Tensor, t: torch.Tensor) -> Any:
+    seen: list[int] = []
+    try:
+        try:
+            y = torch.ones(t.item())
+        finally:
+            seen.append(5)
+    except RuntimeError as error:
+        return x + len(seen), str(error)
+    return y * len(seen)
+
+
+TRIED = [size_in_try, index_in_try, narrow_in_try, sum_by_index_in_try, size_in_finally]
+
+
+@pytest.mark.parametrize("backend", [None, "inductor"])
+@pytest.mark.parametrize("program", TRIED)
+def test_handlers_see_what_a_graph_raises(program: Program, backend: str | None) -> None:
+    """The part runs again without the compiler."""
+    calls = [(torch.randn(n, 3), t) for n in (7, 9) for t in (*INTS, torch.tensor(-1))]
+    compare(program, calls, backend)
+    assert not counters["graph_break"]
+
+
+def written_before_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    x.add_(1)
+    try:
+        return torch.zeros(t.item()), x
+    except RuntimeError:
+        return x * 2
+
+
+def test_what_cannot_run_twice_stands_apart() -> None:
+    compare(written_before_try, [(rows(), t) for t in INTS])
+    assert ["caught_error" in str(reason) for reason in counters["graph_break"]] == [True]
 
 
 def integers(x: torch.Tensor, t: torch.Tensor) -> Any:

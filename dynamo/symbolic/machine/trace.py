@@ -197,6 +197,7 @@ class Trace:
             raise Break("argument_mismatch", f"{function.__qualname__}() takes no keywords")
         if owner is not None and args and args[0].methods_by_name:
             return args[0].call_method(tx, function.__name__, args[1:], kwargs)
+        receiver = args[0] if args else None
         if owner is not None and args and owner is not object:
             content = getattr(args[0], "content", None)
             if content is not None and issubclass(content.python_type(), owner) and (
@@ -213,7 +214,7 @@ class Trace:
                 raise
             result = None
         if result is not None:
-            return result
+            return result if receiver is None or result is not args[0] else receiver
         if torch_functions.is_graph_function(function):
             return torch_functions.call_in_graph(tx, function, args, kwargs)
         shown = ", ".join([*map(repr, args), *(f"{key}={arg!r}" for key, arg in kwargs.items())])

@@ -222,8 +222,11 @@ def laid_out(call: Call, expected: Any, result: TensorVar, shared: bool) -> Tens
         return call(torch.Tensor.contiguous, result)
     if tuple(map(hint_of, result.fake.shape)) != expected.shape:
         raise Break("call_of_unknown_function", f"numpy gives {expected.shape}, not {result!r}")
-    if not same_strides(expected, result) and not shared and expected.flags.c_contiguous:
+    if not same_strides(expected, result) and not shared:
+        order = sorted(range(expected.ndim), key=lambda axis: -abs(expected.strides[axis]))
+        result = call(torch.Tensor.permute, result, tuple(order))
         result = call(torch.Tensor.contiguous, result)
+        result = call(torch.Tensor.permute, result, tuple(map(order.index, range(len(order)))))
     if not same_strides(expected, result):
         raise Break("call_of_unknown_function", f"strides of numpy: {expected.strides}")
     return result

@@ -23,6 +23,7 @@ from dynamo.symbolic.tensors.tensor import TensorVar
 
 Compute = Callable[..., Any]
 FLOATS = (torch.float32, torch.float64)
+INFINITY = float("inf")
 MOST_CONSTANTS = 1000  # elements of an array that is part of the graph
 
 
@@ -132,6 +133,29 @@ def argmax(call: Call, x: TensorVar, axis: Any = None) -> Any:
 @function("argmin")
 def argmin(call: Call, x: TensorVar, axis: Any = None) -> Any:
     return one_axis(call, x, torch.argmin, axis)
+
+
+@function("ptp")
+def ptp(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+    high, low = (reduced(call, x, of, axis, keepdims) for of in (torch.amax, torch.amin))
+    return call(torch.sub, high, low)
+
+
+@function("nansum")
+def nansum(
+    call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
+) -> Any:
+    return sum_(call, call(torch.nan_to_num, x, 0.0, INFINITY, -INFINITY), axis, keepdims=keepdims)
+
+
+@function("count_nonzero")
+def count_nonzero(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return reduced(call, call(torch.ne, x, 0), torch.sum, axis, keepdims)
+
+
+@function("average")
+def average(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return mean(call, x, axis, keepdims=keepdims)
 
 
 # -- shapes ----------------------------------------------------------------------------------------

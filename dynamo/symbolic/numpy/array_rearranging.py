@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import torch
 
+from dynamo.graph_operators import array_orders
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
@@ -140,6 +141,23 @@ def ifftshift(call: Call, x: TensorVar, axes: Any = None) -> Any:
 def sort(call: Call, x: TensorVar, axis: Any = -1) -> Any:
     need(call.expected is not None, "in place")
     return call(torch.sort, one_axis_of(call, x, axis), axis if axis is not None else 0).items[0]
+
+
+@function("argsort")
+def argsort(call: Call, x: TensorVar, axis: Any = -1, kind: Any = None) -> Any:
+    """By numpy's own sort: which of two equal elements it puts first is that sort's matter."""
+    need(x.fake.dim() > 0 and type(kind) in (str, type(None)), "a number")
+    x = one_axis_of(call, x, axis)
+    if kind in ("stable", "mergesort"):
+        return call(torch.argsort, x, dim=0 if axis is None else int(axis), stable=True)
+    return call(array_orders.argsort, x, 0 if axis is None else int(axis), kind)
+
+
+@function("argpartition")
+def argpartition(call: Call, x: TensorVar, place: Any, axis: Any = -1) -> Any:
+    need(x.fake.dim() > 0 and type(place) is int, "several places")
+    x = one_axis_of(call, x, axis)
+    return call(array_orders.argpartition, x, place, 0 if axis is None else int(axis))
 
 
 def one_axis_of(call: Call, x: TensorVar, axis: Any) -> Any:

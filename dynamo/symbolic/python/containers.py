@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dynamo.base.errors import Break
+from dynamo.symbolic.core import large
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import NONE, rule
@@ -66,6 +67,39 @@ def extend(tx: Frame, var: ListVar, items: Var) -> Var:
     for item in each_of(tx, iterate_sized(tx, items)):  # which may look at the list
         var.grow(tx, [item])
     return NONE
+
+
+@rule(list.__iadd__, ListVar)
+def add_in_place(tx: Frame, var: ListVar, items: Var) -> Var:
+    extend(tx, var, items)
+    return var
+
+
+@rule(list.__imul__, ListVar)
+def repeat_in_place(tx: Frame, var: ListVar, count: Var) -> Var:
+    changed(tx, var)[:] = repeated(tx, var, count)
+    return var
+
+
+@rule(list.__add__, ListVar)
+def add_lists(tx: Frame, var: ListVar, other: Var) -> Var:
+    content = other.content if isinstance(other, ObjectVar) else other
+    if type(content) is not ListVar:
+        raise Break("operator_unknown", f"{var!r} + {other!r}")
+    return ListVar([*var.items, *content.items])
+
+
+@rule([list.__mul__, list.__rmul__], ListVar)
+def repeat_list(tx: Frame, var: ListVar, count: Var) -> Var:
+    return ListVar(repeated(tx, var, count))
+
+
+def repeated(tx: Frame, var: ListVar, count: Var) -> list[Var]:
+    times = tx.trace.as_index(tx, count)
+    if times is None:
+        raise Break("operator_unknown", f"{var!r} * {count!r}")
+    large.break_where_large(operator.mul, [var.items, times])
+    return tx.trace.run_real(lambda: var.items * times)
 
 
 def before_change(read: Callable[[], T]) -> T:

@@ -201,6 +201,7 @@ def binary(op: Operator) -> Callable[..., Var]:
             return number
         if both(a, b, ConstVar):
             return of_folded(tx, op, given, a, b)
+        check_list_methods(tx, op, a, b)
         found = in_place(tx, op, a, b) if op.inplace else None
         if found is not None:
             return found
@@ -231,6 +232,31 @@ def check_repeating(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: 
         issubclass(kind, NUMBERS) and issubclass(b.python_type(), REPEATED)
     ):
         raise Break("operator_unknown", f"{given[0]!r} {op.shown} {b!r}")
+
+
+def check_list_methods(tx: Frame, op: Operator, a: Var, b: Var) -> None:
+    """Breaks where a method that a list's subclass inherits is not what the operator asks first:
+    methods of numbers, on the right too, come before those of sequences, but for `+=`."""
+    if not isinstance(a, ObjectVar) or type(a.content) is not ListVar:
+        return
+    name, reflected = f"__{op.name}__", f"__r{op.name}__"
+    first = f"__i{op.name}__" if op.inplace else name
+    if (op.name, op.inplace) not in NUMBERS_FIRST or not is_inherited(a, first):
+        return
+    kind = b.python_type()
+    on_right = kind is not int and has_special(tx, b, reflected) and (
+        find_in_mro(kind, reflected) not in REPEATS)
+    if on_right or not is_inherited(a, name):
+        raise Break("operator_unknown", f"{a!r} {op.shown} {b!r}")
+
+
+def is_inherited(var: ObjectVar, name: str) -> bool:
+    """True where the class of a list has the method from `list`."""
+    return find_in_mro(var.cls, name) is find_in_mro(list, name)
+
+
+NUMBERS_FIRST = {("add", False), ("mul", False), ("mul", True)}
+REPEATS = (list.__rmul__, tuple.__rmul__)  # which repeat a sequence, too
 
 
 def of_folded(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> Var:

@@ -190,17 +190,18 @@ class UnbackedFacts:
         self.trace.symbols.keep_assumptions()
         return 0 if inside else key
 
-    def may_raise(self, values: list[Any]) -> bool:
+    def may_raise(self, values: list[Any], repeatable: bool = False) -> bool:
         """True for arguments of unknown value or size: the operation may raise when the graph runs.
 
-        Such an operation stays in the graph, whoever needs its result. Errors: Break where the
-        program would catch what it raises.
+        Such an operation stays in the graph, whoever needs its result. repeatable: the part runs
+        again without the compiler where it raises (see `cut_where_caught`). Errors: else Break
+        where the program would catch what it raises.
         """
         if not (self.origins or self.declared):
             return False
         if not any(self.trace.world.unbacked_in(value) for value in flat(values)):
             return False
-        if any(map(catches, self.trace.frames)):
+        if not repeatable and any(map(catches, self.trace.frames)):
             raise Break("unknown_number_unchecked", "it does not raise, inside of a try statement")
         return True
 

@@ -22,6 +22,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import module_of
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.handlers import catches, handles
+from dynamo.symbolic.shapes.unbacked_facts import catches as tries
 from dynamo.symbolic.shapes.unbacked_facts import flat
 from dynamo.symbolic.tensors.state import tensor_state
 
@@ -75,12 +76,14 @@ def note_failing(tx: Frame, node: fx.Node, function: Any, observed: set[str]) ->
     """Notes in a node what the world has observed of its operation, and whether the program catches
     its errors. Operators that are not torch's may raise for reasons of their own."""
     own = not isinstance(function, torch._ops.OpOverload) or function.namespace in TORCH_OPERATORS
-    fails = "fails" in observed or getattr(function, "__name__", "") in UNSEEN
+    by_size = node.meta["checks"]  # which are known when the graph runs
+    fails = by_size or "fails" in observed or getattr(function, "__name__", "") in UNSEEN
     node.meta["checks"] |= fails or bool(observed - {"acts"})
     node.meta["acts"] = "acts" in observed or is_in_graph(function)
     node.meta["draws"] = "draws" in observed
     node.meta["fails"] = fails or not own or is_in_graph(function)
-    node.meta["caught"] = node.meta["fails"] and any(map(catches, tx.trace.frames))
+    seen = tries if by_size else catches
+    node.meta["caught"] = node.meta["fails"] and any(map(seen, tx.trace.frames))
 
 
 def break_where_seen(tx: Frame, function: Any, error: Var) -> None:

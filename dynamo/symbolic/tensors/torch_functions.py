@@ -272,7 +272,7 @@ def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> 
         raise Break("tensor_subclass", f"{', '.join(sorted(classes))} as an argument of "
                     f"{function.__name__}, whose code would see another class")
     versions = [var.fake._version for var in tensors]
-    may_raise = symbols.unbacked.may_raise([*fake_args, *fake_kwargs.values()])
+    may_raise = symbols.unbacked.may_raise([*fake_args, *fake_kwargs.values()], True)
     fake_args = symbols.unbacked.settle_indices(function, fake_args)
     symbols.unbacked.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
     tx.trace.world.observed.clear()

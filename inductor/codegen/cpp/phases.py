@@ -42,13 +42,13 @@ def split_phases(nest: Nest) -> Phases:
             n for n, op in enumerate(nest.ops) if op.name == "reduction" and number[n] == count
         ]
         sinks = reductions + [
-            n for n in range(len(nest.ops)) if inside[n] and number[n] == count and _acts(nest, n)
+            n for n in range(len(nest.ops)) if inside[n] and number[n] == count and acts(nest, n)
         ]
         closure = close_over(nest, sinks)
         members = [n for n in closure if inside[n] and n not in reductions]
         passes.append(Pass(tuple(members), tuple(reductions)))
         needed_before |= {n for n in closure if not inside[n] and n not in reductions}
-    sinks = [n for n in range(len(nest.ops)) if not inside[n] and _acts(nest, n)]
+    sinks = [n for n in range(len(nest.ops)) if not inside[n] and acts(nest, n)]
     after = [
         n for n in close_over(nest, sinks)
         if not inside[n] and nest.ops[n].name != "reduction"
@@ -81,7 +81,8 @@ def close_over(nest: Nest, sinks: list[int]) -> list[int]:
     return sorted(found)
 
 
-def _acts(nest: Nest, position: int) -> bool:
+def acts(nest: Nest, position: int) -> bool:
+    """Whether an operation does more than compute a value."""
     op = nest.ops[position]
     return op.name == "store" or (isinstance(op.imm, IndirectVar) and op.imm.check)
 

@@ -14,11 +14,12 @@ from math import prod
 from inductor.codegen.cpp.accumulators import CELL, Accumulator, Variable, make_accumulator
 from inductor.codegen.cpp.collisions import may_collide
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
-from inductor.codegen.cpp.phases import Pass, Phases, split_phases
+from inductor.codegen.cpp.phases import Pass, Phases, acts, split_phases
 from inductor.codegen.cpp.pointwise import BAD_STRIDE, simd_pragma
 from inductor.codegen.cpp.scope import Scope, checked_ops
 from inductor.codegen.cpp.strips import half_loads
 from inductor.codegen.cpp.types import value_type
+from inductor.ir.body import Op
 from inductor.ir.extent import Extent, divides, hint_of, surely_less, up_to_multiple
 from inductor.ir.index import variable as index_variable
 from inductor.scheduler.split import find_parts, find_truths
@@ -150,8 +151,38 @@ class ReductionPrinter:
         return [n for n in self.phases.before if n in used and n not in indirect]
 
     def _print_pass(self, one: Pass) -> None:
-        for accumulator in self._reduce(one):
-            self._finish(accumulator)
+        skipped = self._skipped_where(one)
+        if not skipped:
+            for accumulator in self._reduce(one):
+                self._finish(accumulator)
+            return
+        names = {n: f"z{n}" for n in one.reductions}
+        for position, name in names.items():
+            self.writer.line(f"{value_type(self.nest.ops[position].dtype)} {name} = 0;")
+        with self.writer.block(f"if (!{skipped}) {{"), self.scope.nested():
+            for accumulator in self._reduce(one):
+                self._finish(accumulator)
+                position = accumulator.position
+                self.writer.line(f"{names[position]} = {self.scope.known[position]};")
+        self.scope.known.update(names)
+
+    def _skipped_where(self, one: Pass) -> str:
+        """The condition under which all terms of the pass are 0; "" where there is none. It is
+        evaluated once for a row, so that a pass costs nothing where it is not needed."""
+        ops = self.nest.ops
+        sums = [ops[n] for n in one.reductions if ops[n].imm == "sum"]
+        conditions = {self._zero_where(ops[op.args[0]]) for op in sums}
+        if self.plan.tile is not None or len(sums) != len(one.reductions) or len(conditions) != 1:
+            return ""
+        return "" if any(acts(self.nest, n) for n in one.members) else conditions.pop()
+
+    def _zero_where(self, term: Op) -> str:
+        """The condition outside of the r loops under which a term is 0."""
+        if term.name != "where":
+            return ""
+        zero = self.nest.ops[term.args[1]]
+        is_zero = zero.name == "constant" and zero.imm == 0
+        return self.scope.known.get(term.args[0], "") if is_zero else ""
 
     def _reduce(self, one: Pass) -> list[Accumulator]:
         """The accumulators of a pass, after its r loops."""

@@ -43,6 +43,25 @@ def test_a_row_reads_weights_as_they_are_stored(program, dtype, rows, calls) -> 
     assert (metrics.snapshot()["extern_calls"] > 0) == (calls > 0)
 
 
+@pytest.mark.parametrize("x", [[torch.inf], [-torch.inf], [torch.nan], [torch.inf] * 2, [3e38], [1.0]], ids=str)
+@pytest.mark.parametrize("in_words", [False, True])
+def test_rows_that_are_infinite_or_very_large(in_words, x) -> None:
+    """What is taken out of the sum would make NaN of them all."""
+    def program(x, q, s, z):
+        shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+        w = (q[..., None] >> shifts) & 15 if in_words else torch.stack([q & 15, q >> 4], -1)
+        return F.linear(x, ((w.view(N, -1, 64) - 8) * s[..., None] + z[..., None]).view(N, K))
+
+    q = torch.randint(-2**31, 2**31, (N, K // 8)).int() if in_words else torch.randint(0, 256, (N, K // 2), dtype=torch.uint8)
+    z = torch.randn(N, K // 64) / 100
+    z[:9] = 0.0
+    row = torch.randn(1, K)
+    row[0, 5 : 5 + 3 * len(x) : 3] = torch.tensor(x)
+    given = row, q, torch.rand(N, K // 64) / 100, z
+    torch.testing.assert_close(dynamo.compile(program)(*given), program(*given), equal_nan=True)
+    assert metrics.snapshot()["extern_calls"] == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_shifts(dtype) -> None:
     def program(x, n):
