@@ -52,6 +52,8 @@ from dynamo.guards import sources as s
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly
+from dynamo.store.content import Stale
+from dynamo.store.records import Uncacheable
 
 Row = tuple[tuple[Any, ...], str]
 _class_dict, _mro = (type.__dict__[name].__get__ for name in ("__dict__", "__mro__"))
@@ -78,14 +80,6 @@ INTERPRETERS = {kind.__qualname__: kind for kind in (
 )}  # fmt: skip
 FUNCTIONS = Kinds(types.FunctionType, functools._lru_cache_wrapper)
 UNCHECKED = Kinds(dict, list, tuple, types.CellType, types.MappingProxyType, Signature)
-
-
-class Uncacheable(Exception):
-    """What can't be cached for another process, as a sentence."""
-
-
-class Changed(Exception):
-    """What is not as it was when a trace was cached, as a sentence."""
 
 
 def step_of(source: Source) -> tuple[str, Any] | None:
@@ -355,19 +349,19 @@ class Finder:
                          "builtins": scope.builtins}
 
     def find_all(self, rows: Iterable[Row]) -> list[Any]:
-        """Errors: Changed, with the first object that is not as it was."""
+        """Errors: Stale, with the first object that is not as it was."""
         for how, text in rows:
             try:
                 found = self.find(*how)
             except Exception as why:  # what it is found by is another thing here
-                raise Changed(f"{how[0]} {how[1:]} is gone ({type(why).__name__})") from None
+                raise Stale(f"{how[0]} {how[1:]} is gone ({type(why).__name__})") from None
             if text:
                 try:
                     now = self.prints.of(found)
                 except NoFingerprint as why:
-                    raise Changed(f"{shown(found)}: {why}") from None
+                    raise Stale(f"{shown(found)}: {why}") from None
                 if now != text:
-                    raise Changed(change_of(found, text, now))
+                    raise Stale(change_of(found, text, now))
             self.objects.append(found)
         return self.objects
 

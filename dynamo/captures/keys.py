@@ -37,6 +37,7 @@ from dynamo.captures.fingerprints import (
 from dynamo.codegen.continuation import Continuations
 from dynamo.options import CompileOptions
 from dynamo.shapes.marks import marks_of
+from dynamo.store.records import NoKey
 from dynamo.symbolic.core.context import CompileContext
 
 # Decisions about functions, which have no text.
@@ -52,10 +53,6 @@ BY_VALUE = Kinds(bool, str, type(None))
 KEYS = Kinds(str, int, bool)
 OPTIONS = Kinds(bool, int, float, str, type(None))
 EMPTY = CellType()
-
-
-class NoKey(Exception):
-    """Why traces of a frame are not cached, as a sentence."""
 
 
 def parts_of_frame(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dynamo import hook
-from dynamo.captures.anchors import BY_ROW, Anchors, Changed, Uncacheable, shown
+from dynamo.captures.anchors import BY_ROW, Anchors, shown
 from dynamo.captures.fingerprints import Kinds
 from dynamo.codegen.continuation import Continuations, Layout
 from dynamo.codegen.rebuild import RECIPE, Computes, number_function
@@ -30,6 +30,8 @@ from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly
+from dynamo.store.content import Stale
+from dynamo.store.records import Uncacheable
 
 FIELDS = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_stacksize",
           "co_flags", "co_code", "co_consts", "co_names", "co_varnames", "co_filename", "co_name",
@@ -220,7 +222,7 @@ class Reader(pickle.Unpickler):
         return MAKERS[name]
 
     def find_class(self, module: str, name: str) -> Any:
-        raise Changed(f"its bytes name {module}.{name}")
+        raise Stale(f"its bytes name {module}.{name}")
 
     def continuation(
         self, original: CodeType, instruction: int, layout: Layout, form: str, carried: Any

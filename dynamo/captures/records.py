@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dynamo import hook
 from dynamo.base.decisions import decisions
-from dynamo.captures.anchors import Anchors, Changed, Finder, Uncacheable
+from dynamo.captures.anchors import Anchors, Finder
 from dynamo.captures.fingerprints import Fingerprints, Kinds
 from dynamo.captures.pickles import Reader, Writer
 from dynamo.captures.tables import TableReader, TableWriter
@@ -24,6 +24,8 @@ from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly, weakly
+from dynamo.store.content import Stale
+from dynamo.store.records import Uncacheable
 from dynamo.symbolic.core.unguarded import Met
 
 END = 1 << 40  # no place in a prefix
@@ -154,7 +156,7 @@ def read_head(
     cached: CachedTrace, frame: hook.FrameState, scope: Scope, continuations: Continuations,
     prints: Fingerprints,
 ) -> Sequence[Any]:
-    """The objects of the rows, each of which is as it was. Errors: Changed."""
+    """The objects of the rows, each of which is as it was. Errors: Stale."""
     rows, reads = Reader(cached.head, (), continuations).load()
     finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0], prints)
     objects = finder.find_all(rows)
@@ -162,14 +164,14 @@ def read_head(
         try:
             now = finder.find(*how)
         except Exception as why:
-            raise Changed(f"{how} is gone ({type(why).__name__})") from None
+            raise Stale(f"{how} is gone ({type(why).__name__})") from None
         if now is not objects[row]:
-            raise Changed(f"{how[-1]} is another object")
+            raise Stale(f"{how[-1]} is another object")
     if len({id(value) for value in objects}) < len(objects):
-        raise Changed("two of its objects are one now")
+        raise Stale("two of its objects are one now")
     for value in objects:
         if type(value) is FunctionType and decisions.has("skipped", value.__code__):
-            raise Changed(f"the program says to skip {value.__qualname__}")
+            raise Stale(f"the program says to skip {value.__qualname__}")
     return objects
 
 
@@ -194,14 +196,14 @@ def guards_later(
 
 
 def recheck_answers(parts: Parts) -> None:
-    """Errors: Changed where a function gives another answer now."""
+    """Errors: Stale where a function gives another answer now."""
     for function, args, kwargs, result in parts.answers:
         try:
             now = function(*args, **kwargs)
         except Exception as why:
-            raise Changed(f"{function!r} raises {type(why).__name__} now") from None
+            raise Stale(f"{function!r} raises {type(why).__name__} now") from None
         if not const_equal(now, result):
-            raise Changed(f"{function!r} gives {now!r} now, not {result!r}")
+            raise Stale(f"{function!r} gives {now!r} now, not {result!r}")
 
 
 def read_code(

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dynamo.captures.anchors import Anchors, Uncacheable
+from dynamo.captures.anchors import Anchors
 from dynamo.captures.fingerprints import Kinds
 from dynamo.captures.pickles import KINDS, MAKERS, NAMES_OF_MAKERS, RECORDS, Reader, Writer
 from dynamo.codegen.continuation import Continuations
@@ -23,6 +23,7 @@ from dynamo.guards.build import ProgramText
 from dynamo.guards.build import Row as Instruction
 from dynamo.guards.records import Guard, UserLine, released
 from dynamo.guards.weak import strongly
+from dynamo.store.records import Uncacheable
 
 AS_IT_IS = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))))
 CONTAINERS: dict[type, str] = {

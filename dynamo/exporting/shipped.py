@@ -30,7 +30,7 @@ from dynamo.guards.kinds import const_equal, short
 from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.sources import LocalSource, Scope, Source
 
-FORMAT = "1"
+FORMAT = "2"
 SELF = "self"
 Call = Callable[..., Any]
 
@@ -93,9 +93,8 @@ def load_compiled(path: str | Path, module: torch.nn.Module | None = None) -> Lo
         torch.cuda.init()
         settle_choices()
     program: Program = pickle.loads(members["program"])
-    files = {name.removeprefix("files/"): content for name, content in members.items()
-             if name.startswith("files/")}  # fmt: skip
-    shipment = inductor.Shipment(members["record"], members["graph"], files)
+    shipment = inductor.Shipment(*[
+        members[name] for name in ("record", "graph", "files", "binaries")])
     digest = hashlib.sha256(members["record"]).hexdigest()[:40]
     call = inductor.unship(shipment, digest, program.mode, dict(program.options) or None)
     constants = torch.load(io.BytesIO(members["constants"]), weights_only=True)

@@ -57,7 +57,7 @@ class CompiledProgram:
         members = {
             "program": pickle.dumps(self.program, protocol=5), "record": self.shipment.record,
             "graph": self.shipment.graph, "constants": _saved(self.constants),
-            **{f"files/{name}": content for name, content in self.shipment.files.items()},
+            "files": self.shipment.files, "binaries": self.shipment.binaries,
         }  # fmt: skip
         if weights:
             members["weights"] = _saved({n: t.detach() for n, t in self.tensors.items()})

@@ -47,10 +47,10 @@ def archive_of(store: Store, files: Iterable[Path]) -> tuple[bytes, CacheInfo] |
     out, counts = io.BytesIO(), Counter[str]()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(names):
-            found, path = NAME.fullmatch(name), store.root / name
-            if found is not None and path.is_file():
+            match, path = NAME.fullmatch(name), store.root / name
+            if match is not None and path.is_file():
                 archive.writestr(name, path.read_bytes())
-                counts[found[1]] += 1
+                counts[match[1]] += 1
     return (out.getvalue(), info_of(counts)) if counts else None
 
 
@@ -60,22 +60,25 @@ def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
     The bytes hold native code that will run: load only what you trust. Errors: ValueError for other
     bytes, before anything is written.
     """
-    store, counts = open_store(config.cache_dir), Counter[str]()
+    return unpack(serialized_artifacts, open_store(config.cache_dir))
+
+
+def unpack(archive: bytes, store: Store, replaces: bool = False) -> CacheInfo:
+    """The same for any store. replaces: a file with other contents is replaced."""
     try:
-        archive = zipfile.ZipFile(io.BytesIO(serialized_artifacts))
-        contents = {name: archive.read(name) for name in archive.namelist()}
+        opened = zipfile.ZipFile(io.BytesIO(archive))
+        contents = {name: opened.read(name) for name in opened.namelist()}
     except (zipfile.BadZipFile, EOFError, OSError) as error:
         raise ValueError(f"these bytes are not what save_cache_artifacts gave: {error}") from None
-    found = {name: NAME.fullmatch(name) for name in contents}
-    strange = [name for name, parts in found.items() if parts is None]
-    if strange:
-        raise ValueError(f"these bytes are not what save_cache_artifacts gave: {strange[0]!r}")
-    for name, parts in found.items():
-        assert parts is not None
-        counts[parts[1]] += 1
-        if not (store.root / name).is_file():
-            store.put(store.root / name, contents[name])
-    return info_of(counts)
+    kinds = [match[1] for match in map(NAME.fullmatch, contents) if match is not None]
+    if len(kinds) < len(contents):
+        strange = next(name for name in contents if NAME.fullmatch(name) is None)
+        raise ValueError(f"these bytes are not what save_cache_artifacts gave: {strange!r}")
+    for name, content in contents.items():
+        path = store.root / name
+        if not path.is_file() or replaces and path.read_bytes() != content:
+            store.put(path, content)
+    return info_of(Counter(kinds))
 
 
 def info_of(counts: Counter[str]) -> CacheInfo:

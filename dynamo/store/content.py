@@ -203,8 +203,12 @@ class Store:
         return f"the nearest {key.kind} differs in: {differences}"
 
 
-class Damaged(Exception):
-    """What lies in the folder is not what was written, as a sentence."""
+class Stale(Exception):
+    """What was cached does not fit what is here now, as a sentence."""
+
+
+class Damaged(Stale):
+    """What lies in the folder is not what was written."""
 
 
 def sealed(content: bytes) -> bytes:

@@ -13,7 +13,6 @@ import platform
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from dynamo.store.clang_openmp import OPENMP_UNIT
@@ -112,11 +111,6 @@ def last_toolchain(store: Store) -> Toolchain | None:
     runs."""
     remembered = store.values(_last_key())
     return None if remembered is None else _decode(remembered)
-
-
-def last_toolchain_file(store: Store) -> Path:
-    """Where `last_toolchain` reads."""
-    return store.path(_last_key(), ".json")
 
 
 def _decode(fields: dict[str, Any]) -> Toolchain:

@@ -20,7 +20,8 @@ from torch import fx
 from dynamo.aot.plain_graphs import Rows, rows_of
 from dynamo.aot.records import Unsupported
 from dynamo.store.content import Store
-from inductor.cache.graph_key import OWN, NoKey, parts_around, text_of_function, text_of_value
+from dynamo.store.records import NoKey
+from inductor.cache.graph_key import OWN, parts_around, text_of_function, text_of_value
 
 OPERATORS = OWN | {"_c10d_functional"}  # with torch's collectives, whose groups are in the key
 SHOWN_ONLY = "stack_trace"  # what a stage keeps of it is cached as positions of nodes

@@ -33,6 +33,7 @@ from dynamo.base.config import config as dynamo_config
 from dynamo.store.content import Store, make_key
 from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
 from dynamo.store.processor import processor
+from dynamo.store.records import NoKey
 from inductor.config import config
 from inductor.runtime.gpus import text_of_gpus
 
@@ -51,14 +52,6 @@ ELSEWHERE = frozenset((
     "background", "background_calls", "background_processes", "measure_seconds",
     "compile_on",
 ))
-
-
-class NoKey(Exception):
-    """There is no key; reason: a sentence for the log."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def parts_of_graph(

@@ -24,7 +24,7 @@ from dynamo.base import logs
 from dynamo.base.extension import BUILD
 from dynamo.base.fallbacks import site_now
 from dynamo.base.user_lines import user_frame
-from dynamo.store.content import Store, is_owned_by_user, note_used
+from dynamo.store.content import Stale, Store, is_owned_by_user, note_used
 from dynamo.store.toolchain import Toolchain, find_toolchain, last_toolchain
 from inductor.kernels.cpu.attention.library import load_attention
 from inductor.kernels.cpu.attention.source import attention_name
@@ -42,10 +42,6 @@ if getattr(_launch, "runtime_version", 1) != RUNTIME:
     raise ImportError(
         "dynamo-jit: the extension inductor.runtime._launch was built from other sources than "
         f"these; {BUILD}.")
-
-
-class Stale(Exception):
-    """What was cached does not fit what is on the disk now. The text says what."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.errors import DynamoError, Unsupported
 from dynamo.store.content import Key
-from inductor.cache.graph_key import NoKey
+from dynamo.store.records import NoKey
 from inductor.cache.graph_rows import plain_rows
 from inductor.config import config
 

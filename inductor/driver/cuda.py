@@ -19,12 +19,13 @@ from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import KERNEL, failed, refused
 from dynamo.store.content import make_key, open_store
+from dynamo.store.records import tell_cache
 from inductor import metrics
 from inductor.autotune.gpu_blocks import tune_blocks
 from inductor.autotune.tuning import Tuner
 from inductor.cache.gpu_module import GpuModule, binaries_of, finished, with_recipe
 from inductor.cache.launched import title_of
-from inductor.cache.recorded import GpuRecord, keep_on_gpu, tell_cache
+from inductor.cache.recorded import GpuRecord, keep_on_gpu
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
