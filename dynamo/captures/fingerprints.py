@@ -26,6 +26,7 @@ import torch
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.guards.weak import HEAP_TYPE
+from dynamo.store.records import Uncacheable
 
 
 class Kinds:
@@ -73,7 +74,7 @@ first = operator.itemgetter(0)
 _codes: dict[int, tuple[CodeType, str]] = {}
 
 
-class NoFingerprint(Exception):
+class NoFingerprint(Uncacheable):
     """Why an object can't be told from another in the next process, as a sentence."""
 
 

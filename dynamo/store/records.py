@@ -24,12 +24,8 @@ from dynamo.store.folder import keep_small
 T = TypeVar("T")
 
 
-class NoKey(Exception):
-    """Why there is no key for something, as a sentence."""
-
-
 class Uncacheable(Exception):
-    """Why something can't be written for another process, as a sentence."""
+    """Why something has no key, or can't be written for another process, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class Cache:
         the log calls that of which it is the key."""
         try:
             return make_key(kind, parts())
-        except NoKey as why:
+        except Uncacheable as why:
             reason = str(why)
         except Exception as defect:  # it can be compiled all the same
             reason = self.defect("a key", defect)

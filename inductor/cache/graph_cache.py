@@ -32,10 +32,10 @@ from dynamo.base.counters import timed
 from dynamo.base.fallbacks import left_to_aten
 from dynamo.base.ranks import are_many
 from dynamo.store.content import Key, Stale, Store, make_key
-from dynamo.store.records import Cache, NoKey, Record, Uncacheable
+from dynamo.store.records import Cache, Record, Uncacheable
 from dynamo.store.toolchain import find_toolchain
 from inductor import metrics
-from inductor.cache.aten_key import constants_of, parts_of_aten
+from inductor.cache.aten_key import constants_of, content_of, parts_of_aten
 from inductor.cache.gpu_module import GpuModule
 from inductor.cache.graph_key import TRUSTED, changing_parts, parts_of_graph
 from inductor.cache.launched import (
@@ -61,7 +61,6 @@ from inductor.runtime.cuda_graphs import Graphing
 Compiled = Callable[..., Any]
 SUFFIX = ".graph"
 CACHE = Cache("graph cache", "the cache of compiled graphs", "the graph is compiled without it")
-LARGEST = 1 << 20  # bytes of a constant
 # Logs of stages that a hit leaves out.
 STAGES = ("aot_graphs", "ir_pre_fusion", "ir_post_fusion", "fusion", "schedule", "output_code",
           "kernel_code", "wrapper", "inductor", "perf_hints", "autotuning")  # fmt: skip
@@ -153,7 +152,7 @@ class CacheEntry:
         """The same for a backward, under the modes in which it is first called."""
         try:
             parts = {"forward": self.key.digest, "which": repr(which), **changing_parts()}
-        except NoKey:
+        except Uncacheable:
             return compile_now()
         with logs.compiling(replace(self.what, part="backward")):
             return self._cached_or_made(make_key("backward", parts), compile_now)
@@ -285,14 +284,11 @@ def _check_name(value: Any) -> None:
 
 
 def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
-    plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
-    if not plain or value.requires_grad or value.is_conj() or value.is_neg():
+    content = content_of(value)
+    if value.requires_grad or not value.is_contiguous():
         raise Uncacheable(f"it holds a tensor ({value.dtype}, {value.device})")
     if value.untyped_storage()._cdata in writer.memories:  # a copy would see no write into it
         raise Uncacheable("it holds a view of a constant")
-    if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
-        raise Uncacheable(f"it holds a constant of {value.nbytes} bytes")
-    content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     return _tensor_of, (content, value.dtype, tuple(value.shape), value.device)
 
 

@@ -18,7 +18,7 @@ from inductor.cache.graph_key import text_of_function
 
 
 def plain_rows(gm: fx.GraphModule) -> tuple[Any, ...]:
-    """The parts of `Rows`, with names for functions. Errors: Unsupported, NoKey."""
+    """The parts of `Rows`, with names for functions. Errors: Unsupported, Uncacheable."""
     rows = rows_of(gm)
     nodes = tuple([
         (op, name, text_of_function(target) if op == "call_function" else target, *rest)
@@ -44,7 +44,7 @@ def _function_of(name: str) -> Any:
 
 
 def write_rows(gm: fx.GraphModule) -> bytes:
-    """Errors: Unsupported, NoKey; those of pickle."""
+    """Errors: Unsupported, Uncacheable; those of pickle."""
     return pickle.dumps(plain_rows(gm), protocol=5)
 
 

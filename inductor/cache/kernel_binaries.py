@@ -17,7 +17,7 @@ from dynamo.base.config import config as dynamo_config
 from dynamo.store.content import Key, make_key, open_store
 from dynamo.store.gpu_facts import kind_of_gpu, parts_of_gpus
 from dynamo.store.records import Cache, Record
-from inductor.cache.graph_key import own_source
+from dynamo.store.versions import own_source
 from inductor.config import config
 from inductor.runtime.binaries import Binary
 

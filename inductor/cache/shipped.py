@@ -6,7 +6,6 @@ In: a `Shipment`. Out: the callable, whose libraries lie in a folder that is lai
 from __future__ import annotations
 
 import functools
-import platform
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from dynamo.store import gpu_facts
 from dynamo.store.artifacts import load_cache_artifacts, unpack
 from dynamo.store.content import Store
 from dynamo.store.processor import processor
+from dynamo.store.versions import versions
 from inductor.cache.graph_cache import read_record
-from inductor.cache.graph_key import own_source
 from inductor.cache.graph_rows import read_rows
 from inductor.config import settings_of
 from inductor.driver import cpu
@@ -47,9 +46,7 @@ class Shipment:
 def facts_now(devices: Iterable[str] = ()) -> dict[str, str]:
     """What must be the same where a shipment runs. devices: the GPUs that it names."""
     return {
-        "torch": f"{torch.__version__} {torch.version.git_version}",
-        "python": platform.python_version(),
-        "dynamo-jit": own_source(cpu.cache_store()),
+        **versions(cpu.cache_store()),
         "processor": processor().text,
         **{name: _kind_of(name) for name in devices},
     }

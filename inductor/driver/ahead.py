@@ -33,7 +33,7 @@ from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.errors import DynamoError, Unsupported
 from dynamo.store.content import Key
-from dynamo.store.records import NoKey
+from dynamo.store.records import Uncacheable
 from inductor.cache.graph_rows import plain_rows
 from inductor.config import config
 
@@ -68,7 +68,7 @@ def compile_ahead(
         return
     try:
         request = _written(gm, examples, extra, key)
-    except (Unsupported, NoKey, pickle.PicklingError, TypeError, AttributeError) as error:
+    except (Unsupported, Uncacheable, pickle.PicklingError, TypeError, AttributeError) as error:
         reason = str(error)
         log.emit(lambda: f"this graph is compiled in a thread: {reason}")
         return

@@ -20,7 +20,7 @@ from dynamo.background.graphs import copied
 from dynamo.base import errors
 from dynamo.store.artifacts import archive_of
 from dynamo.store.content import Store, watched_files
-from dynamo.store.records import NoKey, Uncacheable
+from dynamo.store.records import Uncacheable
 from inductor.cache.graph_cache import read_record, write_record
 from inductor.cache.graph_rows import plain_rows, write_rows
 from inductor.cache.kernel_binaries import SUFFIX
@@ -51,7 +51,7 @@ def ship(
         if made is None:
             raise Unsupported("a part of its graph runs as it was captured, or is compiled later")
         record = write_record((made, seen.fallbacks), given, seen, store)
-    except (Unsupported, Uncacheable, NoKey, pickle.PicklingError) as error:
+    except (Unsupported, Uncacheable, pickle.PicklingError) as error:
         raise errors.Unsupported(str(error)) from None
     with watched_files() as files:
         read_record(record, given, store)

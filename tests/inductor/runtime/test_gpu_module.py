@@ -18,9 +18,10 @@ from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
 from dynamo.store import gpu_facts
 from dynamo.store.content import Store, watched_files
+from dynamo.store.records import Uncacheable
 from inductor.cache import graph_key, kernel_binaries
 from inductor.cache.gpu_module import GpuModule, loaded_call, with_recipe
-from inductor.cache.graph_cache import Uncacheable, read_record, write_record
+from inductor.cache.graph_cache import read_record, write_record
 from inductor.cache.launched import Watched
 from inductor.codegen.python_wrapper import HEAD, host_part
 from inductor.config import config

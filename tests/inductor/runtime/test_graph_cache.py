@@ -21,6 +21,7 @@ from torch import nn
 import dynamo
 from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
+from dynamo.store import versions
 from dynamo.store.artifacts import load_cache_artifacts, save_cache_artifacts
 from dynamo.store.processor import describe
 from inductor import metrics
@@ -213,9 +214,9 @@ def test_another_version_misses_and_is_named(
     check(scaled(2.0), x, y, hits=0)
     stubs = {
         "torch": lambda: monkeypatch.setattr(torch, "__version__", "2.99"),
-        "dynamo-jit": lambda: monkeypatch.setattr(graph_key, "own_source", lambda store: "another"),
+        "dynamo-jit": lambda: monkeypatch.setattr(versions, "own_source", lambda store: "another"),
         "processor": lambda: monkeypatch.setattr(graph_key, "processor", lambda: describe("mkl")),
-        "python": lambda: monkeypatch.setattr(graph_key.platform, "python_version", lambda: "3.99"),
+        "python": lambda: monkeypatch.setattr(versions.platform, "python_version", lambda: "3.99"),
     }
     stubs[part]()
     monkeypatch.setattr(logs.log("cache"), "enabled", True)
@@ -558,7 +559,7 @@ def test_a_fake_of_the_program_has_no_key(monkeypatch: pytest.MonkeyPatch) -> No
     entry = graph_key.singleton.find("aten::relu")
     try:
         entry.fake_impl.kernels.append(torch._library.utils.Kernel(lambda x: x, "/home/me/model.py:3"))
-        with pytest.raises(graph_key.NoKey, match="a fake of aten::relu"):
+        with pytest.raises(graph_key.Uncacheable, match="a fake of aten::relu"):
             graph_key._check_registrations()
     finally:
         del graph_key.singleton._data["aten::relu"]

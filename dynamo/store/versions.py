@@ -1,0 +1,58 @@
+"""The versions of what compiles, as parts of keys and as facts of files for other machines."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from dynamo.store.content import Store, make_key
+
+PACKAGES = Path(__file__).parents[2]
+DIGEST = 16
+
+
+def versions(store: Store) -> dict[str, str]:
+    """Of torch, Python and this package. store: see `own_source`."""
+    return {
+        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "python": platform.python_version(),
+        "dynamo-jit": own_source(store),
+    }
+
+
+@functools.lru_cache(maxsize=4)
+def own_source(store: Store) -> str:
+    """A digest of this package's files; the store knows that of a folder that is unchanged."""
+    rows = [row for name in ("dynamo", "inductor") for row in _files(str(PACKAGES / name))]
+    key = make_key("sources", {"files": repr(rows)})
+    cached = store.values(key)
+    if cached is None:
+        content = hashlib.sha256()
+        for path, size, *_ in rows:
+            content.update(f"{os.path.basename(path)} {size} ".encode())
+            with open(path, "rb", buffering=0) as file:  # of hundreds of small files
+                content.update(file.read())
+        cached = content.hexdigest()[:DIGEST]
+        with contextlib.suppress(OSError):
+            store.keep_values(key, cached)
+    return str(cached)
+
+
+def _files(folder: str) -> list[tuple[str, int, int, int, int]]:
+    """Each file of the package, and what changes when it does."""
+    rows = []
+    for item in sorted(os.scandir(folder), key=lambda item: item.name):
+        if item.is_dir(follow_symlinks=False):
+            if item.name not in ("__pycache__", "csrc"):
+                rows += _files(item.path)
+        elif item.name.endswith((".py", ".so")):
+            about = item.stat()
+            rows.append((item.path, about.st_size, about.st_mtime_ns, about.st_ctime_ns,
+                         about.st_ino))  # fmt: skip
+    return rows
