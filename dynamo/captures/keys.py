@@ -29,7 +29,6 @@ from dynamo.captures.fingerprints import Kinds, digest_of_code, name_of, title_o
 from dynamo.codegen.continuation import Continuations
 from dynamo.options import CompileOptions
 from dynamo.shapes.marks import marks_of
-from dynamo.store.content import open_store
 from dynamo.store.gpu_facts import parts_of_gpus
 from dynamo.store.records import Uncacheable
 from dynamo.store.versions import versions
@@ -131,7 +130,7 @@ def _text_of_lessons(context: CompileContext) -> str:
 def _parts_of_process() -> dict[str, str]:
     """What holds for a process: versions, flags, and what is installed."""
     return {
-        **versions(open_store(config.cache_dir)),
+        **versions(),
         "flags": f"{sys.implementation.cache_tag} {sys.flags}",
         "installed": repr([_about(sysconfig.get_path(name)) for name in ("purelib", "platlib")]),
         "processors": f"{_count_of_gpus()} {os.cpu_count()}",

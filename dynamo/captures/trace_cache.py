@@ -38,7 +38,7 @@ from dynamo.guards.build import assemble
 from dynamo.guards.explain import failures
 from dynamo.guards.records import name_of_part
 from dynamo.guards.sources import Scope, Source
-from dynamo.store.content import Key, Notes, Stale, open_store
+from dynamo.store.content import Key, Notes, Stale, cache_store
 from dynamo.store.records import Cache, Record, Uncacheable
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
@@ -77,7 +77,7 @@ class Place:
         cache: Cache, key: Key,
     ) -> None:
         self.frame, self.context, self.continuations = frame, context, continuations
-        store = open_store(config.cache_dir)
+        store = cache_store()
         self.record = Record(cache, store, key, SUFFIX, f" of {name_of_part(frame.code)}",
                              "function", self._notes)
         self.hint = keys.hint_of(frame)

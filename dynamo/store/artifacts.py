@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from dynamo.base.config import config
-from dynamo.store.content import KEY_LENGTH, Store, open_store, used_files
+from dynamo.store.content import KEY_LENGTH, Store, cache_store, used_files
 
 # kind / start of the digest / digest . suffix
 SUFFIXES = "so|key|json|py|graph|capture|cubin"
@@ -36,7 +35,7 @@ class CacheInfo:
 
 def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
     """What this process has compiled, or found in the cache, so far; None where that is nothing."""
-    store = open_store(config.cache_dir)
+    store = cache_store()
     return archive_of(store, used_files(store))
 
 
@@ -60,7 +59,7 @@ def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
     The bytes hold native code that will run: load only what you trust. Errors: ValueError for other
     bytes, before anything is written.
     """
-    return unpack(serialized_artifacts, open_store(config.cache_dir))
+    return unpack(serialized_artifacts, cache_store())
 
 
 def unpack(archive: bytes, store: Store, replaces: bool = False) -> CacheInfo:

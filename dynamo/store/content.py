@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dynamo.base import logs
+from dynamo.base.config import config
 
 KEY_LENGTH = 40
 SHOWN = 60
@@ -115,26 +116,16 @@ class Store:
 
     def put(self, path: Path, content: bytes) -> Path:
         """The same for a path in this folder."""
-        temporary = self.temporary(path)
-        try:
+        with self.writing(path) as temporary:
             temporary.write_bytes(content)
-            self.publish(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
         return path
 
-    def temporary(self, path: Path) -> Path:
-        """A name of this thread beside `path`, in a folder that exists."""
+    @contextlib.contextmanager
+    def writing(self, path: Path) -> Iterator[Path]:
+        """See `replacing`, for a path in this folder."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Not by `tempfile`: it draws from `random`, parts of which the program may have replaced.
-        made = path.with_name(f"{path.stem}.{os.urandom(8).hex()}{path.suffix}")
-        os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        return made
-
-    def publish(self, temporary: Path, path: Path) -> None:
-        """Moves a finished file to its place."""
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            yield temporary
         note_used(path)
 
     def keep(self, key: Key, suffix: str, content: bytes, notes: Notes | None = None) -> None:
@@ -201,6 +192,21 @@ class Store:
             best[notes.part] = notes.difference(nearest[NOTES])
         differences = ", ".join([f"{name}{how}" for name, how in best.items()])
         return f"the nearest {key.kind} differs in: {differences}"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file for the block to write, which then takes the place of `path`; it is gone where the
+    block fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not by `tempfile`: it draws from `random`, parts of which the program may have replaced.
+    made = path.with_name(f"{path.stem}.{os.urandom(8).hex()}{path.suffix}")
+    os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        yield made
+        os.replace(made, path)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 class Stale(Exception):
@@ -294,6 +300,11 @@ def watched_files() -> Iterator[set[Path]]:
 def used_files(store: Store) -> list[Path]:
     """What this process has found in the folder or put there."""
     return [path for path in list(_used) if path.is_relative_to(store.root)]
+
+
+def cache_store() -> Store:
+    """The cache folder of this process."""
+    return open_store(config.cache_dir)
 
 
 def open_store(folder: str) -> Store:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo.base.config import config
-from dynamo.store.content import open_store
+from dynamo.store.content import cache_store
 
 STAMP = "looked_at"
 DAY = 24 * 3600
@@ -48,7 +48,7 @@ def cache_info() -> FolderInfo:
     >>> cache_info().bytes >= 0
     True
     """
-    root, counts, total = open_store(config.cache_dir).root, dict[str, int](), 0
+    root, counts, total = cache_store().root, dict[str, int](), 0
     for kind, entry in _entries(root):
         counts[kind] = counts.get(kind, 0) + 1
         total += entry.size
@@ -57,7 +57,7 @@ def cache_info() -> FolderInfo:
 
 def clear_cache() -> None:
     """Removes all entries."""
-    root = open_store(config.cache_dir).root
+    root = cache_store().root
     for folder in _kinds(root):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -65,7 +65,7 @@ def clear_cache() -> None:
 def prune_cache(size: int) -> int:
     """Removes entries, those first that were used longest ago, until the files take at most `size`
     bytes; how many bytes went."""
-    root = open_store(config.cache_dir).root
+    root = cache_store().root
     entries = sorted((entry for _, entry in _entries(root)), key=lambda entry: entry.used)
     total, before = sum(entry.size for entry in entries), 0
     for entry in entries:
@@ -81,7 +81,7 @@ def prune_cache(size: int) -> int:
 
 def keep_small() -> None:
     """Once a day: where the folder has grown beyond `config.cache_megabytes`, a quarter goes."""
-    stamp, limit = open_store(config.cache_dir).root / STAMP, config.cache_megabytes << 20
+    stamp, limit = cache_store().root / STAMP, config.cache_megabytes << 20
     try:
         age = time.time() - stamp.stat().st_mtime
     except OSError:

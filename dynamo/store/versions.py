@@ -11,24 +11,25 @@ from pathlib import Path
 
 import torch
 
-from dynamo.store.content import Store, make_key
+from dynamo.store.content import cache_store, make_key
 
 PACKAGES = Path(__file__).parents[2]
 DIGEST = 16
 
 
-def versions(store: Store) -> dict[str, str]:
-    """Of torch, Python and this package. store: see `own_source`."""
+def versions() -> dict[str, str]:
+    """Of torch, Python and this package."""
     return {
         "torch": f"{torch.__version__} {torch.version.git_version}",
         "python": platform.python_version(),
-        "dynamo-jit": own_source(store),
+        "dynamo-jit": own_source(),
     }
 
 
-@functools.lru_cache(maxsize=4)
-def own_source(store: Store) -> str:
-    """A digest of this package's files; the store knows that of a folder that is unchanged."""
+@functools.cache
+def own_source() -> str:
+    """A digest of this package's files; the cache folder knows that of files that are unchanged."""
+    store = cache_store()
     rows = [row for name in ("dynamo", "inductor") for row in _files(str(PACKAGES / name))]
     key = make_key("sources", {"files": repr(rows)})
     cached = store.values(key)

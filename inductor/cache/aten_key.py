@@ -19,7 +19,6 @@ from torch import fx
 
 from dynamo.aot.plain_graphs import Rows, rows_of
 from dynamo.aot.records import Unsupported
-from dynamo.store.content import Store
 from dynamo.store.records import Uncacheable
 from inductor.cache.graph_key import OWN, parts_around, text_of_function, text_of_value
 
@@ -29,7 +28,7 @@ LARGEST = 1 << 20  # bytes of a constant
 
 
 def parts_of_aten(
-    module: fx.GraphModule, stage: str, examples: Sequence[Any], compiler: str, store: Store
+    module: fx.GraphModule, stage: str, examples: Sequence[Any], compiler: str
 ) -> dict[str, str]:
     """The parts of the key, under the present modes and settings.
 
@@ -44,7 +43,7 @@ def parts_of_aten(
     return {
         "stage": f"{stage}, values {values}",
         "constants": _text_of_constants(rows.constants),
-        **parts_around(_text_of_rows(rows), examples, compiler, store),
+        **parts_around(_text_of_rows(rows), examples, compiler),
     }
 
 

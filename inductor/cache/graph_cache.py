@@ -31,7 +31,7 @@ from dynamo.base import logs, recordings
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import left_to_aten
 from dynamo.base.ranks import are_many
-from dynamo.store.content import Key, Stale, Store, make_key
+from dynamo.store.content import Key, Stale, Store, cache_store, make_key
 from dynamo.store.records import Cache, Record, Uncacheable
 from dynamo.store.toolchain import find_toolchain
 from inductor import metrics
@@ -51,7 +51,6 @@ from inductor.cache.launched import (
 from inductor.cache.over_ranks import Ranks, ranks_now
 from inductor.collectives.settings import tie
 from inductor.config import config
-from inductor.driver import cpu
 from inductor.driver.freezing import FrozenCall
 from inductor.kernels.cpu.convolution_library import Convolver
 from inductor.kernels.cpu.gemm_libraries import OwnGemm
@@ -75,9 +74,9 @@ def cache_entry_of(
     given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
     program the captured operations stand.)
     """
-    store = cpu.cache_store()
+    store = cache_store()
     key = _key_of("graph", examples, store, lambda compiler: parts_of_graph(
-        gm, examples, compiler, store))
+        gm, examples, compiler))
     # `ranks_now` as the options of this compile say: a backward comes later
     return None if key is None else CacheEntry(store, key, gm, given, ranks_now())
 
@@ -88,9 +87,9 @@ def aten_entry_of(
 ) -> CacheEntry | None:
     """The same of an ATen graph, see `aten_key.py`. No rank waits for what another one compiles:
     graphs of shards may differ, and such a wait ends by its time alone."""
-    store = cpu.cache_store()
+    store = cache_store()
     key = _key_of("aten", fakes, store, lambda compiler: parts_of_aten(
-        module, stage, examples, compiler, store))
+        module, stage, examples, compiler))
     if key is None:
         return None
     constants = {f"constant {name}": value for name, value in constants_of(module).items()}

@@ -27,7 +27,6 @@ from dynamo.aot.fakes import is_symbolic_number
 from dynamo.aot.plain_graphs import At, FakeAt
 from dynamo.base import ranks
 from dynamo.base.config import config as dynamo_config
-from dynamo.store.content import Store
 from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
 from dynamo.store.processor import processor
 from dynamo.store.records import Uncacheable
@@ -52,7 +51,7 @@ ELSEWHERE = frozenset((
 
 
 def parts_of_graph(
-    gm: fx.GraphModule, examples: Sequence[Any], compiler: str, store: Store
+    gm: fx.GraphModule, examples: Sequence[Any], compiler: str
 ) -> dict[str, str]:
     """The parts of the key, under the present modes and settings. compiler: of C++ code.
 
@@ -60,12 +59,12 @@ def parts_of_graph(
     """
     return {
         "inputs": _text_of_inputs(examples),
-        **parts_around(_text_of_graph(gm), examples, compiler, store),
+        **parts_around(_text_of_graph(gm), examples, compiler),
     }
 
 
 def parts_around(
-    text: str, examples: Sequence[Any], compiler: str, store: Store
+    text: str, examples: Sequence[Any], compiler: str
 ) -> dict[str, str]:
     """The text of a graph, and what is no part of it. Errors: Uncacheable."""
     _check_registrations()
@@ -76,7 +75,7 @@ def parts_around(
         **_parts_of_ranks(text),
         "processor": processor().text,
         "compiler": compiler,
-        **versions(store),
+        **versions(),
     }
 
 

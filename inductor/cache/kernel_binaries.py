@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from dynamo.base.config import config as dynamo_config
-from dynamo.store.content import Key, make_key, open_store
+from dynamo.store.content import Key, cache_store, make_key
 from dynamo.store.gpu_facts import kind_of_gpu, parts_of_gpus
 from dynamo.store.records import Cache, Record
 from dynamo.store.versions import own_source
@@ -33,16 +32,15 @@ def key_of(
     if not (gpus and config.graph_cache):
         return None
     del gpus["current gpu"]
-    store = open_store(dynamo_config.cache_dir)
     return make_key("binary", {
         "source": text, "function": name, "facts": repr(sorted(facts.items())),
         "dtypes": ", ".join([str(tensor.dtype) for tensor in tensors]),
-        "gpu": kind_of_gpu(tensors[0].device.index or 0), "dynamo-jit": own_source(store), **gpus})
+        "gpu": kind_of_gpu(tensors[0].device.index or 0), "dynamo-jit": own_source(), **gpus})
 
 
 def record_of(key: Key) -> Record:
     """Its place in the cache folder."""
-    return Record(CACHE, open_store(dynamo_config.cache_dir), key, SUFFIX)
+    return Record(CACHE, cache_store(), key, SUFFIX)
 
 
 def find(key: Key) -> Binary | None:

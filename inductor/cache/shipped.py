@@ -25,7 +25,6 @@ from dynamo.store.versions import versions
 from inductor.cache.graph_cache import read_record
 from inductor.cache.graph_rows import read_rows
 from inductor.config import settings_of
-from inductor.driver import cpu
 
 FOLDER = "shipped"
 
@@ -46,7 +45,7 @@ class Shipment:
 def facts_now(devices: Iterable[str] = ()) -> dict[str, str]:
     """What must be the same where a shipment runs. devices: the GPUs that it names."""
     return {
-        **versions(cpu.cache_store()),
+        **versions(),
         "processor": processor().text,
         **{name: _kind_of(name) for name in devices},
     }

@@ -15,10 +15,9 @@ import torch
 from dynamo.aot.recipes import not_cacheable
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
-from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import KERNEL, failed, refused
-from dynamo.store.content import make_key, open_store
+from dynamo.store.content import cache_store, make_key
 from dynamo.store.records import tell_cache
 from inductor import metrics
 from inductor.autotune.gpu_blocks import tune_blocks
@@ -215,7 +214,7 @@ def load(
     graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph. kept:
     for a module of known sizes that another process may take over, what profilers show of it.
     """
-    store = open_store(config.cache_dir)
+    store = cache_store()
     key = make_key("triton", {"source": text})
     path, known = store.file_of(key, ".py", text.encode())
     metrics.count("libraries_reused" if known else "libraries_built")

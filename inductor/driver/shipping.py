@@ -19,7 +19,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.background.graphs import copied
 from dynamo.base import errors
 from dynamo.store.artifacts import archive_of
-from dynamo.store.content import Store, watched_files
+from dynamo.store.content import Store, cache_store, watched_files
 from dynamo.store.records import Uncacheable
 from inductor.cache.graph_cache import read_record, write_record
 from inductor.cache.graph_rows import plain_rows, write_rows
@@ -27,7 +27,6 @@ from inductor.cache.kernel_binaries import SUFFIX
 from inductor.cache.launched import watched
 from inductor.cache.shipped import Shipment, names_given
 from inductor.config import config, settings_of
-from inductor.driver import cpu
 from inductor.driver.compile_fx import compile_whole
 from inductor.driver.known_results import needs_gradients
 
@@ -41,7 +40,7 @@ def ship(
     if needs_gradients(inputs):
         raise errors.Unsupported("its results would need gradients: call it under torch.no_grad()")
     settings = settings_of(mode, options)
-    store = cpu.cache_store()
+    store = cache_store()
     try:
         graph, devices = write_rows(gm), _gpus_of(gm)
         copy = copied(gm)

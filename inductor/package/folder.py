@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from dynamo.store.content import cache_store
 from inductor.driver import cpu
 from inductor.package.build import (
     check_vectors,
@@ -151,7 +152,7 @@ class _Built:
 
 
 def _built(package: Package) -> _Built:
-    store = cpu.cache_store()
+    store = cache_store()
     here = cpu.need_toolchain(store)
     toolchain = for_processor(here, package.processor)
     check_vectors(toolchain, here)
@@ -167,7 +168,7 @@ def _built(package: Package) -> _Built:
 
 
 def _built_for_gpu(package: Package) -> _Built:
-    store = cpu.cache_store()
+    store = cache_store()
     toolchain = cpu.need_toolchain(store)
     codes = [variant.code for variant in package.variants if isinstance(variant.code, GpuCode)]
     functions = list(dict.fromkeys(one for code in codes for one, _, _ in code.launches))

@@ -90,16 +90,12 @@ def build_library(
         store.write(key, ".cpp" if len(units) == 1 else f".{i}.cpp", unit.encode())
         for i, unit in enumerate(units)
     ]
-    temporary = store.temporary(path)
-    try:
+    with store.writing(path) as temporary:
         if len(sources) == 1:
             _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
         else:
             _build_split(toolchain, sources, temporary)
         _seal(temporary)
-        store.publish(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     store.describe(key)
     return Built(path, key, False, reason)
 

@@ -16,10 +16,10 @@ import torch
 from torch import fx
 
 from dynamo.backends.engines.records import Engine
+from dynamo.store.content import cache_store
 from dynamo.store.records import Cache, Record
 from inductor.cache.graph_key import parts_of_graph
 from inductor.config import config
-from inductor.driver import cpu
 
 SUFFIX = ".model"
 CACHE = Cache("engine models", "the cache of models of engines", "the part is converted")
@@ -56,8 +56,8 @@ def _record_of(
 ) -> Record | None:
     if not config.graph_cache:
         return None
-    store = cpu.cache_store()
-    key = CACHE.key("engine", lambda: parts_of_graph(module, examples, _versions(engine), store),
+    store = cache_store()
+    key = CACHE.key("engine", lambda: parts_of_graph(module, examples, _versions(engine)),
                     f"this part of {engine.name}")
     return None if key is None else Record(CACHE, store, key, SUFFIX)
 

@@ -214,7 +214,7 @@ def test_another_version_misses_and_is_named(
     check(scaled(2.0), x, y, hits=0)
     stubs = {
         "torch": lambda: monkeypatch.setattr(torch, "__version__", "2.99"),
-        "dynamo-jit": lambda: monkeypatch.setattr(versions, "own_source", lambda store: "another"),
+        "dynamo-jit": lambda: monkeypatch.setattr(versions, "own_source", lambda: "another"),
         "processor": lambda: monkeypatch.setattr(graph_key, "processor", lambda: describe("mkl")),
         "python": lambda: monkeypatch.setattr(versions.platform, "python_version", lambda: "3.99"),
     }

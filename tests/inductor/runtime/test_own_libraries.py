@@ -13,11 +13,11 @@ import torch
 
 from dynamo.aot.capture import capture_forward
 from dynamo.base.config import config as base_config
-from dynamo.store.content import Store
+from dynamo.store.content import Store, cache_store
 from dynamo.store.toolchain import Toolchain
 from inductor.autotune import early_libraries
 from inductor.config import config
-from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import need_toolchain
 from inductor.driver.shipped_libraries import LIBRARIES, ship
 from inductor.kernels.cpu.attention.source import attention_unit
 from inductor.kernels.cpu.convolution import CONVOLUTION_UNITS
