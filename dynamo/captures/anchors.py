@@ -170,14 +170,14 @@ class Anchors:
 
     def known(self, value: Any) -> int | None:
         """The row of a value that has one."""
-        found = self._numbers.get(id(value))
-        return None if found is None else found[0]
+        known = self._numbers.get(id(value))
+        return None if known is None else known[0]
 
     def row(self, value: Any) -> int:
         """The row of an object. Errors: Uncacheable."""
-        found = self._numbers.get(id(value))
-        if found is not None:
-            return found[0]
+        known = self._numbers.get(id(value))
+        if known is not None:
+            return known[0]
         if id(value) in self._wanted:  # by a part of itself
             raise Uncacheable(f"it refers to {shown(value)}, which has no name and no place")
         self._wanted.add(id(value))
@@ -213,8 +213,8 @@ class Anchors:
     def _by_name(self, value: Any) -> tuple[Any, ...] | None:
         if issubclass(type(value), types.ModuleType):
             name = dict_of_module(value).get("__name__")
-            found = type(name) is str and sys.modules.get(name) is value
-            return ("name", name, "") if found else None
+            is_named = type(name) is str and sys.modules.get(name) is value
+            return ("name", name, "") if is_named else None
         if issubclass(type(value), Enum):
             owner, name = type(value), object.__getattribute__(value, "__dict__").get("_name_")
             named = type(name) is str and _class_dict(owner)["_member_map_"].get(name) is value
@@ -326,8 +326,8 @@ EMPTY = Scope({}, {}, {}, {})
 
 def known_logger(name: Any) -> logging.Logger | None:
     """The logger that `logging` knows by this name; None for none, which is not made."""
-    found = logging.root if name == "root" else logging.root.manager.loggerDict.get(name)
-    return found if isinstance(found, logging.Logger) else None
+    logger = logging.root if name == "root" else logging.root.manager.loggerDict.get(name)
+    return logger if isinstance(logger, logging.Logger) else None
 
 
 def shown(value: Any) -> str:
@@ -352,17 +352,17 @@ class Finder:
         """Errors: Stale, with the first object that is not as it was."""
         for how, text in rows:
             try:
-                found = self.find(*how)
+                value = self.find(*how)
             except Exception as why:  # what it is found by is another thing here
                 raise Stale(f"{how[0]} {how[1:]} is gone ({type(why).__name__})") from None
             if text:
                 try:
-                    now = self.prints.of(found)
+                    now = self.prints.of(value)
                 except NoFingerprint as why:
-                    raise Stale(f"{shown(found)}: {why}") from None
+                    raise Stale(f"{shown(value)}: {why}") from None
                 if now != text:
-                    raise Stale(change_of(found, text, now))
-            self.objects.append(found)
+                    raise Stale(change_of(value, text, now))
+            self.objects.append(value)
         return self.objects
 
     def find(self, kind: str, *args: Any) -> Any:
@@ -370,10 +370,10 @@ class Finder:
 
 
 def _named(finder: Finder, module: str, name: str) -> Any:
-    found = find_by_name(module, name) if name else sys.modules.get(module)
-    if found is None:
+    value = find_by_name(module, name) if name else sys.modules.get(module)
+    if value is None:
         raise LookupError(name)
-    return found
+    return value
 
 
 def change_of(value: Any, there: str, here: str) -> str:
@@ -425,9 +425,9 @@ def _wrapper(finder: Finder, row: int, name: str) -> types.MethodWrapperType:
     value = finder.objects[row]
     for cls in _mro(type(value)):
         if name in _class_dict(cls):
-            found = _class_dict(cls)[name]
-            if type(found) is types.WrapperDescriptorType:
-                return found.__get__(value, type(value))
+            descriptor = _class_dict(cls)[name]
+            if type(descriptor) is types.WrapperDescriptorType:
+                return descriptor.__get__(value, type(value))
             break
     raise LookupError(name)
 

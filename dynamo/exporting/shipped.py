@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn
 
 import torch
@@ -24,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo.base.errors import GuardFailed, LoadError
 from dynamo.base.gpu_state import settle_choices
+from dynamo.captures.fingerprints import digest_of_code
 from dynamo.guards.build import GROUPS, build_program
 from dynamo.guards.explain import failure
 from dynamo.guards.kinds import const_equal, short
@@ -67,11 +69,14 @@ def description(module: torch.nn.Module) -> tuple[str, tuple[tuple[str, str], ..
 
 def _digest_of_code(function: Any) -> str:
     code = getattr(function, "__code__", None)
-    if code is None:
-        return ""
-    constants = [c for c in code.co_consts if type(c) in (int, float, str, bool, tuple, type(None))]
-    text = repr((code.co_code, code.co_names, code.co_varnames, constants))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return "" if code is None else digest_of_code(_without_lines(code))
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """The code as it is on each machine: files and lines of it may differ."""
+    constants = [_without_lines(one) if type(one) is CodeType else one for one in code.co_consts]
+    return code.replace(
+        co_consts=tuple(constants), co_filename="", co_firstlineno=1, co_linetable=b"")
 
 
 def load_compiled(path: str | Path, module: torch.nn.Module | None = None) -> LoadedProgram:

@@ -36,11 +36,12 @@ class CacheInfo:
 def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
     """What this process has compiled, or found in the cache, so far; None where that is nothing."""
     store = cache_store()
-    return archive_of(store, used_files(store))
+    made = archive_of(store, used_files(store))
+    return made if made[0] else None
 
 
-def archive_of(store: Store, files: Iterable[Path]) -> tuple[bytes, CacheInfo] | None:
-    """The same of some files of the store."""
+def archive_of(store: Store, files: Iterable[Path]) -> tuple[bytes, CacheInfo]:
+    """The same of some files of the store; no bytes where there are none."""
     names = {str(path.relative_to(store.root)) for path in files if path.is_relative_to(store.root)}
     names |= {f"{name.rpartition('.')[0]}.key" for name in names}
     out, counts = io.BytesIO(), Counter[str]()
@@ -50,7 +51,7 @@ def archive_of(store: Store, files: Iterable[Path]) -> tuple[bytes, CacheInfo] |
             if match is not None and path.is_file():
                 archive.writestr(name, path.read_bytes())
                 counts[match[1]] += 1
-    return (out.getvalue(), info_of(counts)) if counts else None
+    return out.getvalue() if counts else b"", info_of(counts)
 
 
 def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:

@@ -146,6 +146,17 @@ class Store:
             logs.log("cache").emit(f"{key.kind} {key.digest}: it is not usable, {why}")
             return None
 
+    def remembered(self, key: Key, compute: Callable[[], Any]) -> Any:
+        """Plain values that are computed once for each folder."""
+        values = self.values(key)
+        if values is None:
+            values = compute()
+            try:
+                self.keep_values(key, values)
+            except OSError as why:
+                logs.log("cache").emit(f"{key.kind} {key.digest}: it is not cached, {why}")
+        return values
+
     def file_of(self, key: Key, suffix: str, content: bytes) -> tuple[Path, bool]:
         """A file that holds this, and whether it was there."""
         if self.read(key, suffix) == content:
@@ -276,12 +287,11 @@ def _readable(about: os.stat_result) -> bool:
 
 
 _used: set[Path] = set()
-_watching: list[set[Path]] = []
+_watching: list[set[Path]] = [_used]
 
 
 def note_used(path: Path) -> None:
     """This process has read a file of the folder, or put it there."""
-    _used.add(path)
     for seen in _watching:
         seen.add(path)
 

@@ -22,6 +22,7 @@ from dynamo.base.config import config
 from dynamo.store.content import cache_store
 
 STAMP = "looked_at"
+LOADED = "shipped"  # has a folder for each file of `aot_compile`, with kinds as here
 DAY = 24 * 3600
 
 
@@ -94,20 +95,20 @@ def keep_small() -> None:
 
 
 def _kinds(root: Path) -> list[Path]:
-    """The folders of entries; others that the user may have put there are not ours."""
-    if not root.is_dir():
-        return []
-    return [path for path in sorted(root.iterdir()) if path.is_dir() and not path.is_symlink()
+    """The folders of entries, also of loaded files; others that the user may have put there are
+    not ours."""
+    folders = [*root.glob("*"), *root.glob(f"{LOADED}/*/*")]
+    return [path for path in sorted(folders) if path.is_dir() and not path.is_symlink()
             and any(len(inner.name) == 2 for inner in path.iterdir())]  # fmt: skip
 
 
 def _entries(root: Path) -> Iterator[tuple[str, _Entry]]:
     for folder in _kinds(root):
-        found: dict[str, list[tuple[Path, os.stat_result]]] = {}
+        by_name: dict[str, list[tuple[Path, os.stat_result]]] = {}
         for path in folder.glob("??/*"):
             with contextlib.suppress(OSError):
-                found.setdefault(path.name.partition(".")[0], []).append((path, path.stat()))
-        for files in found.values():
+                by_name.setdefault(path.name.partition(".")[0], []).append((path, path.stat()))
+        for files in by_name.values():
             size = sum(about.st_size for _, about in files)
             used = max(max(about.st_atime, about.st_mtime) for _, about in files)
             yield folder.name, _Entry(tuple(path for path, _ in files), size, used)

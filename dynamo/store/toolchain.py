@@ -95,11 +95,11 @@ def find_toolchain(store: Store) -> Toolchain | str:
         if store.find(_last_key(), ".json") is None:
             store.keep_values(_last_key(), remembered)
         return _decode(remembered)
-    found = _probe(path, isa)
-    if isinstance(found, Toolchain):
+    toolchain = _probe(path, isa)
+    if isinstance(toolchain, Toolchain):
         for each in (key, _last_key()):
-            store.keep_values(each, asdict(found))
-    return found
+            store.keep_values(each, asdict(toolchain))
+    return toolchain
 
 
 def _last_key() -> Key:
@@ -114,14 +114,8 @@ def last_toolchain(store: Store) -> Toolchain | None:
 
 
 def _decode(fields: dict[str, Any]) -> Toolchain:
-    return Toolchain(
-        compiler=fields["compiler"],
-        version=fields["version"],
-        isa=fields["isa"],
-        compile_flags=tuple(fields["compile_flags"]),
-        link_flags=tuple(fields["link_flags"]),
-        libraries=tuple(fields["libraries"]),
-    )
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Toolchain(**fields | lists)
 
 
 def _probe(path: str, isa: str) -> Toolchain | str:

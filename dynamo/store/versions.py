@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import os
@@ -29,20 +28,18 @@ def versions() -> dict[str, str]:
 @functools.cache
 def own_source() -> str:
     """A digest of this package's files; the cache folder knows that of files that are unchanged."""
-    store = cache_store()
     rows = [row for name in ("dynamo", "inductor") for row in _files(str(PACKAGES / name))]
     key = make_key("sources", {"files": repr(rows)})
-    cached = store.values(key)
-    if cached is None:
-        content = hashlib.sha256()
-        for path, size, *_ in rows:
-            content.update(f"{os.path.basename(path)} {size} ".encode())
-            with open(path, "rb", buffering=0) as file:  # of hundreds of small files
-                content.update(file.read())
-        cached = content.hexdigest()[:DIGEST]
-        with contextlib.suppress(OSError):
-            store.keep_values(key, cached)
-    return str(cached)
+    return str(cache_store().remembered(key, lambda: _digest_of([row[:2] for row in rows])))
+
+
+def _digest_of(files: list[tuple[str, int]]) -> str:
+    content = hashlib.sha256()
+    for path, size in files:
+        content.update(f"{os.path.basename(path)} {size} ".encode())
+        with open(path, "rb", buffering=0) as file:  # of hundreds of small files
+            content.update(file.read())
+    return content.hexdigest()[:DIGEST]
 
 
 def _files(folder: str) -> list[tuple[str, int, int, int, int]]:

@@ -38,6 +38,7 @@ from inductor import metrics
 from inductor.cache.aten_key import constants_of, content_of, parts_of_aten
 from inductor.cache.gpu_module import GpuModule
 from inductor.cache.graph_key import TRUSTED, changing_parts, parts_of_graph
+from inductor.cache.graph_rows import function_of
 from inductor.cache.launched import (
     LINES,
     Watched,
@@ -302,12 +303,7 @@ def _tensor_of(
 
 
 def _reduce_operator(writer: _Writer, value: Any) -> Any:
-    return _operator_of, (value._schema.name, value._overloadname)
-
-
-def _operator_of(name: str, overload: str) -> Any:
-    namespace, _, operator = name.partition("::")
-    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    return function_of, (str(value),)
 
 
 def _reduce_graph(writer: _Writer, value: CachedGraph) -> Any:

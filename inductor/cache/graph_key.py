@@ -83,12 +83,12 @@ def _parts_of_gpus(graph: str, examples: Sequence[Any]) -> dict[str, str]:
     """What a compile for a GPU asks for. A graph that is about to use the first one starts it."""
     if "cuda" in graph and torch.cuda.is_available():
         torch.cuda.init()
-    found = parts_of_gpus()
-    if found:
-        found["libraries"] = settings_of_libraries()
-        found["order"] = _order(examples)
-        found["gpu properties"] = text_of_gpus()
-    return found
+    parts = parts_of_gpus()
+    if parts:
+        parts["libraries"] = settings_of_libraries()
+        parts["order"] = _order(examples)
+        parts["gpu properties"] = text_of_gpus()
+    return parts
 
 
 def _parts_of_ranks(graph: str) -> dict[str, str]:
@@ -257,10 +257,10 @@ def text_of_function(function: Any, own: Collection[str] = OWN) -> str:
     if package not in TRUSTED or (function.__module__ or "torch").partition(".")[0] not in TRUSTED:
         raise Uncacheable(f"{name} is a function of the program")
     try:
-        found = functools.reduce(getattr, rest.split("."), sys.modules[package])
+        named = functools.reduce(getattr, rest.split("."), sys.modules[package])
     except AttributeError:
-        found = None
-    if found is not function:
+        named = None
+    if named is not function:
         raise Uncacheable(f"{name} names another function")
     return name
 

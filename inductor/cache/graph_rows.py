@@ -29,18 +29,18 @@ def plain_rows(gm: fx.GraphModule) -> tuple[Any, ...]:
 def rows_from(nodes: Any, fakes: Any, storages: Any, constants: Any) -> Rows:
     """The rows of these parts."""
     named = tuple([
-        (op, name, _function_of(target) if op == "call_function" else target, *rest)
+        (op, name, function_of(target) if op == "call_function" else target, *rest)
         for op, name, target, *rest in nodes])  # fmt: skip
     return Rows(named, fakes, storages, constants)
 
 
-def _function_of(name: str) -> Any:
+def function_of(name: str) -> Any:
     """What `text_of_function` has named."""
     package, *path = name.split(".")
-    found: Any = sys.modules[package] if package in sys.modules else getattr(torch.ops, package)
+    value: Any = sys.modules[package] if package in sys.modules else getattr(torch.ops, package)
     for part in path:
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def write_rows(gm: fx.GraphModule) -> bytes:

@@ -6,27 +6,23 @@ In: a `Shipment`. Out: the callable, whose libraries lie in a folder that is lai
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dynamo.aot.plain_graphs import CachedGraph
-from dynamo.base.config import config as dynamo_config
 from dynamo.base.fallbacks import NOWHERE
 from dynamo.store import gpu_facts
 from dynamo.store.artifacts import load_cache_artifacts, unpack
-from dynamo.store.content import Store
+from dynamo.store.content import Store, cache_store
+from dynamo.store.folder import LOADED
 from dynamo.store.processor import processor
 from dynamo.store.versions import versions
 from inductor.cache.graph_cache import read_record
 from inductor.cache.graph_rows import read_rows
 from inductor.config import settings_of
-
-FOLDER = "shipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +90,7 @@ def unship(
 def _filled(files: bytes, digest: str) -> Store:
     """A store of the files of a shipment, whose contents are as they were shipped: this machine's
     cache may have other libraries under their keys."""
-    store = Store(Path(dynamo_config.cache_dir) / FOLDER / digest)
-    if not files:
-        return store
-    try:
+    store = Store(cache_store().root / LOADED / digest)
+    if files:
         unpack(files, store, replaces=True)
-    except OSError:  # read-only: for this process
-        store = Store(Path(tempfile.mkdtemp(prefix="dynamo-jit-")))
-        unpack(files, store)
     return store

@@ -8,7 +8,7 @@ captured. `shipped.py` makes the callable again.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.background.graphs import copied
 from dynamo.base import errors
 from dynamo.store.artifacts import archive_of
-from dynamo.store.content import Store, cache_store, watched_files
+from dynamo.store.content import cache_store, watched_files
 from dynamo.store.records import Uncacheable
 from inductor.cache.graph_cache import read_record, write_record
 from inductor.cache.graph_rows import plain_rows, write_rows
@@ -54,15 +54,9 @@ def ship(
         raise errors.Unsupported(str(error)) from None
     with watched_files() as files:
         read_record(record, given, store)
-    binaries = set[Path]()
-    if OWN_KERNELS in record:
-        binaries = _binaries(made, inputs)
-    return Shipment(record, graph, _archive(store, files), _archive(store, binaries), devices)
-
-
-def _archive(store: Store, files: Iterable[Path]) -> bytes:
-    made = archive_of(store, files)
-    return b"" if made is None else made[0]
+    binaries = _binaries(made, inputs) if OWN_KERNELS in record else ()
+    libraries, kernels = (archive_of(store, paths)[0] for paths in (files, binaries))
+    return Shipment(record, graph, libraries, kernels, devices)
 
 
 def _gpus_of(gm: fx.GraphModule) -> tuple[str, ...]:

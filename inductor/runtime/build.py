@@ -80,9 +80,9 @@ def build_library(
     explain: find out why it was not there (reads the store's descriptions).
     """
     key = library_key(units, toolchain)
-    found = store.find(key, ".so")
-    if found is not None and is_whole(found):
-        return Built(found, key, True, "")
+    cached = store.find(key, ".so")
+    if cached is not None and is_whole(cached):
+        return Built(cached, key, True, "")
     reason = store.explain_miss(key) if explain else "not in the cache"
     path = store.path(key, ".so")
     units = (*units, *toolchain.more_units)
@@ -106,8 +106,8 @@ def library_without_compiler(units: Sequence[str], store: Store) -> Path | None:
     if not isinstance(find_toolchain(store), str):
         return None
     toolchain = last_toolchain(store)
-    found = None if toolchain is None else store.find(library_key(units, toolchain), ".so")
-    return found if found is not None and is_whole(found) else None
+    cached = None if toolchain is None else store.find(library_key(units, toolchain), ".so")
+    return cached if cached is not None and is_whole(cached) else None
 
 
 def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> None:

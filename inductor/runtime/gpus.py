@@ -99,13 +99,9 @@ def _bandwidth(facts: Any) -> float:
 def _cached_speed(number: int) -> float:
     store = cache_store()
     key = make_key("gpu", {"kind": kind_of_gpu(number), "torch": torch.__version__})
-    known = store.values(key)
-    if known is None:
-        if torch.cuda.is_current_stream_capturing():
-            return 0.0
-        known = measured_gemms(torch.device("cuda", number))
-        store.keep_values(key, known)
-    return float(known)
+    if torch.cuda.is_current_stream_capturing() and store.values(key) is None:
+        return 0.0
+    return float(store.remembered(key, lambda: measured_gemms(torch.device("cuda", number))))
 
 
 def measured_gemms(device: torch.device) -> float:

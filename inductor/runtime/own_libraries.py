@@ -49,9 +49,9 @@ def own_library(units: Units, store: Store, toolchain: Toolchain) -> str:
         path = running.result().path
         note_used(path)
         return str(path)
-    found = shipped(units, fused)
-    if found is not None:
-        return str(found)
+    packaged = shipped(units, fused)
+    if packaged is not None:
+        return str(packaged)
     return str(build_library(units, fused, store).path)
 
 

@@ -153,6 +153,18 @@ def test_another_module_is_refused(tmp_path: Path) -> None:
         dynamo.load_compiled(tmp_path / "it", Other())
 
 
+def test_other_code_inside_of_forward_is_refused(tmp_path: Path) -> None:
+    def net(source: str, lines: str = "") -> nn.Module:
+        scope: dict[str, Any] = {}
+        exec(f"{lines}def forward(self, x):\n    return (lambda y: {source})(x)", scope)
+        return type("Inner", (nn.Module,), {"forward": scope["forward"]})()
+
+    loaded = shipped_and_loaded(net("y + 1"), tmp_path, torch.ones(3), module=net("y + 1", "\n\n"))
+    assert torch.equal(loaded(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(LoadError, match="other code"):
+        dynamo.load_compiled(tmp_path / "it", net("y + 2"))
+
+
 @pytest.mark.parametrize("fact", ["torch", "python", "dynamo-jit", "processor"])
 def test_another_machine_or_version_is_refused(fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
@@ -198,6 +210,8 @@ def test_a_library_that_was_changed_on_the_disk_is_written_again(tmp_path: Path)
     library.write_bytes(content[:100])
     assert torch.equal(dynamo.load_compiled(tmp_path / "it")(torch.ones(3)), loaded(torch.ones(3)))
     assert library.read_bytes() == content
+    assert dynamo.cache.prune(0) > len(content) and not library.exists()
+    assert torch.equal(dynamo.load_compiled(tmp_path / "it")(torch.ones(3)), loaded(torch.ones(3)))
 
 
 class Strange:

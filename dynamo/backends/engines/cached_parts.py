@@ -64,13 +64,13 @@ def _record_of(
 
 @functools.cache
 def _versions(engine: Engine) -> str:
-    found = [engine.name]
+    versions = [engine.name]
     for package in engine.packages:
         try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
+            versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(f"{package} {_own_version(package)}")
-    return ", ".join(found)
+            versions.append(f"{package} {_own_version(package)}")
+    return ", ".join(versions)
 
 
 def _own_version(package: str) -> str:
