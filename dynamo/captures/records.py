@@ -7,7 +7,6 @@ gives guards and code that speak of those objects.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from dynamo import hook
 from dynamo.base.decisions import decisions
 from dynamo.captures.anchors import Anchors, Finder
 from dynamo.captures.fingerprints import Fingerprints, Kinds
-from dynamo.captures.pickles import Reader, Writer
 from dynamo.captures.tables import TableReader, TableWriter
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
@@ -86,7 +84,7 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
         anchors.note_guard(guard)
     for place, value in met.reads.items():
         anchors.note_place(value, place)
-    anchors.signatures.update((id(found), rest) for found, *rest in met.signatures)
+    anchors.signatures.update((id(one), rest) for one, *rest in met.signatures)
     for value, source in met.named:
         if source is not None:
             anchors.note_place(value, source)
@@ -110,19 +108,13 @@ def finish(
     """code: the new code; called: what stands in it for the graph; graph: the captured one.
     Errors: Uncacheable."""
     anchors = begun.anchors
-    written, _ = _written(code, anchors, continuations, in_code=True, new_code=code, graph=called)
-    head, _ = _written((anchors.rows, begun.reads), None, continuations)
+    table = TableWriter(anchors, continuations, code, called)
+    written, _ = table.written(table.plain(code))  # it may add rows
+    table = TableWriter(None, continuations)
+    head, _ = table.written((
+        [(table.plain(how), text) for how, text in anchors.rows],
+        [(table.plain(how), row) for how, row in begun.reads]))
     return CachedTrace(head, begun.parts, begun.guards, written, graph, about)
-
-
-def _written(
-    value: Any, anchors: Anchors | None, continuations: Continuations, **options: Any
-) -> tuple[bytes, list[int]]:
-    """The bytes, and the rows that they name."""
-    out = io.BytesIO()
-    writer = Writer(out, anchors, continuations, **options)
-    writer.dump(value)
-    return out.getvalue(), sorted(writer.named)
 
 
 def _path_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:
@@ -157,12 +149,13 @@ def read_head(
     prints: Fingerprints,
 ) -> Sequence[Any]:
     """The objects of the rows, each of which is as it was. Errors: Stale."""
-    rows, reads = Reader(cached.head, (), continuations).load()
+    table = TableReader(cached.head, (), continuations)
+    rows, reads = table.value
     finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0], prints)
-    objects = finder.find_all(rows)
+    objects = finder.find_all((table.full(how), text) for how, text in rows)
     for how, row in reads:
         try:
-            now = finder.find(*how)
+            now = finder.find(*table.full(how))
         except Exception as why:
             raise Stale(f"{how} is gone ({type(why).__name__})") from None
         if now is not objects[row]:
@@ -211,4 +204,5 @@ def read_code(
     called: Callable[..., Any] | None,
 ) -> CodeType:
     """The new code. called: the compiled graph in it, if there is one."""
-    return Reader(cached.code, objects, continuations, called).load()  # type: ignore[no-any-return]
+    table = TableReader(cached.code, objects, continuations, called)
+    return table.full(table.value)  # type: ignore[no-any-return]

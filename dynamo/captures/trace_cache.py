@@ -30,8 +30,8 @@ from dynamo.base.subclasses import as_in_program
 from dynamo.captures import keys, records
 from dynamo.captures.fingerprints import Fingerprints
 from dynamo.captures.lines import difference, text_of_lines
-from dynamo.captures.pickles import Reader
 from dynamo.captures.records import ABOUT, CachedTrace, Draft, Traced
+from dynamo.captures.tables import read_plain
 from dynamo.codegen.continuation import Continuations
 from dynamo.frames.entries import Checks, EntryRecord
 from dynamo.guards.build import assemble
@@ -125,7 +125,7 @@ class Place:
 
     def _rows(self, body: bytes) -> list[CachedTrace]:
         """Errors: Stale; those of reading other bytes."""
-        return [CachedTrace(*row) for row in Reader(body, (), self.continuations).load()]
+        return [CachedTrace(*row) for row in read_plain(body)]
 
     # -- keeping -----------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Restored:
         data = {**self.cached.about["event"], "region": what.region, "name": what.name}
         events.record(events.Event("frame", compile_id, data))
         counters.counters["stats"]["frames"] += 1
-        found = data.get("break")
-        if found is not None and not found["repeated"]:
-            counters.counters[group_of(found["reason"])][found["reason"]] += 1
-            logs.log("graph_breaks").emit(found["text"], compile_id)
+        graph_break = data.get("break")
+        if graph_break is not None and not graph_break["repeated"]:
+            counters.counters[group_of(graph_break["reason"])][graph_break["reason"]] += 1
+            logs.log("graph_breaks").emit(graph_break["text"], compile_id)
