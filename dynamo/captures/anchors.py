@@ -175,9 +175,9 @@ class Anchors:
 
     def row(self, value: Any) -> int:
         """The row of an object. Errors: Uncacheable."""
-        known = self._numbers.get(id(value))
+        known = self.known(value)
         if known is not None:
-            return known[0]
+            return known
         if id(value) in self._wanted:  # by a part of itself
             raise Uncacheable(f"it refers to {shown(value)}, which has no name and no place")
         self._wanted.add(id(value))

@@ -77,9 +77,9 @@ class Place:
         cache: Cache, key: Key,
     ) -> None:
         self.frame, self.context, self.continuations = frame, context, continuations
-        store = cache_store()
-        self.record = Record(cache, store, key, SUFFIX, f" of {name_of_part(frame.code)}",
-                             "function", self._notes)
+        self.record = Record(
+            cache, cache_store(), key, SUFFIX, f" of {name_of_part(frame.code)}", "function",
+            self._notes)
         self.hint = keys.hint_of(frame)
         self.knows_gpus = "gpus" in dict(key.parts)
         self.graph: bytes | None = None
@@ -133,7 +133,7 @@ class Place:
         """Keeps the captured graph as it is now."""
         try:
             rows = importlib.import_module("inductor.cache.graph_rows")
-            self.graph = rows.write_rows_of_known(module)
+            self.graph = rows.write_rows(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
 

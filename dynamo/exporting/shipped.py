@@ -14,6 +14,7 @@ import json
 import operator
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,15 +32,17 @@ from dynamo.guards.explain import failure
 from dynamo.guards.kinds import const_equal, short
 from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.sources import LocalSource, Scope, Source
+from dynamo.store.content import Damaged, opened
 
 FORMAT = "2"
+MANIFEST = "manifest.json"
 SELF = "self"
 Call = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is pickled. name: of the function. signature: its parameters (name, kind, default).
+    """What is pickled. name: of the function. signature: of a function, without annotations.
 
     module: (class, modules with classes and code) of a module, None for a function. values: leaves
     of the arguments that are no tensors. inputs: of the graph, ("argument", leaf), ("owned", name)
@@ -48,7 +51,7 @@ class Program:
     """
 
     name: str
-    signature: tuple[tuple[str, Any, Any], ...]
+    signature: inspect.Signature
     module: tuple[str, tuple[tuple[str, str], ...]] | None
     guards: tuple[Guard, ...]
     values: tuple[tuple[int, Any], ...]
@@ -113,18 +116,12 @@ def _read(path: Path) -> tuple[dict[str, bytes], dict[str, str]]:
     """The members of a file, which are as they were written, and what it was made for."""
     try:
         with zipfile.ZipFile(path) as archive:
-            text = archive.read("manifest.json")
-            if hashlib.sha256(text).hexdigest().encode() != archive.comment:
-                raise LoadError(f"{path}: its manifest has been changed.")
-            manifest = json.loads(text)
-            if manifest["format"] != FORMAT:
-                raise LoadError(f"{path}: it has the format {manifest['format']}, not {FORMAT}.")
-            members = {name: archive.read(name) for name in manifest["members"]}
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+            members = {name: opened(archive.read(name)) for name in archive.namelist()}
+        manifest = json.loads(members[MANIFEST])
+    except (zipfile.BadZipFile, zlib.error, Damaged, KeyError, ValueError, EOFError) as error:
         raise LoadError(f"{path}: it is no file of aot_compile, or damaged ({error}).") from None
-    for name, digest in manifest["members"].items():
-        if hashlib.sha256(members[name]).hexdigest() != digest:
-            raise LoadError(f"{path}: {name} in it has been changed.")
+    if manifest["format"] != FORMAT:
+        raise LoadError(f"{path}: it has the format {manifest['format']}, not {FORMAT}.")
     return members, manifest["facts"]
 
 
@@ -250,13 +247,10 @@ def _binder(program: Program) -> Call:
     """Gives the arguments names, as the traced frame had them."""
     if program.module is not None:
         return lambda module, args, kwargs: {SELF: module, "args": args, "kwargs": kwargs}
-    rows = [inspect.Parameter(name, kind, default=default)
-            for name, kind, default in program.signature]  # fmt: skip
-    signature = inspect.Signature(rows)
 
     def bind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         try:
-            bound = signature.bind(*args, **kwargs)
+            bound = program.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise GuardFailed(f"{program.name}: {error}.") from None
         bound.apply_defaults()

@@ -12,7 +12,6 @@ trust.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import io
@@ -30,14 +29,14 @@ from torch.utils import _pytree as pytree
 
 from dynamo.base.errors import Unsupported
 from dynamo.captures.fingerprints import find_by_name
-from dynamo.exporting.shipped import FORMAT, Program, description
+from dynamo.exporting.shipped import FORMAT, MANIFEST, Program, description
 from dynamo.exporting.whole_graph import PLAIN, Places, name_of, tensors_of, trace_whole
 from dynamo.guards.build import GROUPS, PAIRS, other_sources
 from dynamo.guards.records import Guard, source_text
 from dynamo.guards.sources import LocalSource, Source
 from dynamo.guards.weak import strongly
 from dynamo.options import CompileOptions
-from dynamo.store.content import replacing
+from dynamo.store.content import replacing, sealed
 from dynamo.symbolic.core.graph import storage_of
 
 PACKAGES = ("torch", "builtins", "collections")
@@ -56,21 +55,17 @@ class CompiledProgram:
         """Writes one file. weights: with the parameters and buffers that the graph reads; else
         `load_compiled` takes those of the module that it is given. Errors: OSError."""
         members = {
+            MANIFEST: json.dumps({"format": FORMAT, "facts": self.facts}).encode(),
             "program": pickle.dumps(self.program, protocol=5), "record": self.shipment.record,
             "graph": self.shipment.graph, "constants": _saved(self.constants),
             "files": self.shipment.files, "binaries": self.shipment.binaries,
         }  # fmt: skip
         if weights:
             members["weights"] = _saved({n: t.detach() for n, t in self.tensors.items()})
-        digests = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
-        manifest = {"format": FORMAT, "facts": self.facts, "members": digests}
-        text = json.dumps(manifest, indent=1).encode()
         with replacing(Path(path)) as made:
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.comment = hashlib.sha256(text).hexdigest().encode()
-                archive.writestr("manifest.json", text)
                 for name, content in members.items():
-                    archive.writestr(name, content)
+                    archive.writestr(name, sealed(content))
             made.chmod(0o644)
 
 
@@ -114,7 +109,7 @@ def aot_compile(
         raise Unsupported(f"{name_of(f)}\n  This can't be put into a file: {why}.") from None
     module = f if isinstance(f, torch.nn.Module) else None
     program = Program(
-        name_of(f), () if module is not None else _signature(f),
+        name_of(f), inspect.Signature() if module is not None else _signature(f),
         None if module is None else description(module),
         _checks(whole.guards), values, inputs, outputs,
         _numbered(in_spec), _numbered(out_spec),
@@ -166,13 +161,14 @@ def _check_writes(f: Any, module: torch.fx.GraphModule, inputs: Sequence[tuple[s
             raise Unsupported(f"{name_of(f)}: it writes into a tensor that is no argument")
 
 
-def _signature(f: Any) -> tuple[tuple[str, Any, Any], ...]:
-    rows = []
-    for parameter in inspect.signature(f).parameters.values():
-        default = parameter.default
-        plain = default is None or type(default) in PLAIN or default is parameter.empty
-        rows.append((parameter.name, parameter.kind, default if plain else parameter.empty))
-    return tuple(rows)
+def _signature(f: Any) -> inspect.Signature:
+    """Its parameters, and those of their defaults that a file holds."""
+    parameters = []
+    for each in inspect.signature(f).parameters.values():
+        plain = each.default is None or type(each.default) in PLAIN
+        parameters.append(inspect.Parameter(
+            each.name, each.kind, default=each.default if plain else each.empty))
+    return inspect.Signature(parameters)
 
 
 def _checks(guards: Iterable[Guard]) -> tuple[Guard, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def unpack(archive: bytes, store: Store, replaces: bool = False) -> CacheInfo:
     try:
         opened = zipfile.ZipFile(io.BytesIO(archive))
         contents = {name: opened.read(name) for name in opened.namelist()}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"these bytes are not what save_cache_artifacts gave: {error}") from None
     kinds = [match[1] for match in map(NAME.fullmatch, contents) if match is not None]
     if len(kinds) < len(contents):

@@ -175,9 +175,9 @@ class Store:
 
         same: a part; only entries that have it in common are compared. notes: say more of a part.
         """
-        strange = next(filter(is_strange, self.path(key, "").parent.glob(f"{key.digest}.*")), None)
-        if strange is not None:
-            return f"another user has written {strange}, or may write it"
+        for path in self.path(key, "").parent.glob(f"{key.digest}.*"):
+            if path.exists() and not is_owned_by_user(path):
+                return f"another user has written {path}, or may write it"
         wanted = key.readable()
         folder = self.root / key.kind
         files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
@@ -268,14 +268,6 @@ def is_owned_by_user(path: Path) -> bool:
     """True for a file that nobody but this user (or the administrator) has written, or may."""
     try:
         return _readable(path.stat())
-    except OSError:
-        return False
-
-
-def is_strange(path: Path) -> bool:
-    """True for a file that is there and not read, as others have written it or may."""
-    try:
-        return not _readable(path.stat())
     except OSError:
         return False
 

@@ -34,7 +34,7 @@ from dynamo.base.config import config as dynamo_config
 from dynamo.base.errors import DynamoError, Unsupported
 from dynamo.store.content import Key
 from dynamo.store.records import Uncacheable
-from inductor.cache.graph_rows import plain_rows
+from inductor.cache.graph_rows import write_rows
 from inductor.config import config
 
 # Before anything is imported: this process computes in what time the program leaves.
@@ -85,7 +85,7 @@ def _written(
              if node.op == "placeholder"]  # fmt: skip
     out = io.BytesIO()
     pickle.Pickler(out, protocol=5).dump({
-        "rows": plain_rows(gm), "examples": examples,
+        "graph": write_rows(gm), "examples": examples,
         "extra": extra, "key": key, "modes": ThreadModes.now(),
         "differentiated": {name for name, value in shown
                            if isinstance(value, torch.Tensor) and value.requires_grad},

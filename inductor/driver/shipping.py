@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.plain_graphs import rows_of
 from dynamo.aot.records import Unsupported
 from dynamo.background.graphs import copied
 from dynamo.base import errors
@@ -22,7 +23,7 @@ from dynamo.store.artifacts import archive_of
 from dynamo.store.content import cache_store, watched_files
 from dynamo.store.records import Uncacheable
 from inductor.cache.graph_cache import read_record, write_record
-from inductor.cache.graph_rows import plain_rows, write_rows
+from inductor.cache.graph_rows import write_rows
 from inductor.cache.kernel_binaries import SUFFIX
 from inductor.cache.launched import watched
 from inductor.cache.shipped import Shipment, names_given
@@ -61,7 +62,7 @@ def ship(
 
 def _gpus_of(gm: fx.GraphModule) -> tuple[str, ...]:
     """The GPUs on which tensors of the graph are."""
-    devices = {device for _, _, _, _, device, *_ in plain_rows(gm)[1]}
+    devices = rows_of(gm).devices()
     return tuple(sorted(str(device) for device in devices if device.type == "cuda"))
 
 

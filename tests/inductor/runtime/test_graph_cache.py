@@ -25,7 +25,7 @@ from dynamo.store import versions
 from dynamo.store.artifacts import load_cache_artifacts, save_cache_artifacts
 from dynamo.store.processor import describe
 from inductor import metrics
-from inductor.cache import graph_cache, graph_key
+from inductor.cache import graph_cache, graph_key, graph_rows
 from inductor.config import config
 from tests.common import new_cache
 from tests.processes import run_python
@@ -373,6 +373,12 @@ def test_an_operator_of_the_program_is_not_kept(
     for _ in range(2):
         check(lambda x: twice(x) + 1, torch.randn(4), hits=0)
     assert "is an operator of the program" in capfd.readouterr().err
+
+
+def test_a_module_named_as_operators_are_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aten", torch.nn.functional)
+    for function in (torch.ops.aten.relu.default, torch.relu):
+        assert graph_rows.function_of(graph_key.text_of_function(function)) is function
 
 
 # -- the folder ------------------------------------------------------------------------------------
