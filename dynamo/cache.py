@@ -9,24 +9,8 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from dynamo.store.folder import cache_info as info
+from dynamo.store.folder import clear_cache as clear
+from dynamo.store.folder import prune_cache as prune
 
-
-def info() -> Any:
-    """Its path, the bytes of all files, and how many entries there are of each kind."""
-    return _folder().cache_info()
-
-
-def prune(size: int) -> int:
-    """Removes what was used longest ago, until `size` bytes are left; how many bytes went."""
-    return _folder().prune_cache(size)  # type: ignore[no-any-return]
-
-
-def clear() -> None:
-    """Removes all entries."""
-    _folder().clear_cache()
-
-
-def _folder() -> Any:
-    return importlib.import_module("dynamo.store.folder")
+__all__ = ["clear", "info", "prune"]

@@ -45,6 +45,9 @@ class Rows:
     storages: tuple[int, ...]
     constants: dict[str, torch.Tensor]
 
+    def devices(self) -> set[torch.device]:
+        return {device for _, _, _, _, device, *_ in self.fakes}
+
 
 AS_IT_IS = frozenset(map(id, (int, float, bool, str, type(None), torch.dtype, torch.device)))
 

@@ -30,17 +30,3 @@ def internal_error(code: CodeType, error: Exception, warned: set[int]) -> None:
             f"{text}; this function runs in eager. DYNAMO_SUPPRESS_ERRORS=0 shows the error.",
             stacklevel=3,
         )
-
-
-def cache_defect(cache: str, what: str, failed: str, instead: str, defect: Exception) -> str:
-    """Counts a defect of a cache and warns of it once; gives its text. failed, instead: parts of
-    the sentence that says so. Errors: it, where errors are not suppressed."""
-    if not config.suppress_errors or is_of_signal(defect):
-        raise defect
-    text = f"{type(defect).__name__}: {defect}"
-    counters.counters["internal_errors"][f"{cache}, {what}: {text}"] += 1
-    if counters.once((cache, what, type(defect).__name__)):
-        warnings.warn(
-            f"dynamo: {failed} ({text}); {instead}. This is a defect of dynamo; "
-            "DYNAMO_SUPPRESS_ERRORS=0 raises it.", stacklevel=4)
-    return text

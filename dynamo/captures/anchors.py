@@ -52,6 +52,8 @@ from dynamo.guards import sources as s
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly
+from dynamo.store.content import Stale
+from dynamo.store.records import Uncacheable
 
 Row = tuple[tuple[Any, ...], str]
 _class_dict, _mro = (type.__dict__[name].__get__ for name in ("__dict__", "__mro__"))
@@ -78,14 +80,6 @@ INTERPRETERS = {kind.__qualname__: kind for kind in (
 )}  # fmt: skip
 FUNCTIONS = Kinds(types.FunctionType, functools._lru_cache_wrapper)
 UNCHECKED = Kinds(dict, list, tuple, types.CellType, types.MappingProxyType, Signature)
-
-
-class Uncacheable(Exception):
-    """What can't be cached for another process, as a sentence."""
-
-
-class Changed(Exception):
-    """What is not as it was when a trace was cached, as a sentence."""
 
 
 def step_of(source: Source) -> tuple[str, Any] | None:
@@ -176,14 +170,14 @@ class Anchors:
 
     def known(self, value: Any) -> int | None:
         """The row of a value that has one."""
-        found = self._numbers.get(id(value))
-        return None if found is None else found[0]
+        known = self._numbers.get(id(value))
+        return None if known is None else known[0]
 
     def row(self, value: Any) -> int:
         """The row of an object. Errors: Uncacheable."""
-        found = self._numbers.get(id(value))
-        if found is not None:
-            return found[0]
+        known = self.known(value)
+        if known is not None:
+            return known
         if id(value) in self._wanted:  # by a part of itself
             raise Uncacheable(f"it refers to {shown(value)}, which has no name and no place")
         self._wanted.add(id(value))
@@ -219,8 +213,8 @@ class Anchors:
     def _by_name(self, value: Any) -> tuple[Any, ...] | None:
         if issubclass(type(value), types.ModuleType):
             name = dict_of_module(value).get("__name__")
-            found = type(name) is str and sys.modules.get(name) is value
-            return ("name", name, "") if found else None
+            is_named = type(name) is str and sys.modules.get(name) is value
+            return ("name", name, "") if is_named else None
         if issubclass(type(value), Enum):
             owner, name = type(value), object.__getattribute__(value, "__dict__").get("_name_")
             named = type(name) is str and _class_dict(owner)["_member_map_"].get(name) is value
@@ -332,8 +326,8 @@ EMPTY = Scope({}, {}, {}, {})
 
 def known_logger(name: Any) -> logging.Logger | None:
     """The logger that `logging` knows by this name; None for none, which is not made."""
-    found = logging.root if name == "root" else logging.root.manager.loggerDict.get(name)
-    return found if isinstance(found, logging.Logger) else None
+    logger = logging.root if name == "root" else logging.root.manager.loggerDict.get(name)
+    return logger if isinstance(logger, logging.Logger) else None
 
 
 def shown(value: Any) -> str:
@@ -355,20 +349,20 @@ class Finder:
                          "builtins": scope.builtins}
 
     def find_all(self, rows: Iterable[Row]) -> list[Any]:
-        """Errors: Changed, with the first object that is not as it was."""
+        """Errors: Stale, with the first object that is not as it was."""
         for how, text in rows:
             try:
-                found = self.find(*how)
+                value = self.find(*how)
             except Exception as why:  # what it is found by is another thing here
-                raise Changed(f"{how[0]} {how[1:]} is gone ({type(why).__name__})") from None
+                raise Stale(f"{how[0]} {how[1:]} is gone ({type(why).__name__})") from None
             if text:
                 try:
-                    now = self.prints.of(found)
+                    now = self.prints.of(value)
                 except NoFingerprint as why:
-                    raise Changed(f"{shown(found)}: {why}") from None
+                    raise Stale(f"{shown(value)}: {why}") from None
                 if now != text:
-                    raise Changed(change_of(found, text, now))
-            self.objects.append(found)
+                    raise Stale(change_of(value, text, now))
+            self.objects.append(value)
         return self.objects
 
     def find(self, kind: str, *args: Any) -> Any:
@@ -376,10 +370,10 @@ class Finder:
 
 
 def _named(finder: Finder, module: str, name: str) -> Any:
-    found = find_by_name(module, name) if name else sys.modules.get(module)
-    if found is None:
+    value = find_by_name(module, name) if name else sys.modules.get(module)
+    if value is None:
         raise LookupError(name)
-    return found
+    return value
 
 
 def change_of(value: Any, there: str, here: str) -> str:
@@ -431,9 +425,9 @@ def _wrapper(finder: Finder, row: int, name: str) -> types.MethodWrapperType:
     value = finder.objects[row]
     for cls in _mro(type(value)):
         if name in _class_dict(cls):
-            found = _class_dict(cls)[name]
-            if type(found) is types.WrapperDescriptorType:
-                return found.__get__(value, type(value))
+            descriptor = _class_dict(cls)[name]
+            if type(descriptor) is types.WrapperDescriptorType:
+                return descriptor.__get__(value, type(value))
             break
     raise LookupError(name)
 

@@ -26,6 +26,7 @@ import torch
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.guards.weak import HEAP_TYPE
+from dynamo.store.records import Uncacheable
 
 
 class Kinds:
@@ -73,7 +74,7 @@ first = operator.itemgetter(0)
 _codes: dict[int, tuple[CodeType, str]] = {}
 
 
-class NoFingerprint(Exception):
+class NoFingerprint(Uncacheable):
     """Why an object can't be told from another in the next process, as a sentence."""
 
 
@@ -104,12 +105,12 @@ def _without_slices(value: Any, here: tuple[int, ...], places: list[tuple[int, .
         return value.start, value.stop, value.step
     inside = value.co_consts if kind is CodeType else value if kind is tuple else ()
     count = len(places)
-    found = tuple([
+    parts = tuple([
         _without_slices(item, (*here, at), places) for at, item in enumerate(inside)
     ])
     if count == len(places):
         return value
-    return value.replace(co_consts=found) if kind is CodeType else found
+    return value.replace(co_consts=parts) if kind is CodeType else parts
 
 
 def name_of(value: Any) -> tuple[str, str]:
@@ -262,14 +263,14 @@ TRANSIENT = 1 << 19 | 1 << 20 | 1 << 12 | 1 << 13
 
 def find_by_name(module: str, name: str) -> Any:
     """What a module holds by this name, None for nothing. Runs no code of the program."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        if found is None:
+        if value is None:
             return None
-        if issubclass(type(found), type):
-            found = _class_dict(found).get(part)
-        elif issubclass(type(found), types.ModuleType):
-            found = dict_of_module(found).get(part)
+        if issubclass(type(value), type):
+            value = _class_dict(value).get(part)
+        elif issubclass(type(value), types.ModuleType):
+            value = dict_of_module(value).get(part)
         else:
             return None
-    return found
+    return value

@@ -1,18 +1,16 @@
 """The key of a frame: what is cheap to read and decides which cached traces may fit it.
 
 In: a frame that is about to be traced, and what the user asked for. Out: the parts of a key, as
-texts; or `NoKey`, whose reason says why traces of this frame are not cached. A key that is too
-short costs the time to look at a trace that does not fit: rows and guards decide, not the key. But
-for what no guard sees (settings, versions, this package's own source), which stands here in full.
+texts; or `Uncacheable`, which says why traces of this frame are not cached. A key that is too short
+costs the time to look at a trace that does not fit: rows and guards decide, not the key. But for
+what no guard sees (settings, versions, this package's own source), which stands here in full.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import importlib
-import importlib.util
 import os
-import platform
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -27,16 +25,13 @@ from dynamo.base import logs, recordings
 from dynamo.base.config import config
 from dynamo.base.decisions import decisions, stance_now
 from dynamo.base.strictness import is_strict
-from dynamo.captures.fingerprints import (
-    Kinds,
-    NoFingerprint,
-    digest_of_code,
-    name_of,
-    title_of,
-)
+from dynamo.captures.fingerprints import Kinds, digest_of_code, name_of, title_of
 from dynamo.codegen.continuation import Continuations
 from dynamo.options import CompileOptions
 from dynamo.shapes.marks import marks_of
+from dynamo.store.gpu_facts import parts_of_gpus
+from dynamo.store.records import Uncacheable
+from dynamo.store.versions import versions
 from dynamo.symbolic.core.context import CompileContext
 
 # Decisions about functions, which have no text.
@@ -54,20 +49,14 @@ OPTIONS = Kinds(bool, int, float, str, type(None))
 EMPTY = CellType()
 
 
-class NoKey(Exception):
-    """Why traces of a frame are not cached, as a sentence."""
-
-
 def parts_of_frame(
     frame: hook.FrameState, context: CompileContext, continuations: Continuations, requested: bool
 ) -> dict[str, str]:
-    """The parts of the key. asked: whether the frame is what the user compiles. Errors: NoKey."""
+    """The parts of the key. requested: whether the frame is what the user compiles. Errors:
+    Uncacheable."""
     options: CompileOptions = context.settings
     _check_state(options)
-    try:
-        code = digest_of_code(frame.code)
-    except NoFingerprint as why:
-        raise NoKey(str(why)) from None
+    code = digest_of_code(frame.code)
     if continuations.is_continuation(frame.code):
         known = continuations.record(frame.code)
         code += f" {known.instruction} {known.layout} {known.form}"
@@ -81,31 +70,31 @@ def parts_of_frame(
                           if row[0] not in ELSEWHERE]),  # fmt: skip
         "lessons": _text_of_lessons(context),
         "strict": str(is_strict()),
-        **_parts_of_gpus(),
-        **versions(),
+        **parts_of_gpus(),
+        **_parts_of_process(),
     }
 
 
 def _check_state(options: CompileOptions) -> None:
-    """Errors: NoKey where something is on that a cached trace knows nothing of."""
+    """Errors: Uncacheable where something is on that a cached trace knows nothing of."""
     if options.backend_name != "inductor" or options.backend is not lookup_backend("inductor"):
-        raise NoKey(f"the backend is {options.backend_name}")
+        raise Uncacheable(f"the backend is {options.backend_name}")
     for name, value in options.options.items():
         if type(value) not in OPTIONS:
-            raise NoKey(f"the option {name} is a {title_of(type(value))}")
+            raise Uncacheable(f"the option {name} is a {title_of(type(value))}")
     if options.options.get("graph_cache") is False:
-        raise NoKey("the option graph_cache is False")
+        raise Uncacheable("the option graph_cache is False")
     if options.verify or options.background or options.dims is not None:
-        raise NoKey("it is compiled with verify, background or dimensions by name")
+        raise Uncacheable("it is compiled with verify, background or dimensions by name")
     if config.debug_dir or config.repro or recordings.wanted():
-        raise NoKey("a report or debug folder is wanted, in which each stage is shown")
+        raise Uncacheable("a report or debug folder is wanted, in which each stage is shown")
     if stance_now().name != "default" or stance_now().backend is not None:
-        raise NoKey("a stance is set")
+        raise Uncacheable("a stance is set")
     for kind in DECIDED:
         if decisions.any(kind):
-            raise NoKey(f"the program has decided about functions ({kind})")
+            raise Uncacheable(f"the program has decided about functions ({kind})")
     if torch._C._len_torch_function_stack():
-        raise NoKey("a mode sees torch's functions")
+        raise Uncacheable("a mode sees torch's functions")
 
 
 def hint_of(frame: hook.FrameState) -> str:
@@ -131,41 +120,26 @@ def may_read() -> bool:
 def _text_of_lessons(context: CompileContext) -> str:
     """What earlier calls have taught."""
     if context.declared:
-        raise NoKey("dimensions are declared by dynamic=")
+        raise Uncacheable("dimensions are declared by dynamic=")
     changed = sorted((repr(fact), repr(value)) for fact, value in context.changed.items())
     return repr((changed, sorted(map(repr, context.carried)), context.learns,
                  context.everything_dynamic, context.no_tables, context.max_steps))  # fmt: skip
 
 
-_versions: dict[str, str] = {}
-
-
-def versions() -> dict[str, str]:
+@functools.cache
+def _parts_of_process() -> dict[str, str]:
     """What holds for a process: versions, flags, and what is installed."""
-    if not _versions:
-        store = importlib.import_module("inductor.driver.cpu").cache_store()
-        key = importlib.import_module("inductor.cache.graph_key")
-        _versions.update({
-            "torch": f"{torch.__version__} {torch.version.git_version}",
-            "python": f"{platform.python_version()} {sys.implementation.cache_tag} {sys.flags}",
-            "dynamo-jit": key.own_source(store),
-            "installed": repr([_about(sysconfig.get_path(name))
-                               for name in ("purelib", "platlib")]),
-            "processors": f"{_count_of_gpus()} {os.cpu_count()}",
-        })  # fmt: skip
-    return _versions
+    return {
+        **versions(),
+        "flags": f"{sys.implementation.cache_tag} {sys.flags}",
+        "installed": repr([_about(sysconfig.get_path(name)) for name in ("purelib", "platlib")]),
+        "processors": f"{_count_of_gpus()} {os.cpu_count()}",
+    }
 
 
 def _count_of_gpus() -> int:
     """How many GPUs there are, which starts none of them."""
     return torch._C._cuda_getDeviceCount() if torch.cuda.is_available() else 0
-
-
-def _parts_of_gpus() -> dict[str, str]:
-    """Of all GPUs, once the program uses them."""
-    if not torch.cuda.is_initialized():
-        return {}
-    return importlib.import_module("dynamo.store.gpu_facts").parts_of_gpus()  # type: ignore[no-any-return]
 
 
 def _about(folder: str) -> tuple[str, list[str]]:

@@ -7,16 +7,14 @@ gives guards and code that speak of those objects.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from dynamo import hook
 from dynamo.base.decisions import decisions
-from dynamo.captures.anchors import Anchors, Changed, Finder, Uncacheable
+from dynamo.captures.anchors import Anchors, Finder
 from dynamo.captures.fingerprints import Fingerprints, Kinds
-from dynamo.captures.pickles import Reader, Writer
 from dynamo.captures.tables import TableReader, TableWriter
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
@@ -24,6 +22,8 @@ from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly, weakly
+from dynamo.store.content import Stale
+from dynamo.store.records import Uncacheable
 from dynamo.symbolic.core.unguarded import Met
 
 END = 1 << 40  # no place in a prefix
@@ -84,7 +84,7 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
         anchors.note_guard(guard)
     for place, value in met.reads.items():
         anchors.note_place(value, place)
-    anchors.signatures.update((id(found), rest) for found, *rest in met.signatures)
+    anchors.signatures.update((id(one), rest) for one, *rest in met.signatures)
     for value, source in met.named:
         if source is not None:
             anchors.note_place(value, source)
@@ -108,19 +108,13 @@ def finish(
     """code: the new code; called: what stands in it for the graph; graph: the captured one.
     Errors: Uncacheable."""
     anchors = begun.anchors
-    written, _ = _written(code, anchors, continuations, in_code=True, new_code=code, graph=called)
-    head, _ = _written((anchors.rows, begun.reads), None, continuations)
+    table = TableWriter(anchors, continuations, code, called)
+    written, _ = table.written(table.plain(code))  # it may add rows
+    table = TableWriter(None, continuations)
+    head, _ = table.written((
+        [(table.plain(how), text) for how, text in anchors.rows],
+        [(table.plain(how), row) for how, row in begun.reads]))
     return CachedTrace(head, begun.parts, begun.guards, written, graph, about)
-
-
-def _written(
-    value: Any, anchors: Anchors | None, continuations: Continuations, **options: Any
-) -> tuple[bytes, list[int]]:
-    """The bytes, and the rows that they name."""
-    out = io.BytesIO()
-    writer = Writer(out, anchors, continuations, **options)
-    writer.dump(value)
-    return out.getvalue(), sorted(writer.named)
 
 
 def _path_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:
@@ -154,22 +148,23 @@ def read_head(
     cached: CachedTrace, frame: hook.FrameState, scope: Scope, continuations: Continuations,
     prints: Fingerprints,
 ) -> Sequence[Any]:
-    """The objects of the rows, each of which is as it was. Errors: Changed."""
-    rows, reads = Reader(cached.head, (), continuations).load()
+    """The objects of the rows, each of which is as it was. Errors: Stale."""
+    table = TableReader(cached.head, (), continuations)
+    rows, reads = table.value
     finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0], prints)
-    objects = finder.find_all(rows)
+    objects = finder.find_all((table.full(how), text) for how, text in rows)
     for how, row in reads:
         try:
-            now = finder.find(*how)
+            now = finder.find(*table.full(how))
         except Exception as why:
-            raise Changed(f"{how} is gone ({type(why).__name__})") from None
+            raise Stale(f"{how} is gone ({type(why).__name__})") from None
         if now is not objects[row]:
-            raise Changed(f"{how[-1]} is another object")
+            raise Stale(f"{how[-1]} is another object")
     if len({id(value) for value in objects}) < len(objects):
-        raise Changed("two of its objects are one now")
+        raise Stale("two of its objects are one now")
     for value in objects:
         if type(value) is FunctionType and decisions.has("skipped", value.__code__):
-            raise Changed(f"the program says to skip {value.__qualname__}")
+            raise Stale(f"the program says to skip {value.__qualname__}")
     return objects
 
 
@@ -194,14 +189,14 @@ def guards_later(
 
 
 def recheck_answers(parts: Parts) -> None:
-    """Errors: Changed where a function gives another answer now."""
+    """Errors: Stale where a function gives another answer now."""
     for function, args, kwargs, result in parts.answers:
         try:
             now = function(*args, **kwargs)
         except Exception as why:
-            raise Changed(f"{function!r} raises {type(why).__name__} now") from None
+            raise Stale(f"{function!r} raises {type(why).__name__} now") from None
         if not const_equal(now, result):
-            raise Changed(f"{function!r} gives {now!r} now, not {result!r}")
+            raise Stale(f"{function!r} gives {now!r} now, not {result!r}")
 
 
 def read_code(
@@ -209,4 +204,5 @@ def read_code(
     called: Callable[..., Any] | None,
 ) -> CodeType:
     """The new code. called: the compiled graph in it, if there is one."""
-    return Reader(cached.code, objects, continuations, called).load()  # type: ignore[no-any-return]
+    table = TableReader(cached.code, objects, continuations, called)
+    return table.full(table.value)  # type: ignore[no-any-return]

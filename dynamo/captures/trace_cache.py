@@ -5,13 +5,12 @@ same key (`keys.py`), where each object that the trace has met is found again an
 function that it asked gives the same answer, and all its guards hold. Else it is traced, and
 cached.
 
-A file holds the last traces of a key, newest first: a digest and the bytes that have it. It is read
-only where this user has written it, whole. What can't be cached says why in the log `cache`, as
-does each miss. What goes wrong in here is a defect that costs a trace, and is reported and counted.
+A record (`dynamo/store/records.py`) holds the last traces of a key, newest first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pickle
 from collections.abc import Callable, Iterable
@@ -25,23 +24,22 @@ from dynamo import hook
 from dynamo.base import counters, events, logs
 from dynamo.base.breaks import group_of
 from dynamo.base.config import config
-from dynamo.base.defects import cache_defect
 from dynamo.base.errors import DynamoError
 from dynamo.base.gpu_state import settle_choices
 from dynamo.base.subclasses import as_in_program
 from dynamo.captures import keys, records
-from dynamo.captures.anchors import Changed, Uncacheable
 from dynamo.captures.fingerprints import Fingerprints
-from dynamo.captures.keys import NoKey
 from dynamo.captures.lines import difference, text_of_lines
-from dynamo.captures.pickles import Reader
 from dynamo.captures.records import ABOUT, CachedTrace, Draft, Traced
+from dynamo.captures.tables import read_plain
 from dynamo.codegen.continuation import Continuations
 from dynamo.frames.entries import Checks, EntryRecord
 from dynamo.guards.build import assemble
 from dynamo.guards.explain import failures
 from dynamo.guards.records import name_of_part
 from dynamo.guards.sources import Scope, Source
+from dynamo.store.content import Key, Notes, Stale, cache_store
+from dynamo.store.records import Cache, Record, Uncacheable
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
 
@@ -63,17 +61,12 @@ class TraceCache:
         if not config.capture_cache:
             return None
         settle_choices()
-        try:
-            parts = keys.parts_of_frame(frame, context, self.continuations, requested)
-            return Place(frame, context, self.continuations, parts)
-        except NoKey as why:
-            reason = str(why)
-        except Exception as defect:  # the frame can be traced all the same
-            reason = report_defect(frame, "a key", defect)
-        logs.log("cache").emit(
-            lambda: f"the trace of {frame.code.co_qualname} is not cached: {reason}",
-            context.compile_id)
-        return None
+        name = frame.code.co_qualname
+        cache = Cache("cached traces", f"the cache of traces of {name}", "the frame is traced")
+        key = cache.key("capture", partial(
+            keys.parts_of_frame, frame, context, self.continuations, requested),
+            f"the trace of {name}")
+        return None if key is None else Place(frame, context, self.continuations, cache, key)
 
 
 class Place:
@@ -81,23 +74,26 @@ class Place:
 
     def __init__(
         self, frame: hook.FrameState, context: CompileContext, continuations: Continuations,
-        parts: dict[str, str],
+        cache: Cache, key: Key,
     ) -> None:
         self.frame, self.context, self.continuations = frame, context, continuations
-        self.store = importlib.import_module("inductor.driver.cpu").cache_store()
-        self.files = importlib.import_module("dynamo.store.content")
-        self.key = self.files.make_key("capture", parts)
+        self.record = Record(
+            cache, cache_store(), key, SUFFIX, f" of {name_of_part(frame.code)}", "function",
+            self._notes)
         self.hint = keys.hint_of(frame)
-        self.knows_gpus = "gpus" in parts
+        self.knows_gpus = "gpus" in dict(key.parts)
         self.graph: bytes | None = None
         self.why_no_graph = ""
         self.draft: Draft | None = None
         self.why_no_draft = "it was not written"
 
-    def tell(self, text: str) -> None:
-        name = name_of_part(self.frame.code)
-        logs.log("cache").emit(
-            lambda: f"capture {self.key.digest} of {name}: {text}", self.context.compile_id)
+    def defect(self, what: str, defect: Exception) -> str:
+        return self.record.cache.defect(what, defect)
+
+    def _notes(self) -> Notes:
+        """What tells which line of the code has changed."""
+        code = self.frame.code
+        return Notes("code", text_of_lines(code), partial(difference, code=code))
 
     # -- looking up --------------------------------------------------------------------------------
 
@@ -105,50 +101,31 @@ class Place:
         """The entry that a cached trace gives."""
         if not keys.may_read():
             return None
-        try:
-            found = self._cached()
-        except (self.files.Damaged, Changed, OSError) as error:
-            self.tell(f"it is not usable, {type(error).__name__}: {error}")
-            return None
-        except Exception as defect:  # the frame can be traced all the same
-            report_defect(self.frame, "what lies on the disk", defect)
-            return None
-        if not found:
-            if logs.log("cache").enabled:
-                self.tell(self.store.explain_miss(
-                    self.key, same="function", notes=self._notes()))
+        rows = self.record.read(self._rows)
         prints = Fingerprints()
-        for cached in sorted(found, key=lambda cached: cached.about["hint"] != self.hint):
+        for cached in sorted(rows or (), key=lambda cached: cached.about["hint"] != self.hint):
             restored = Restored(self, cached)
             try:
                 entry = restored.entry(compile_graph, prints)
-            except Changed as why:
+            except Stale as why:
                 if restored.has_answers:  # functions of the program, which may change others
                     prints = Fingerprints()
-                self.tell(f"a cached trace does not fit: {why}")
+                logs.log("cache").emit(
+                    f"{self.record.title}: a cached trace does not fit: {why}")
                 continue
             except DynamoError:  # of the backend
                 raise
             except Exception as defect:
-                report_defect(self.frame, "what was read", defect)
+                self.defect("what was read", defect)
                 continue
-            self.tell("hit")
+            self.record.tell_hit()
             counters.counters["stats"]["captures_reused"] += 1
             return entry
         return None
 
-    def _cached(self) -> list[CachedTrace]:
-        """What lies in the file. Errors: Damaged; those of reading other bytes."""
-        content = self.store.read(self.key, SUFFIX)
-        if content is None:
-            return []
-        body = self.files.opened(content)
-        return [CachedTrace(*row) for row in Reader(body, (), self.continuations).load()]
-
-    def _notes(self) -> Any:
-        """What tells which line of the code has changed."""
-        code = self.frame.code
-        return self.files.Notes("code", text_of_lines(code), partial(difference, code=code))
+    def _rows(self, body: bytes) -> list[CachedTrace]:
+        """Errors: Stale; those of reading other bytes."""
+        return [CachedTrace(*row) for row in read_plain(body)]
 
     # -- keeping -----------------------------------------------------------------------------------
 
@@ -156,7 +133,7 @@ class Place:
         """Keeps the captured graph as it is now."""
         try:
             rows = importlib.import_module("inductor.cache.graph_rows")
-            self.graph = rows.write_rows_of_known(module)
+            self.graph = rows.write_rows(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
 
@@ -172,38 +149,31 @@ class Place:
         except (Uncacheable, pickle.PicklingError) as why:
             self.why_no_draft = str(why)
         except Exception as defect:  # the trace is right all the same
-            self.why_no_draft = report_defect(self.frame, "what is cached", defect)
+            self.why_no_draft = self.defect("what is cached", defect)
 
     def keep(
         self, code: CodeType, function: hook.Compiled | None, direct: Any, about: dict[str, Any],
     ) -> None:
         """Writes what was just traced. function: the compiled graph in the code; direct: see
         `hook.Entry`; about: plain facts."""
-        try:
-            if self.draft is None:
-                raise Uncacheable(self.why_no_draft)
-            if function is not None and self.graph is None:
-                raise Uncacheable(f"its graph is not cached: {self.why_no_graph}")
-            picks = None if direct is None else tuple(direct[1:])
-            cached = records.finish(self.draft, code, function, self.graph,
-                                  {**about, "direct": picks, "hint": self.hint},
-                                  self.continuations)  # fmt: skip
-            self._write(cached)
-        except (Uncacheable, pickle.PicklingError, OSError) as why:
-            self.tell(f"it is not cached, {why}")
-        except Exception as defect:  # the entry is right all the same
-            report_defect(self.frame, "what is cached", defect)
+        picks = None if direct is None else tuple(direct[1:])
+        about = {**about, "direct": picks, "hint": self.hint}
+        self.record.write(lambda: self._written(code, function, about))
 
-    def _write(self, cached: CachedTrace) -> None:
-        try:
-            others = self._cached()
-        except Exception:  # damaged: it is written anew
-            others = []
-        others = [other for other in others if other[:ABOUT] != cached[:ABOUT]]
-        rows = [tuple(each) for each in (cached, *others)][:MOST]
-        body = pickle.dumps(rows, protocol=5)
-        self.store.keep(self.key, SUFFIX, self.files.sealed(body), self._notes())
-        importlib.import_module("dynamo.store.folder").keep_small()
+    def _written(
+        self, code: CodeType, function: hook.Compiled | None, about: dict[str, Any]
+    ) -> bytes:
+        """The new trace in front of those that are there. Errors: Uncacheable."""
+        if self.draft is None:
+            raise Uncacheable(self.why_no_draft)
+        if function is not None and self.graph is None:
+            raise Uncacheable(f"its graph is not cached: {self.why_no_graph}")
+        new = records.finish(self.draft, code, function, self.graph, about, self.continuations)
+        others: list[CachedTrace] = []
+        with contextlib.suppress(Exception):  # damaged: it is written anew
+            others = self.record.content(self._rows) or []
+        others = [other for other in others if other[:ABOUT] != new[:ABOUT]]
+        return pickle.dumps([tuple(each) for each in (new, *others)][:MOST], protocol=5)
 
 
 class Restored:
@@ -215,7 +185,7 @@ class Restored:
         self.scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
 
     def entry(self, compile_graph: CompileGraph, prints: Fingerprints) -> hook.Entry:
-        """prints: of this moment. Errors: Changed where the trace does not fit; those of the
+        """prints: of this moment. Errors: Stale where the trace does not fit; those of the
         backend."""
         frame, cached, continuations = self.frame, self.cached, self.place.continuations
         objects = records.read_head(cached, frame, self.scope, continuations, prints)
@@ -226,7 +196,7 @@ class Restored:
             holds = program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]
         if not holds:
             failed = failures(guards(), self.scope)
-            raise Changed(str(failed[0]) if failed else "a guard fails")
+            raise Stale(str(failed[0]) if failed else "a guard fails")
         self.has_answers = bool(parts.answers)
         records.recheck_answers(parts)  # functions of the program, as tracing it would
         function, direct = None, None
@@ -253,14 +223,7 @@ class Restored:
         data = {**self.cached.about["event"], "region": what.region, "name": what.name}
         events.record(events.Event("frame", compile_id, data))
         counters.counters["stats"]["frames"] += 1
-        found = data.get("break")
-        if found is not None and not found["repeated"]:
-            counters.counters[group_of(found["reason"])][found["reason"]] += 1
-            logs.log("graph_breaks").emit(found["text"], compile_id)
-
-
-def report_defect(frame: hook.FrameState, what: str, defect: Exception) -> str:
-    """See `cache_defect`."""
-    return cache_defect(
-        "cached traces", what, f"the cache of traces failed with {what} of "
-        f"{frame.code.co_qualname}", "the frame is traced", defect)
+        graph_break = data.get("break")
+        if graph_break is not None and not graph_break["repeated"]:
+            counters.counters[group_of(graph_break["reason"])][graph_break["reason"]] += 1
+            logs.log("graph_breaks").emit(graph_break["text"], compile_id)

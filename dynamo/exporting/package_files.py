@@ -7,13 +7,13 @@ closer: weights and machine code hardly shrink. The file is there whole, or not 
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from dynamo.base.errors import LoadError
+from dynamo.store.content import replacing
 
 ENDING = ".zip"
 DESCRIPTION = "model.json"
@@ -31,18 +31,11 @@ def check_place(path: Path) -> None:
 
 def zip_folder(folder: Path, path: Path) -> None:
     """Puts the files of a folder into the zip, in place of one that is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=ENDING)
-    made = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
+    with replacing(path) as made:
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as file:
             for one in sorted(folder.iterdir()):
                 file.write(one, one.name)
         made.chmod(0o644)
-        made.replace(path)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

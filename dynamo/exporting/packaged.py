@@ -103,7 +103,7 @@ class LoadedPackage:
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors of the result, of the tensors among the arguments, both in order."""
         given = (_Tensor * max(1, len(inputs)))()
-        kept = [_fill(given[number], tensor) for number, tensor in enumerate(inputs)]
+        alive = [_fill(given[number], tensor) for number, tensor in enumerate(inputs)]
         got = (_Tensor * max(1, len(self.description["outputs"])))()
         error = ctypes.create_string_buffer(ROOM)
         call = [self._model, given, len(inputs), got, error, ROOM]
@@ -113,14 +113,14 @@ class LoadedPackage:
             failed = self._library.dynamo_package_run_on(*call[:4], stream, *call[4:])
         else:
             failed = self._library.dynamo_package_run(*call)
-        del kept
+        del alive
         if failed:
             text = error.value.decode()
             if failed == OTHER_INPUTS:
                 self._refuse(text)
             raise (IndexError if failed == BAD_INDEX else RuntimeError)(text)
-        wrap = self._wrapped_on_gpu if on_gpu else self._wrapped
-        return [wrap(got[number]) for number in range(len(self.description["outputs"]))]
+        return [self._wrapped(got[number], on_gpu)
+                for number in range(len(self.description["outputs"]))]  # fmt: skip
 
     def _checked(self, leaf: Any, number: int) -> torch.Tensor:
         name = self.description["inputs"][number]["name"]
@@ -137,32 +137,26 @@ class LoadedPackage:
             return leaf.resolve_conj().resolve_neg().clone()
         return leaf
 
-    def _wrapped(self, tensor: _Tensor) -> torch.Tensor:
-        """A torch tensor over the memory of a result, which is freed when its storage dies."""
+    def _wrapped(self, tensor: _Tensor, on_gpu: bool) -> torch.Tensor:
+        """A torch tensor over the memory of a result, which is freed when its storage dies. Of that
+        on the GPU its streams are known on the current one."""
         dtype = DTYPES[tensor.dtype]
         sizes, strides = tensor.sizes[: tensor.dims], tensor.strides[: tensor.dims]
         pairs = zip(sizes, strides, strict=True)
         span = 0 if 0 in sizes else 1 + sum((size - 1) * step for size, step in pairs)
-        memory = (ctypes.c_char * (span * dtype.itemsize)).from_address(tensor.data or 0)
-        if tensor.owner:
-            weakref.finalize(memory, self._library.dynamo_package_release, tensor.owner)
-        if span == 0:
-            return torch.empty_strided(sizes, strides, dtype=dtype)
+        memory: Any = _GpuMemory(tensor.data or 0, span * dtype.itemsize) if on_gpu else (
+            ctypes.c_char * (span * dtype.itemsize)).from_address(tensor.data or 0)
         memory.__dict__["model"] = self  # weights may be results
-        return torch.frombuffer(memory, dtype=dtype).as_strided(sizes, strides)
-
-    def _wrapped_on_gpu(self, tensor: _Tensor) -> torch.Tensor:
-        """The same over memory of the GPU, of whose streams it is known on the current one."""
-        dtype = DTYPES[tensor.dtype]
-        sizes, strides = tensor.sizes[: tensor.dims], tensor.strides[: tensor.dims]
-        pairs = zip(sizes, strides, strict=True)
-        span = 0 if 0 in sizes else 1 + sum((size - 1) * step for size, step in pairs)
-        memory = _GpuMemory(self, tensor.data or 0, span * dtype.itemsize)
         if tensor.owner:
             weakref.finalize(memory, self._library.dynamo_package_release, tensor.owner)
         if span == 0:
-            return torch.empty_strided(sizes, strides, dtype=dtype, device=self._device)
-        return torch.as_tensor(memory, device=self._device).view(dtype).as_strided(sizes, strides)
+            device = self._device if on_gpu else None
+            return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+        if on_gpu:
+            flat = torch.as_tensor(memory, device=self._device).view(dtype)
+        else:
+            flat = torch.frombuffer(memory, dtype=dtype)
+        return flat.as_strided(sizes, strides)
 
     def _refuse(self, text: str) -> NoReturn:
         raise GuardFailed(f"{self.description['name']}: {text}.\n  What to do: call it as it was "
@@ -172,8 +166,7 @@ class LoadedPackage:
 class _GpuMemory:
     """Bytes on a GPU, for torch, which keeps this object as long as it uses them."""
 
-    def __init__(self, model: LoadedPackage, begin: int, size: int) -> None:
-        self.model = model  # weights may be results
+    def __init__(self, begin: int, size: int) -> None:
         self.__cuda_array_interface__ = {
             "shape": (size,), "typestr": "|u1", "data": (begin, False), "version": 2}
 

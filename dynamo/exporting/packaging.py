@@ -17,7 +17,6 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from torch.utils import _pytree as pytree
 from dynamo.api import run
 from dynamo.base.errors import Unsupported
 from dynamo.exporting.package_files import ENDING, check_place, zip_folder
-from dynamo.exporting.whole_graph import PLAIN, Whole, name_of, tensors_of, trace_whole
+from dynamo.exporting.whole_graph import PLAIN, Places, Whole, name_of, tensors_of, trace_whole
 
 ARGUMENT, WEIGHT, GRAPH, VALUE = "argument", "weight", "graph", "plain"
 
@@ -97,10 +96,10 @@ def _capability(f: Any, given: Any, target: str | None) -> int:
         return 10 * major + minor
     if target == "cpu":
         return 0
-    found = re.fullmatch(r"sm_(\d+)a?", target)
-    if found is None:
+    match = re.fullmatch(r"sm_(\d+)a?", target)
+    if match is None:
         raise ValueError(f'target={target!r}: it is "cpu", or a kind of GPU as "sm_90"')
-    return int(found[1])
+    return int(match[1])
 
 
 def _package(
@@ -136,7 +135,7 @@ def _add(writer: Any, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise _NotHere(str(why)) from None
     if len(whole.modules) != 1:
         raise Unsupported("it has no graph of tensor operations")
-    places = _Places(whole, arguments, tensors_of(f))
+    places = _PackagePlaces(whole, arguments, tensors_of(f))
     inputs = [places.of_input(value) for value in whole.inputs]
     leaves, spec = pytree.tree_flatten(whole.result)
     results, rows = _results([places.of_leaf(leaf) for leaf in leaves])
@@ -201,46 +200,25 @@ def _name(keys: Sequence[Any], names: Sequence[str]) -> str:
     return head + pytree.keystr(tuple(rest))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Where a tensor comes from, and the tensor, which lives as long as its id counts."""
-
-    place: tuple[str, Any]
-    value: Any
-
-
-class _Places:
-    """Where inputs of the graph come from and leaves of the result are found, by identity."""
+class _PackagePlaces(Places):
+    """Places are those of `inductor/package/graph.py: Place`."""
 
     def __init__(
         self, whole: Whole, arguments: _Arguments, owned: Sequence[tuple[str, torch.Tensor]]
     ) -> None:
-        self._known: dict[int, _Known] = {}
-        for _, tensor in arguments.tensors:
-            self._add(tensor, (ARGUMENT, arguments.numbers[id(tensor)]))
+        super().__init__("", owned)
+        for number, (_, tensor) in enumerate(arguments.tensors):
+            self.add(tensor, (ARGUMENT, number))
         for number, value in enumerate(whole.outputs):
             if isinstance(value, torch.Tensor):
-                self._add(value, (GRAPH, number))
-        self._owned = {id(tensor): tensor for _, tensor in owned}
+                self.add(value, (GRAPH, number))
 
-    def _add(self, value: Any, place: tuple[str, Any]) -> None:
-        self._known.setdefault(id(value), _Known(place, value))
-
-    def of_input(self, value: Any) -> tuple[str, Any]:
-        known = self._known.get(id(value))
-        if known is not None:
-            return known.place
+    def outside(self, value: Any, name: str) -> tuple[str, Any]:
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"its graph takes the number {value!r}")
         return WEIGHT, value.detach()
 
-    def of_leaf(self, value: Any) -> tuple[str, Any]:
-        if id(value) in self._known:
-            return self._known[id(value)].place
-        if id(value) in self._owned:
-            return WEIGHT, value.detach()
-        if isinstance(value, torch.Tensor):
-            raise Unsupported("it returns a tensor that its graph does not know")
+    def plain(self, value: Any) -> tuple[str, Any]:
         return VALUE, _coded(value, "a result")
 
 

@@ -14,9 +14,11 @@ import json
 import operator
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn
 
 import torch
@@ -24,20 +26,23 @@ from torch.utils import _pytree as pytree
 
 from dynamo.base.errors import GuardFailed, LoadError
 from dynamo.base.gpu_state import settle_choices
+from dynamo.captures.fingerprints import digest_of_code
 from dynamo.guards.build import GROUPS, build_program
 from dynamo.guards.explain import failure
 from dynamo.guards.kinds import const_equal, short
 from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.sources import LocalSource, Scope, Source
+from dynamo.store.content import Damaged, opened
 
-FORMAT = "1"
+FORMAT = "2"
+MANIFEST = "manifest.json"
 SELF = "self"
 Call = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is pickled. name: of the function. signature: its parameters (name, kind, default).
+    """What is pickled. name: of the function. signature: of a function, without annotations.
 
     module: (class, modules with classes and code) of a module, None for a function. values: leaves
     of the arguments that are no tensors. inputs: of the graph, ("argument", leaf), ("owned", name)
@@ -46,7 +51,7 @@ class Program:
     """
 
     name: str
-    signature: tuple[tuple[str, Any, Any], ...]
+    signature: inspect.Signature
     module: tuple[str, tuple[tuple[str, str], ...]] | None
     guards: tuple[Guard, ...]
     values: tuple[tuple[int, Any], ...]
@@ -67,11 +72,14 @@ def description(module: torch.nn.Module) -> tuple[str, tuple[tuple[str, str], ..
 
 def _digest_of_code(function: Any) -> str:
     code = getattr(function, "__code__", None)
-    if code is None:
-        return ""
-    constants = [c for c in code.co_consts if type(c) in (int, float, str, bool, tuple, type(None))]
-    text = repr((code.co_code, code.co_names, code.co_varnames, constants))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return "" if code is None else digest_of_code(_without_lines(code))
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """The code as it is on each machine: files and lines of it may differ."""
+    constants = [_without_lines(one) if type(one) is CodeType else one for one in code.co_consts]
+    return code.replace(
+        co_consts=tuple(constants), co_filename="", co_firstlineno=1, co_linetable=b"")
 
 
 def load_compiled(path: str | Path, module: torch.nn.Module | None = None) -> LoadedProgram:
@@ -93,9 +101,8 @@ def load_compiled(path: str | Path, module: torch.nn.Module | None = None) -> Lo
         torch.cuda.init()
         settle_choices()
     program: Program = pickle.loads(members["program"])
-    files = {name.removeprefix("files/"): content for name, content in members.items()
-             if name.startswith("files/")}  # fmt: skip
-    shipment = inductor.Shipment(members["record"], members["graph"], files)
+    shipment = inductor.Shipment(*[
+        members[name] for name in ("record", "graph", "files", "binaries")])
     digest = hashlib.sha256(members["record"]).hexdigest()[:40]
     call = inductor.unship(shipment, digest, program.mode, dict(program.options) or None)
     constants = torch.load(io.BytesIO(members["constants"]), weights_only=True)
@@ -109,18 +116,12 @@ def _read(path: Path) -> tuple[dict[str, bytes], dict[str, str]]:
     """The members of a file, which are as they were written, and what it was made for."""
     try:
         with zipfile.ZipFile(path) as archive:
-            text = archive.read("manifest.json")
-            if hashlib.sha256(text).hexdigest().encode() != archive.comment:
-                raise LoadError(f"{path}: its manifest has been changed.")
-            manifest = json.loads(text)
-            if manifest["format"] != FORMAT:
-                raise LoadError(f"{path}: it has the format {manifest['format']}, not {FORMAT}.")
-            members = {name: archive.read(name) for name in manifest["members"]}
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+            members = {name: opened(archive.read(name)) for name in archive.namelist()}
+        manifest = json.loads(members[MANIFEST])
+    except (zipfile.BadZipFile, zlib.error, Damaged, KeyError, ValueError, EOFError) as error:
         raise LoadError(f"{path}: it is no file of aot_compile, or damaged ({error}).") from None
-    for name, digest in manifest["members"].items():
-        if hashlib.sha256(members[name]).hexdigest() != digest:
-            raise LoadError(f"{path}: {name} in it has been changed.")
+    if manifest["format"] != FORMAT:
+        raise LoadError(f"{path}: it has the format {manifest['format']}, not {FORMAT}.")
     return members, manifest["facts"]
 
 
@@ -246,13 +247,10 @@ def _binder(program: Program) -> Call:
     """Gives the arguments names, as the traced frame had them."""
     if program.module is not None:
         return lambda module, args, kwargs: {SELF: module, "args": args, "kwargs": kwargs}
-    rows = [inspect.Parameter(name, kind, default=default)
-            for name, kind, default in program.signature]  # fmt: skip
-    signature = inspect.Signature(rows)
 
     def bind(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         try:
-            bound = signature.bind(*args, **kwargs)
+            bound = program.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise GuardFailed(f"{program.name}: {error}.") from None
         bound.apply_defaults()

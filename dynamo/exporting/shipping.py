@@ -12,13 +12,11 @@ trust.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import io
 import json
 import pickle
-import sys
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -30,13 +28,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynamo.base.errors import Unsupported
-from dynamo.exporting.shipped import FORMAT, Program, description
-from dynamo.exporting.whole_graph import GRAPH_VALUES, PLAIN, name_of, tensors_of, trace_whole
+from dynamo.captures.fingerprints import find_by_name
+from dynamo.exporting.shipped import FORMAT, MANIFEST, Program, description
+from dynamo.exporting.whole_graph import PLAIN, Places, name_of, tensors_of, trace_whole
 from dynamo.guards.build import GROUPS, PAIRS, other_sources
 from dynamo.guards.records import Guard, source_text
 from dynamo.guards.sources import LocalSource, Source
 from dynamo.guards.weak import strongly
 from dynamo.options import CompileOptions
+from dynamo.store.content import replacing, sealed
 from dynamo.symbolic.core.graph import storage_of
 
 PACKAGES = ("torch", "builtins", "collections")
@@ -55,20 +55,18 @@ class CompiledProgram:
         """Writes one file. weights: with the parameters and buffers that the graph reads; else
         `load_compiled` takes those of the module that it is given. Errors: OSError."""
         members = {
+            MANIFEST: json.dumps({"format": FORMAT, "facts": self.facts}).encode(),
             "program": pickle.dumps(self.program, protocol=5), "record": self.shipment.record,
             "graph": self.shipment.graph, "constants": _saved(self.constants),
-            **{f"files/{name}": content for name, content in self.shipment.files.items()},
+            "files": self.shipment.files, "binaries": self.shipment.binaries,
         }  # fmt: skip
         if weights:
             members["weights"] = _saved({n: t.detach() for n, t in self.tensors.items()})
-        digests = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
-        manifest = {"format": FORMAT, "facts": self.facts, "members": digests}
-        text = json.dumps(manifest, indent=1).encode()
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.comment = hashlib.sha256(text).hexdigest().encode()
-            archive.writestr("manifest.json", text)
-            for name, content in members.items():
-                archive.writestr(name, content)
+        with replacing(Path(path)) as made:
+            with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, content in members.items():
+                    archive.writestr(name, sealed(content))
+            made.chmod(0o644)
 
 
 def _saved(value: Any) -> bytes:
@@ -88,9 +86,8 @@ def aot_compile(
         kind = "a bound method" if inspect.ismethod(f) else f"a {type(f).__name__}"
         raise Unsupported(f"aot_compile takes a module or a function, not {kind}")
     whole = trace_whole(f, args, kwargs)
-    owned = {id(tensor): name for name, tensor in tensors_of(f)}
     flat, in_spec = pytree.tree_flatten((args, kwargs))
-    places = _Places(flat, owned)
+    places = _FilePlaces(f, flat)
     values = tuple([(number, value) for number, value in enumerate(flat)
                     if not isinstance(value, torch.Tensor)])  # fmt: skip
     for _, value in values:
@@ -112,7 +109,7 @@ def aot_compile(
         raise Unsupported(f"{name_of(f)}\n  This can't be put into a file: {why}.") from None
     module = f if isinstance(f, torch.nn.Module) else None
     program = Program(
-        name_of(f), () if module is not None else _signature(f),
+        name_of(f), inspect.Signature() if module is not None else _signature(f),
         None if module is None else description(module),
         _checks(whole.guards), values, inputs, outputs,
         _numbered(in_spec), _numbered(out_spec),
@@ -133,41 +130,25 @@ def _numbered(spec: pytree.TreeSpec) -> Any:
     return pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
 
 
-class _Places:
-    """Where tensors come from, by identity."""
+class _FilePlaces(Places):
+    """Places are those of `Program`. constants: tensors that the file holds."""
 
-    def __init__(self, flat: list[Any], owned: dict[int, str]) -> None:
+    def __init__(self, f: Any, flat: list[Any]) -> None:
+        super().__init__("", tensors_of(f))
         self.constants: list[torch.Tensor] = []
-        self._known: dict[int, tuple[str, Any]] = {}
-        self._owned, self._alive = owned, [*flat]
         for number, value in enumerate(flat):
             self.add(value, ("argument", number))
 
-    def add(self, value: Any, place: tuple[str, Any]) -> None:
-        if isinstance(value, GRAPH_VALUES):
-            self._known.setdefault(id(value), place)
-            self._alive.append(value)
+    def outside(self, value: Any, name: str) -> tuple[str, Any]:
+        if name:
+            return "owned", name
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported(f"its graph takes the number {value!r}")
+        self.constants.append(value.detach())
+        return "constant", len(self.constants) - 1
 
-    def of_input(self, value: Any) -> tuple[str, Any]:
-        known = self._known.get(id(value))
-        if known is None:
-            known = ("owned", self._owned.get(id(value)))
-            if known[1] is None:
-                if not isinstance(value, torch.Tensor):
-                    raise Unsupported(f"its graph takes the number {value!r}")
-                known = ("constant", len(self.constants))
-                self.constants.append(value.detach())
-            self.add(value, known)
-        return known
-
-    def of_leaf(self, value: Any) -> tuple[str, Any]:
-        if isinstance(value, GRAPH_VALUES):
-            if id(value) in self._known or id(value) in self._owned:
-                return self.of_input(value)
-            raise Unsupported("it returns a tensor that its graph does not know")
-        if value is None or type(value) in PLAIN:
-            return ("plain", value)
-        raise Unsupported(f"it returns {value!r}")
+    def plain(self, value: Any) -> tuple[str, Any]:
+        return "plain", super().plain(value)
 
 
 def _check_writes(f: Any, module: torch.fx.GraphModule, inputs: Sequence[tuple[str, Any]]) -> None:
@@ -180,13 +161,14 @@ def _check_writes(f: Any, module: torch.fx.GraphModule, inputs: Sequence[tuple[s
             raise Unsupported(f"{name_of(f)}: it writes into a tensor that is no argument")
 
 
-def _signature(f: Any) -> tuple[tuple[str, Any, Any], ...]:
-    rows = []
-    for parameter in inspect.signature(f).parameters.values():
-        default = parameter.default
-        plain = default is None or type(default) in PLAIN or default is parameter.empty
-        rows.append((parameter.name, parameter.kind, default if plain else parameter.empty))
-    return tuple(rows)
+def _signature(f: Any) -> inspect.Signature:
+    """Its parameters, and those of their defaults that a file holds."""
+    parameters = []
+    for each in inspect.signature(f).parameters.values():
+        plain = each.default is None or type(each.default) in PLAIN
+        parameters.append(inspect.Parameter(
+            each.name, each.kind, default=each.default if plain else each.empty))
+    return inspect.Signature(parameters)
 
 
 def _checks(guards: Iterable[Guard]) -> tuple[Guard, ...]:
@@ -219,12 +201,8 @@ def _of_arguments(guard: Guard) -> Guard | None:
 
 def _has_name(cls: type) -> bool:
     """True for a class that every process finds by its name: not that of a compiled module."""
-    if cls.__module__.partition(".")[0] not in PACKAGES:
-        return False
-    found: Any = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is cls
+    named = find_by_name(cls.__module__, cls.__qualname__) is cls
+    return named and cls.__module__.partition(".")[0] in PACKAGES
 
 
 def _is_local(source: Source) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ def export(
     graph = fx.Graph()
     names = _flat_names(args, kwargs)
     flat, in_spec = pytree.tree_flatten((args, kwargs))
-    places = Places(graph, dict(tensors_of(f)))
+    places = _Nodes(graph, f)
     for name, value in zip(names, flat, strict=True):
         places.add(value, graph.placeholder(name))
     if whole.modules:
@@ -105,11 +105,11 @@ def export(
         for value, index in zip(whole.outputs, order, strict=True):
             places.add(value, results[index])
     leaves, out_spec = pytree.tree_flatten(whole.result)
-    found = [places.find(leaf, f) for leaf in leaves]
+    nodes = [places.of_leaf(leaf) for leaf in leaves]
     if whole.rebound:
-        copy_into_buffers(graph, name_of(f), whole.rebound, leaves, found, whole.copies,
-                          lambda value: places.find(value, f))
-    graph.output(found)
+        copy_into_buffers(graph, name_of(f), whole.rebound, leaves, nodes, whole.copies,
+                          places.of_leaf)
+    graph.output(nodes)
     graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(_argument_names(args, kwargs), in_spec, out_spec)))
     exported = fx.GraphModule(places.attributes, graph, class_name="ExportedGraph")
     return exported, tuple(whole.guards)
@@ -171,7 +171,7 @@ def trace_whole(
 
 
 def _copy(
-    graph: fx.Graph, source: fx.GraphModule, places: Places, inputs: list[Any]
+    graph: fx.Graph, source: fx.GraphModule, places: _Nodes, inputs: list[Any]
 ) -> tuple[Any, ...]:
     """Copies the captured graph; the nodes of its results."""
     placeholders = [node for node in source.graph.nodes if node.op == "placeholder"]
@@ -185,46 +185,61 @@ def _copy(
     return tuple(graph.graph_copy(source.graph, known))  # type: ignore[arg-type]
 
 
-class Places:
-    """Where each tensor is found in the new graph, by identity.
-
-    attributes: tensors that the exported module holds, by qualified name.
-    """
-
-    def __init__(self, graph: fx.Graph, owned: Mapping[str, torch.Tensor]) -> None:
-        self.graph = graph
-        self.attributes: dict[str, Any] = {}
-        self._owned = {id(value): name for name, value in owned.items()}
-        self._nodes: dict[int, tuple[Any, Any]] = {}
-
-    def add(self, value: Any, node: Any) -> None:
-        if isinstance(value, GRAPH_VALUES):
-            self._nodes.setdefault(id(value), (value, node))
-
-    def of_input(self, value: Any) -> Any:
-        """The node of an input of the captured graph: an argument, or an attribute."""
-        known = self._nodes.get(id(value))
-        if known is not None:
-            return known[1]
-        name = self._owned.get(id(value), f"constant_{len(self.attributes)}")
-        self.attributes[name] = value
-        node = self.graph.get_attr(name)
-        self.add(value, node)
-        return node
-
-    def find(self, value: Any, f: Any) -> Any:
-        """A leaf of the result as an argument of the output node."""
-        if not isinstance(value, GRAPH_VALUES):
-            if value is None or type(value) in PLAIN:
-                return value
-            raise Unsupported(f"{name_of(f)}: a graph can't return {value!r}")
-        if id(value) not in self._nodes and id(value) not in self._owned:
-            raise Unsupported(f"{name_of(f)}: it returns a tensor that its graph does not know")
-        return self.of_input(value)
-
-
 GRAPH_VALUES = (torch.Tensor, GraphInt, GraphFloat)
 PLAIN = frozenset({bool, int, float, complex, str, torch.dtype, torch.device, torch.Size})
+
+
+class Places:
+    """Where inputs of a graph and leaves of a result come from, by identity. A place is what `add`
+    is given, or what `outside` and `plain` make. title: of errors; owned: parameters and buffers.
+    """
+
+    def __init__(self, title: str, owned: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self.title = title
+        self._owned = {id(tensor): name for name, tensor in owned}
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def add(self, value: Any, place: Any) -> None:
+        if isinstance(value, GRAPH_VALUES):
+            self._known.setdefault(id(value), (value, place))
+
+    def of_input(self, value: Any) -> Any:
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        place = self.outside(value, self._owned.get(id(value), ""))
+        self.add(value, place)
+        return place
+
+    def outside(self, value: Any, name: str) -> Any:
+        """The place of what is no argument. name: of a parameter or buffer."""
+        raise NotImplementedError
+
+    def of_leaf(self, value: Any) -> Any:
+        if not isinstance(value, GRAPH_VALUES):
+            return self.plain(value)
+        if id(value) not in self._known and id(value) not in self._owned:
+            kind = "tensor" if isinstance(value, torch.Tensor) else "number"
+            raise Unsupported(f"{self.title}it returns a {kind} that its graph does not know")
+        return self.of_input(value)
+
+    def plain(self, value: Any) -> Any:
+        if value is None or type(value) in PLAIN:
+            return value
+        raise Unsupported(f"{self.title}it returns {value!r}")
+
+
+class _Nodes(Places):
+    """Places are nodes of the exported graph. attributes: tensors that its module holds."""
+
+    def __init__(self, graph: fx.Graph, f: Any) -> None:
+        super().__init__(f"{name_of(f)}: ", tensors_of(f))
+        self.graph = graph
+        self.attributes: dict[str, Any] = {}
+
+    def outside(self, value: Any, name: str) -> Any:
+        name = name or f"constant_{len(self.attributes)}"
+        self.attributes[name] = value
+        return self.graph.get_attr(name)
 
 
 def _the_entry(f: Any, compiled: Any) -> Any:

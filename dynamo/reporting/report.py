@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
-import json
 import os
 import sys
 from dataclasses import replace
@@ -24,6 +23,8 @@ from dynamo.reporting.facts import Report, gather
 from dynamo.reporting.kernels import LAUNCH
 from dynamo.reporting.page import page
 from dynamo.reporting.timeline import chrome_trace
+from dynamo.store.content import cache_store, make_key
+from dynamo.store.processor import processor
 
 FOLDER = "dynamo_report"
 
@@ -111,24 +112,15 @@ def _at_least(peaks: Any, rate: float) -> Any:
 def _peaks_of(kind: str) -> Any:
     """What a large GEMM and a large copy reach: measured once for each machine, and kept in the
     cache folder. None where the machine is busy."""
-    cost = importlib.import_module("dynamo.graphs.cost")
-    file = Path(config.cache_dir) / "peaks.json"
-    device = torch.cuda.get_device_name() if kind == "cuda" else "cpu"
-    key = f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    try:
-        known = json.loads(file.read_text())
-    except (OSError, ValueError):
-        known = {}
-    if key not in known and kind == "cpu" and _is_busy():
+    cost, store = importlib.import_module("dynamo.graphs.cost"), cache_store()
+    device = torch.cuda.get_device_name() if kind == "cuda" else processor().text
+    key = make_key("peaks", {"device": device, "threads": str(torch.get_num_threads()),
+                             "torch": torch.__version__})  # fmt: skip
+    if kind == "cpu" and _is_busy() and store.values(key) is None:
         return None
-    if key not in known:
-        peaks = cost.measure_peaks(kind)
-        known[key] = [peaks.flops, peaks.bandwidth]
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = file.with_name(f"peaks.{os.getpid()}.json")
-            temporary.write_text(json.dumps(known))
-            temporary.replace(file)
-        except OSError as error:  # measured again the next time
-            logs.log("cache").emit(f"peaks of the machine are not kept: {error}")
-    return cost.Peaks(*known[key])
+    return cost.Peaks(*store.remembered(key, lambda: _measured(cost, kind)))
+
+
+def _measured(cost: Any, kind: str) -> tuple[float, float]:
+    peaks = cost.measure_peaks(kind)
+    return peaks.flops, peaks.bandwidth

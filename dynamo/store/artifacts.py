@@ -13,14 +13,14 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from dynamo.base.config import config
-from dynamo.store.content import KEY_LENGTH, Store, open_store, used_files
+from dynamo.store.content import KEY_LENGTH, Store, cache_store, used_files
 
 # kind / start of the digest / digest . suffix
 SUFFIXES = "so|key|json|py|graph|capture|cubin"
@@ -36,22 +36,23 @@ class CacheInfo:
 
 def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
     """What this process has compiled, or found in the cache, so far; None where that is nothing."""
-    store = open_store(config.cache_dir)
-    return archive_of(store, used_files(store))
+    store = cache_store()
+    made = archive_of(store, used_files(store))
+    return made if made[0] else None
 
 
-def archive_of(store: Store, files: Iterable[Path]) -> tuple[bytes, CacheInfo] | None:
-    """The same of some files of the store."""
+def archive_of(store: Store, files: Iterable[Path]) -> tuple[bytes, CacheInfo]:
+    """The same of some files of the store; no bytes where there are none."""
     names = {str(path.relative_to(store.root)) for path in files if path.is_relative_to(store.root)}
     names |= {f"{name.rpartition('.')[0]}.key" for name in names}
     out, counts = io.BytesIO(), Counter[str]()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(names):
-            found, path = NAME.fullmatch(name), store.root / name
-            if found is not None and path.is_file():
+            match, path = NAME.fullmatch(name), store.root / name
+            if match is not None and path.is_file():
                 archive.writestr(name, path.read_bytes())
-                counts[found[1]] += 1
-    return (out.getvalue(), info_of(counts)) if counts else None
+                counts[match[1]] += 1
+    return out.getvalue() if counts else b"", info_of(counts)
 
 
 def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
@@ -60,22 +61,25 @@ def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
     The bytes hold native code that will run: load only what you trust. Errors: ValueError for other
     bytes, before anything is written.
     """
-    store, counts = open_store(config.cache_dir), Counter[str]()
+    return unpack(serialized_artifacts, cache_store())
+
+
+def unpack(archive: bytes, store: Store, replaces: bool = False) -> CacheInfo:
+    """The same for any store. replaces: a file with other contents is replaced."""
     try:
-        archive = zipfile.ZipFile(io.BytesIO(serialized_artifacts))
-        contents = {name: archive.read(name) for name in archive.namelist()}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        opened = zipfile.ZipFile(io.BytesIO(archive))
+        contents = {name: opened.read(name) for name in opened.namelist()}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"these bytes are not what save_cache_artifacts gave: {error}") from None
-    found = {name: NAME.fullmatch(name) for name in contents}
-    strange = [name for name, parts in found.items() if parts is None]
-    if strange:
-        raise ValueError(f"these bytes are not what save_cache_artifacts gave: {strange[0]!r}")
-    for name, parts in found.items():
-        assert parts is not None
-        counts[parts[1]] += 1
-        if not (store.root / name).is_file():
-            store.put(store.root / name, contents[name])
-    return info_of(counts)
+    kinds = [match[1] for match in map(NAME.fullmatch, contents) if match is not None]
+    if len(kinds) < len(contents):
+        strange = next(name for name in contents if NAME.fullmatch(name) is None)
+        raise ValueError(f"these bytes are not what save_cache_artifacts gave: {strange!r}")
+    for name, content in contents.items():
+        path = store.root / name
+        if not path.is_file() or replaces and path.read_bytes() != content:
+            store.put(path, content)
+    return info_of(Counter(kinds))
 
 
 def info_of(counts: Counter[str]) -> CacheInfo:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dynamo.base import logs
+from dynamo.base.config import config
 
 KEY_LENGTH = 40
 SHOWN = 60
@@ -115,26 +116,16 @@ class Store:
 
     def put(self, path: Path, content: bytes) -> Path:
         """The same for a path in this folder."""
-        temporary = self.temporary(path)
-        try:
+        with self.writing(path) as temporary:
             temporary.write_bytes(content)
-            self.publish(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
         return path
 
-    def temporary(self, path: Path) -> Path:
-        """A name of this thread beside `path`, in a folder that exists."""
+    @contextlib.contextmanager
+    def writing(self, path: Path) -> Iterator[Path]:
+        """See `replacing`, for a path in this folder."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Not by `tempfile`: it draws from `random`, parts of which the program may have replaced.
-        made = path.with_name(f"{path.stem}.{os.urandom(8).hex()}{path.suffix}")
-        os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        return made
-
-    def publish(self, temporary: Path, path: Path) -> None:
-        """Moves a finished file to its place."""
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            yield temporary
         note_used(path)
 
     def keep(self, key: Key, suffix: str, content: bytes, notes: Notes | None = None) -> None:
@@ -155,6 +146,17 @@ class Store:
             logs.log("cache").emit(f"{key.kind} {key.digest}: it is not usable, {why}")
             return None
 
+    def remembered(self, key: Key, compute: Callable[[], Any]) -> Any:
+        """Plain values that are computed once for each folder."""
+        values = self.values(key)
+        if values is None:
+            values = compute()
+            try:
+                self.keep_values(key, values)
+            except OSError as why:
+                logs.log("cache").emit(f"{key.kind} {key.digest}: it is not cached, {why}")
+        return values
+
     def file_of(self, key: Key, suffix: str, content: bytes) -> tuple[Path, bool]:
         """A file that holds this, and whether it was there."""
         if self.read(key, suffix) == content:
@@ -173,9 +175,9 @@ class Store:
 
         same: a part; only entries that have it in common are compared. notes: say more of a part.
         """
-        strange = next(filter(is_strange, self.path(key, "").parent.glob(f"{key.digest}.*")), None)
-        if strange is not None:
-            return f"another user has written {strange}, or may write it"
+        for path in self.path(key, "").parent.glob(f"{key.digest}.*"):
+            if path.exists() and not is_owned_by_user(path):
+                return f"another user has written {path}, or may write it"
         wanted = key.readable()
         folder = self.root / key.kind
         files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
@@ -203,8 +205,27 @@ class Store:
         return f"the nearest {key.kind} differs in: {differences}"
 
 
-class Damaged(Exception):
-    """What lies in the folder is not what was written, as a sentence."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file for the block to write, which then takes the place of `path`; it is gone where the
+    block fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not by `tempfile`: it draws from `random`, parts of which the program may have replaced.
+    made = path.with_name(f"{path.stem}.{os.urandom(8).hex()}{path.suffix}")
+    os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        yield made
+        os.replace(made, path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+class Stale(Exception):
+    """What was cached does not fit what is here now, as a sentence."""
+
+
+class Damaged(Stale):
+    """What lies in the folder is not what was written."""
 
 
 def sealed(content: bytes) -> bytes:
@@ -251,14 +272,6 @@ def is_owned_by_user(path: Path) -> bool:
         return False
 
 
-def is_strange(path: Path) -> bool:
-    """True for a file that is there and not read, as others have written it or may."""
-    try:
-        return not _readable(path.stat())
-    except OSError:
-        return False
-
-
 def _readable(about: os.stat_result) -> bool:
     mode = about.st_mode
     mine = stat.S_ISREG(mode) and about.st_uid in (os.geteuid(), 0)
@@ -266,12 +279,11 @@ def _readable(about: os.stat_result) -> bool:
 
 
 _used: set[Path] = set()
-_watching: list[set[Path]] = []
+_watching: list[set[Path]] = [_used]
 
 
 def note_used(path: Path) -> None:
     """This process has read a file of the folder, or put it there."""
-    _used.add(path)
     for seen in _watching:
         seen.add(path)
 
@@ -290,6 +302,11 @@ def watched_files() -> Iterator[set[Path]]:
 def used_files(store: Store) -> list[Path]:
     """What this process has found in the folder or put there."""
     return [path for path in list(_used) if path.is_relative_to(store.root)]
+
+
+def cache_store() -> Store:
+    """The cache folder of this process."""
+    return open_store(config.cache_dir)
 
 
 def open_store(folder: str) -> Store:

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo.base.config import config
-from dynamo.store.content import open_store
+from dynamo.store.content import cache_store
 
 STAMP = "looked_at"
+LOADED = "shipped"  # has a folder for each file of `aot_compile`, with kinds as here
 DAY = 24 * 3600
 
 
@@ -48,7 +49,7 @@ def cache_info() -> FolderInfo:
     >>> cache_info().bytes >= 0
     True
     """
-    root, counts, total = open_store(config.cache_dir).root, dict[str, int](), 0
+    root, counts, total = cache_store().root, dict[str, int](), 0
     for kind, entry in _entries(root):
         counts[kind] = counts.get(kind, 0) + 1
         total += entry.size
@@ -57,7 +58,7 @@ def cache_info() -> FolderInfo:
 
 def clear_cache() -> None:
     """Removes all entries."""
-    root = open_store(config.cache_dir).root
+    root = cache_store().root
     for folder in _kinds(root):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -65,7 +66,7 @@ def clear_cache() -> None:
 def prune_cache(size: int) -> int:
     """Removes entries, those first that were used longest ago, until the files take at most `size`
     bytes; how many bytes went."""
-    root = open_store(config.cache_dir).root
+    root = cache_store().root
     entries = sorted((entry for _, entry in _entries(root)), key=lambda entry: entry.used)
     total, before = sum(entry.size for entry in entries), 0
     for entry in entries:
@@ -81,7 +82,7 @@ def prune_cache(size: int) -> int:
 
 def keep_small() -> None:
     """Once a day: where the folder has grown beyond `config.cache_megabytes`, a quarter goes."""
-    stamp, limit = open_store(config.cache_dir).root / STAMP, config.cache_megabytes << 20
+    stamp, limit = cache_store().root / STAMP, config.cache_megabytes << 20
     try:
         age = time.time() - stamp.stat().st_mtime
     except OSError:
@@ -94,20 +95,20 @@ def keep_small() -> None:
 
 
 def _kinds(root: Path) -> list[Path]:
-    """The folders of entries; others that the user may have put there are not ours."""
-    if not root.is_dir():
-        return []
-    return [path for path in sorted(root.iterdir()) if path.is_dir() and not path.is_symlink()
+    """The folders of entries, also of loaded files; others that the user may have put there are
+    not ours."""
+    folders = [*root.glob("*"), *root.glob(f"{LOADED}/*/*")]
+    return [path for path in sorted(folders) if path.is_dir() and not path.is_symlink()
             and any(len(inner.name) == 2 for inner in path.iterdir())]  # fmt: skip
 
 
 def _entries(root: Path) -> Iterator[tuple[str, _Entry]]:
     for folder in _kinds(root):
-        found: dict[str, list[tuple[Path, os.stat_result]]] = {}
+        by_name: dict[str, list[tuple[Path, os.stat_result]]] = {}
         for path in folder.glob("??/*"):
             with contextlib.suppress(OSError):
-                found.setdefault(path.name.partition(".")[0], []).append((path, path.stat()))
-        for files in found.values():
+                by_name.setdefault(path.name.partition(".")[0], []).append((path, path.stat()))
+        for files in by_name.values():
             size = sum(about.st_size for _, about in files)
             used = max(max(about.st_atime, about.st_mtime) for _, about in files)
             yield folder.name, _Entry(tuple(path for path, _ in files), size, used)

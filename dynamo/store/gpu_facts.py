@@ -52,8 +52,8 @@ def settings_of_libraries() -> str:
 @functools.cache
 def kinds_of_gpus() -> str:
     """All GPUs of this process in their order, those that are alike and neighbours counted."""
-    found = map(kind_of_gpu, range(torch.cuda.device_count()))
-    return ", ".join([f"{len([*group])} {kind}" for kind, group in itertools.groupby(found)])
+    kinds = map(kind_of_gpu, range(torch.cuda.device_count()))
+    return ", ".join([f"{len([*group])} {kind}" for kind, group in itertools.groupby(kinds)])
 
 
 @functools.cache
@@ -71,16 +71,16 @@ def driver() -> str:
     text = ""
     with contextlib.suppress(OSError):
         text = DRIVER.read_text()
-    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
-    return f"CUDA {version}, {found[0] if found else 'unknown'}"
+    match = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return f"CUDA {version}, {match[0] if match else 'unknown'}"
 
 
 @functools.cache
 def triton_version() -> str:
     """As its source says it: importing Triton takes longer than all else of a warm start."""
-    found = importlib.util.find_spec("triton")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
         return ""
-    text = Path(found.origin).read_text()
+    text = Path(spec.origin).read_text()
     version = re.search(r"""^__version__ = ['"](.+?)['"]""", text, re.M)
-    return version[1] if version else found.origin
+    return version[1] if version else spec.origin

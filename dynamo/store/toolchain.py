@@ -13,7 +13,6 @@ import platform
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from dynamo.store.clang_openmp import OPENMP_UNIT
@@ -96,11 +95,11 @@ def find_toolchain(store: Store) -> Toolchain | str:
         if store.find(_last_key(), ".json") is None:
             store.keep_values(_last_key(), remembered)
         return _decode(remembered)
-    found = _probe(path, isa)
-    if isinstance(found, Toolchain):
+    toolchain = _probe(path, isa)
+    if isinstance(toolchain, Toolchain):
         for each in (key, _last_key()):
-            store.keep_values(each, asdict(found))
-    return found
+            store.keep_values(each, asdict(toolchain))
+    return toolchain
 
 
 def _last_key() -> Key:
@@ -114,20 +113,9 @@ def last_toolchain(store: Store) -> Toolchain | None:
     return None if remembered is None else _decode(remembered)
 
 
-def last_toolchain_file(store: Store) -> Path:
-    """Where `last_toolchain` reads."""
-    return store.path(_last_key(), ".json")
-
-
 def _decode(fields: dict[str, Any]) -> Toolchain:
-    return Toolchain(
-        compiler=fields["compiler"],
-        version=fields["version"],
-        isa=fields["isa"],
-        compile_flags=tuple(fields["compile_flags"]),
-        link_flags=tuple(fields["link_flags"]),
-        libraries=tuple(fields["libraries"]),
-    )
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Toolchain(**fields | lists)
 
 
 def _probe(path: str, isa: str) -> Toolchain | str:

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from dynamo.base.config import config as base_config
-from dynamo.store.content import open_store
+from dynamo.store.content import cache_store
 from dynamo.store.processor import OURS, processor
 from inductor.autotune.answers import Answers
 from inductor.autotune.trials import compare, is_time_left, measuring
@@ -41,7 +40,7 @@ def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> boo
         return library is not None
     threads = torch.get_num_threads()
     name, ours = repr(_class(q, k, v, bias, causal)), attention_name(q.dtype is torch.bfloat16)
-    answers = Answers(open_store(base_config.cache_dir), "attentions", threads, ours=ours)
+    answers = Answers(cache_store(), "attentions", threads, ours=ours)
     known = answers.known.get(name)
     if known is None and not is_time_left():
         return True

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
+from dynamo.store.content import cache_store
 from dynamo.store.toolchain import find_toolchain
 from inductor.autotune import gemm_choice, library_convolutions
 from inductor.autotune.attention_choice import FLASH
 from inductor.autotune.trials import spending
 from inductor.config import config, is_enabled
-from inductor.driver.cpu import cache_store
 from inductor.kernels.cpu.attention.source import attention_unit
 from inductor.kernels.cpu.convolution import CONVOLUTION_UNITS
 from inductor.kernels.cpu.gemm import GEMM_UNIT

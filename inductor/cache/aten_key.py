@@ -1,11 +1,11 @@
 """The key of a functional ATen graph, for programs whose captured graph has none.
 
 In: an ATen graph of static sizes, with fakes of its values, and the stage that is about to compile
-it. Out: the parts of a key, as texts; or `NoKey`. A program with wrapper subclasses runs code of
-its classes where it is recorded, which no key can hold; what comes out of that is a graph of plain
-tensors, and nothing below reads anything else. So all of the graph is in the key: each node's name,
-operator and arguments, each fake with its memory, each mark of an earlier stage, and what constants
-hold, since stages may compute with them.
+it. Out: the parts of a key, as texts; or `Uncacheable`. A program with wrapper subclasses runs code
+of its classes where it is recorded, which no key can hold; what comes out of that is a graph of
+plain tensors, and nothing below reads anything else. So all of the graph is in the key: each node's
+name, operator and arguments, each fake with its memory, each mark of an earlier stage, and what
+constants hold, since stages may compute with them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import fx
 
 from dynamo.aot.plain_graphs import Rows, rows_of
 from dynamo.aot.records import Unsupported
-from dynamo.store.content import Store
-from inductor.cache.graph_key import OWN, NoKey, parts_around, text_of_function, text_of_value
+from dynamo.store.records import Uncacheable
+from inductor.cache.graph_key import OWN, parts_around, text_of_function, text_of_value
 
 OPERATORS = OWN | {"_c10d_functional"}  # with torch's collectives, whose groups are in the key
 SHOWN_ONLY = "stack_trace"  # what a stage keeps of it is cached as positions of nodes
@@ -28,22 +28,22 @@ LARGEST = 1 << 20  # bytes of a constant
 
 
 def parts_of_aten(
-    module: fx.GraphModule, stage: str, examples: Sequence[Any], compiler: str, store: Store
+    module: fx.GraphModule, stage: str, examples: Sequence[Any], compiler: str
 ) -> dict[str, str]:
     """The parts of the key, under the present modes and settings.
 
     stage: what compiles the graph, and what it knows beside. examples: the tensors at hand, where
-    it looks at how they lie in memory. compiler: of C++ code. Errors: NoKey.
+    it looks at how they lie in memory. compiler: of C++ code. Errors: Uncacheable.
     """
     try:
         rows = rows_of(module)
     except Unsupported as refusal:
-        raise NoKey(f"the graph holds {refusal.reason}") from None
+        raise Uncacheable(f"the graph holds {refusal.reason}") from None
     values = module.meta.get("values")
     return {
         "stage": f"{stage}, values {values}",
         "constants": _text_of_constants(rows.constants),
-        **parts_around(_text_of_rows(rows), examples, compiler, store),
+        **parts_around(_text_of_rows(rows), examples, compiler),
     }
 
 
@@ -76,17 +76,23 @@ def _text_of_constants(constants: Mapping[str, Any]) -> str:
 
 def _text_of_constant(value: Any) -> str:
     if type(value) is not torch.Tensor:
-        raise NoKey(f"the graph holds a {type(value).__name__}")
-    plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
-    if not plain or value.is_quantized or value.is_conj() or value.is_neg():
-        raise NoKey(f"the graph holds a tensor on {value.device}, {value.layout}")
-    if value.nbytes > LARGEST:
-        raise NoKey(f"the graph holds a constant of {value.nbytes} bytes")
-    with torch.no_grad():
-        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        raise Uncacheable(f"the graph holds a {type(value).__name__}")
     return (f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device} "
             f"{value.storage_offset()} {value.requires_grad} "
-            f"{hashlib.sha256(content.tobytes()).hexdigest()}")  # fmt: skip
+            f"{hashlib.sha256(content_of(value)).hexdigest()}")  # fmt: skip
+
+
+def content_of(value: torch.Tensor) -> bytes:
+    """The elements in order. Errors: Uncacheable for a tensor that is no small plain constant."""
+    plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+    flags = (value.is_quantized, value.is_conj(), value.is_neg(), value._is_zerotensor())
+    if not plain or any(flags):
+        raise Uncacheable(f"the graph holds a tensor on {value.device}, {value.layout}")
+    if value.nbytes > LARGEST:
+        raise Uncacheable(f"the graph holds a constant of {value.nbytes} bytes")
+    with torch.no_grad():
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return content.tobytes()
 
 
 def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:

@@ -17,8 +17,7 @@ import torch
 
 from dynamo.aot.recipes import noted
 from dynamo.base import logs
-from dynamo.base.config import config
-from dynamo.store.content import make_key, open_store
+from dynamo.store.content import cache_store, make_key
 from inductor.cache.launched import title_of
 from inductor.cache.recorded import GpuRecord, gpu_records
 from inductor.codegen.python_wrapper import host_part
@@ -90,6 +89,6 @@ def _no_slow(*facts: Any) -> NoReturn:
 
 
 def _imported(text: str) -> ModuleType:
-    store = open_store(config.cache_dir)
+    store = cache_store()
     path, _ = store.file_of(make_key("triton", {"source": text}), ".py", text.encode())
     return import_file(f"inductor_generated_{path.stem}", path)

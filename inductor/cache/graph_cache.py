@@ -7,9 +7,7 @@ that is compiled now and cached. What is cached is how the callable was made
 their digests), and what belongs to this compile: the captured program, the site, the compiler of a
 backward. A backward is cached for itself when it is first compiled.
 
-A record is a digest and the bytes that have it. It is read only if this user has written it, whole,
-and it names nothing but parts of torch and of this package. What can't be cached says why in the
-log `cache`, as does each miss.
+A record (`dynamo/store/records.py`) names nothing but parts of torch and of this package.
 """
 
 from __future__ import annotations
@@ -31,19 +29,18 @@ from dynamo.aot.recipes import recipe_of
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs, recordings
 from dynamo.base.counters import timed
-from dynamo.base.defects import cache_defect
 from dynamo.base.fallbacks import left_to_aten
 from dynamo.base.ranks import are_many
-from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
-from dynamo.store.folder import keep_small
+from dynamo.store.content import Key, Stale, Store, cache_store, make_key
+from dynamo.store.records import Cache, Record, Uncacheable
 from dynamo.store.toolchain import find_toolchain
 from inductor import metrics
-from inductor.cache.aten_key import constants_of, parts_of_aten
+from inductor.cache.aten_key import constants_of, content_of, parts_of_aten
 from inductor.cache.gpu_module import GpuModule
-from inductor.cache.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
+from inductor.cache.graph_key import TRUSTED, changing_parts, parts_of_graph
+from inductor.cache.graph_rows import function_of
 from inductor.cache.launched import (
     LINES,
-    Stale,
     Watched,
     convolver_of,
     lines_of_step,
@@ -53,20 +50,17 @@ from inductor.cache.launched import (
     with_numbers,
 )
 from inductor.cache.over_ranks import Ranks, ranks_now
-from inductor.cache.recorded import tell_cache
 from inductor.collectives.settings import tie
 from inductor.config import config
-from inductor.driver import cpu
 from inductor.driver.freezing import FrozenCall
 from inductor.kernels.cpu.convolution_library import Convolver
 from inductor.kernels.cpu.gemm_libraries import OwnGemm
 from inductor.runtime import _launch
-from inductor.runtime.binaries import NotLoaded
 from inductor.runtime.cuda_graphs import Graphing
 
 Compiled = Callable[..., Any]
 SUFFIX = ".graph"
-LARGEST = 1 << 20  # bytes of a constant
+CACHE = Cache("graph cache", "the cache of compiled graphs", "the graph is compiled without it")
 # Logs of stages that a hit leaves out.
 STAGES = ("aot_graphs", "ir_pre_fusion", "ir_post_fusion", "fusion", "schedule", "output_code",
           "kernel_code", "wrapper", "inductor", "perf_hints", "autotuning")  # fmt: skip
@@ -81,9 +75,9 @@ def cache_entry_of(
     given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
     program the captured operations stand.)
     """
-    store = cpu.cache_store()
+    store = cache_store()
     key = _key_of("graph", examples, store, lambda compiler: parts_of_graph(
-        gm, examples, compiler, store))
+        gm, examples, compiler))
     # `ranks_now` as the options of this compile say: a backward comes later
     return None if key is None else CacheEntry(store, key, gm, given, ranks_now())
 
@@ -94,9 +88,9 @@ def aten_entry_of(
 ) -> CacheEntry | None:
     """The same of an ATen graph, see `aten_key.py`. No rank waits for what another one compiles:
     graphs of shards may differ, and such a wait ends by its time alone."""
-    store = cpu.cache_store()
+    store = cache_store()
     key = _key_of("aten", fakes, store, lambda compiler: parts_of_aten(
-        module, stage, examples, compiler, store))
+        module, stage, examples, compiler))
     if key is None:
         return None
     constants = {f"constant {name}": value for name, value in constants_of(module).items()}
@@ -116,15 +110,8 @@ def _key_of(
         compiler = ""
     else:
         return None
-    try:
-        with timed("inductor.key"):
-            return make_key(kind, parts(compiler))
-    except NoKey as why:
-        reason = why.reason
-    except Exception as defect:  # the graph can be compiled all the same
-        reason = report_defect("a key", defect)
-    logs.log("cache").emit(lambda: f"this {kind} is not cached: {reason}")
-    return None
+    with timed("inductor.key"):
+        return CACHE.key(kind, lambda: parts(compiler))
 
 
 def may_cache() -> bool:
@@ -165,7 +152,7 @@ class CacheEntry:
         """The same for a backward, under the modes in which it is first called."""
         try:
             parts = {"forward": self.key.digest, "which": repr(which), **changing_parts()}
-        except NoKey:
+        except Uncacheable:
             return compile_now()
         with logs.compiling(replace(self.what, part="backward")):
             return self._cached_or_made(make_key("backward", parts), compile_now)
@@ -173,70 +160,43 @@ class CacheEntry:
     def _cached_or_made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
         ranks = self.ranks
         if ranks is None:
-            return self._find(key) or self._made(key, compile_now)
+            return self._read(key) or self._made(key, compile_now)
         name = f"{key.kind}/{key.digest}"
         if ranks.compiles:
             return ranks.give(
-                name, self.store, lambda: self._find(key) or self._made(key, compile_now))
+                name, self.store, lambda: self._read(key) or self._made(key, compile_now))
         if ranks.take(name) or self.is_cached():
-            found = self._find(key)
-            if found is not None:
-                return found
+            cached = self._read(key)
+            if cached is not None:
+                return cached
         return self._made(key, compile_now)
 
     def _made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
         with watched() as seen:
             made = compile_now()
-        self._keep(key, made, seen)
+        with timed("inductor.keep"):
+            self._record(key).write(
+                lambda: write_record((made, seen.fallbacks), self.given, seen, self.store))
         return made
 
-    def _find(self, key: Key) -> Compiled | None:
-        log = logs.log("cache")
+    def _record(self, key: Key) -> Record:
+        return Record(CACHE, self.store, key, SUFFIX)
+
+    def _read(self, key: Key) -> Compiled | None:
         if not self.may_read():
             return None
-        content = self.store.read(key, SUFFIX)
-        if content is None:
-            tell_cache(f"{key.kind} {key.digest}", False, lambda: self.store.explain_miss(key))
+        record = self._record(key)
+        with timed("inductor.kept"):
+            cached = record.read(lambda content: read_record(content, self.given, self.store))
+        if cached is None:
             return None
-        try:
-            with timed("inductor.kept"):
-                made, fallbacks = read_record(content, self.given, self.store)
-        except (Damaged, Stale, NotLoaded, OSError) as error:  # or of a library that has changed
-            reason = f"{type(error).__name__}: {error}"
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
-            return None
-        except Exception as defect:  # recompiled
-            reason = report_defect("what was read", defect)
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
-            return None
-        tell_cache(f"{key.kind} {key.digest}", True, str)
+        made, fallbacks = cached
+        record.tell_hit()
         metrics.count("graphs_reused")
         report_fallbacks(fallbacks)
-        site = self.given["site"]
         if are_many():  # its collectives may be joined
-            tie(site)
+            tie(self.given["site"])
         return made  # type: ignore[no-any-return]
-
-    def _keep(self, key: Key, made: Compiled, seen: Watched) -> None:
-        log = logs.log("cache")
-        try:
-            with timed("inductor.keep"):
-                content = write_record((made, seen.fallbacks), self.given, seen, self.store)
-                self.store.keep(key, SUFFIX, content)
-                keep_small()
-        except (Unsupported, Uncacheable, pickle.PicklingError, OSError) as error:
-            reason = str(error)
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")
-        except Exception as defect:  # what was compiled is right all the same
-            reason = report_defect("what is cached", defect)
-            log.emit(lambda: f"{key.kind} {key.digest}: it is not cached, {reason}")
-
-
-def report_defect(what: str, defect: Exception) -> str:
-    """See `cache_defect`."""
-    return cache_defect(
-        "graph cache", what, f"the cache of compiled graphs failed with {what}",
-        "the graph is compiled without it", defect)
 
 
 def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
@@ -247,19 +207,17 @@ def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
         logs.log("inductor").emit(f"{operator} falls back to ATen: {reason}")
 
 
-class Uncacheable(Exception):
-    """What can't be written, in words."""
-
-
 # -- writing ---------------------------------------------------------------------------------------
 
 
 def write_record(value: Any, given: Mapping[str, Any], seen: Watched, store: Store) -> bytes:
-    """A digest and the bytes of a value. Errors: Uncacheable, Unsupported; those of pickle."""
+    """The bytes of a value. Errors: Uncacheable; those of pickle."""
     out = io.BytesIO()
-    _Writer(out, given, seen, store).dump(value)
-    content = out.getvalue()
-    return sealed(content)
+    try:
+        _Writer(out, given, seen, store).dump(value)
+    except Unsupported as why:
+        raise Uncacheable(why.reason) from None
+    return out.getvalue()
 
 
 class _Writer(pickle.Pickler):
@@ -326,14 +284,11 @@ def _check_name(value: Any) -> None:
 
 
 def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
-    plain = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
-    if not plain or value.requires_grad or value.is_conj() or value.is_neg():
+    content = content_of(value)
+    if value.requires_grad or not value.is_contiguous():
         raise Uncacheable(f"it holds a tensor ({value.dtype}, {value.device})")
     if value.untyped_storage()._cdata in writer.memories:  # a copy would see no write into it
         raise Uncacheable("it holds a view of a constant")
-    if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
-        raise Uncacheable(f"it holds a constant of {value.nbytes} bytes")
-    content = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     return _tensor_of, (content, value.dtype, tuple(value.shape), value.device)
 
 
@@ -348,12 +303,7 @@ def _tensor_of(
 
 
 def _reduce_operator(writer: _Writer, value: Any) -> Any:
-    return _operator_of, (value._schema.name, value._overloadname)
-
-
-def _operator_of(name: str, overload: str) -> Any:
-    namespace, _, operator = name.partition("::")
-    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    return function_of, (str(value),)
 
 
 def _reduce_graph(writer: _Writer, value: CachedGraph) -> Any:
@@ -421,8 +371,8 @@ REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
 
 
 def read_record(content: bytes, given: Mapping[str, Any], store: Store) -> Any:
-    """Errors: Damaged, Stale, and what reading other bytes raises."""
-    return _Reader(opened(content), given, store).load()
+    """Errors: Stale, and what reading other bytes raises."""
+    return _Reader(content, given, store).load()
 
 
 class _Reader(pickle.Unpickler):

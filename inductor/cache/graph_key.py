@@ -1,19 +1,16 @@
 """The key of a captured graph: all that decides what AOT and the backend make of it.
 
 In: a captured graph, its example inputs, the options. Out: the parts of a key, as texts; or
-`NoKey`, whose reason names what has no text (an operator of the program, a tensor subclass, ..).
+`Uncacheable`, which names what has no text (an operator of the program, a tensor subclass, ..).
 Nothing is left out that a stage asks for: a key that is too long costs a miss, one that is too
 short gives a wrong program.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import math
 import os
-import platform
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -30,9 +27,10 @@ from dynamo.aot.fakes import is_symbolic_number
 from dynamo.aot.plain_graphs import At, FakeAt
 from dynamo.base import ranks
 from dynamo.base.config import config as dynamo_config
-from dynamo.store.content import Store, make_key
 from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
 from dynamo.store.processor import processor
+from dynamo.store.records import Uncacheable
+from dynamo.store.versions import versions
 from inductor.config import config
 from inductor.runtime.gpus import text_of_gpus
 
@@ -42,7 +40,6 @@ PLAIN = frozenset((int, bool, str, type(None), bytes, complex, type(Ellipsis), A
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
-DIGEST = 16
 # Whose functions are known by the versions in the key.
 FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) + os.sep
                  for name in ("torch", "dynamo", "inductor")])
@@ -53,31 +50,23 @@ ELSEWHERE = frozenset((
 ))
 
 
-class NoKey(Exception):
-    """There is no key; reason: a sentence for the log."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 def parts_of_graph(
-    gm: fx.GraphModule, examples: Sequence[Any], compiler: str, store: Store
+    gm: fx.GraphModule, examples: Sequence[Any], compiler: str
 ) -> dict[str, str]:
     """The parts of the key, under the present modes and settings. compiler: of C++ code.
 
-    Errors: NoKey.
+    Errors: Uncacheable.
     """
     return {
         "inputs": _text_of_inputs(examples),
-        **parts_around(_text_of_graph(gm), examples, compiler, store),
+        **parts_around(_text_of_graph(gm), examples, compiler),
     }
 
 
 def parts_around(
-    text: str, examples: Sequence[Any], compiler: str, store: Store
+    text: str, examples: Sequence[Any], compiler: str
 ) -> dict[str, str]:
-    """The text of a graph, and what is no part of it. Errors: NoKey."""
+    """The text of a graph, and what is no part of it. Errors: Uncacheable."""
     _check_registrations()
     return {
         "graph": text,
@@ -86,9 +75,7 @@ def parts_around(
         **_parts_of_ranks(text),
         "processor": processor().text,
         "compiler": compiler,
-        "torch": f"{torch.__version__} {torch.version.git_version}",
-        "python": platform.python_version(),
-        "dynamo-jit": own_source(store),
+        **versions(),
     }
 
 
@@ -96,12 +83,12 @@ def _parts_of_gpus(graph: str, examples: Sequence[Any]) -> dict[str, str]:
     """What a compile for a GPU asks for. A graph that is about to use the first one starts it."""
     if "cuda" in graph and torch.cuda.is_available():
         torch.cuda.init()
-    found = parts_of_gpus()
-    if found:
-        found["libraries"] = settings_of_libraries()
-        found["order"] = _order(examples)
-        found["gpu properties"] = text_of_gpus()
-    return found
+    parts = parts_of_gpus()
+    if parts:
+        parts["libraries"] = settings_of_libraries()
+        parts["order"] = _order(examples)
+        parts["gpu properties"] = text_of_gpus()
+    return parts
 
 
 def _parts_of_ranks(graph: str) -> dict[str, str]:
@@ -123,64 +110,27 @@ def _order(examples: Sequence[Any]) -> str:
 
 
 def _check_registrations() -> None:
-    """Errors: NoKey where the program has changed what is known of torch's operators: how they are
-    taken apart, or what their results look like. Its functions have no text."""
+    """Errors: Uncacheable where the program has changed what is known of torch's operators: how
+    they are taken apart, or what their results look like. Its functions have no text."""
     for name in FROM_TORCH:
         function = decomposition_table.get(overload(name))
         if str(getattr(function, "__module__", "")).partition(".")[0] not in TRUSTED:
-            raise NoKey(f"the program has registered a decomposition of aten.{name}")
+            raise Uncacheable(f"the program has registered a decomposition of aten.{name}")
     for name, entry in list(singleton._data.items()):
         if name.partition("::")[0] not in OWN:
             continue
         kernel = entry.fake_impl.kernel
         if kernel is not None and not kernel.source.startswith(FOLDERS):
-            raise NoKey(f"the program has registered a fake of {name}")
+            raise Uncacheable(f"the program has registered a fake of {name}")
 
 
 def changing_parts() -> dict[str, str]:
-    """Those that may differ between a forward and its backward. Errors: NoKey."""
+    """Those that may differ between a forward and its backward. Errors: Uncacheable."""
     return {
         "options": _text_of_options(),
         "modes": _text_of_modes(),
         "threads": f"{torch.get_num_threads()} of {len(os.sched_getaffinity(0))}",
     }
-
-
-@functools.lru_cache(maxsize=4)
-def own_source(store: Store) -> str:
-    """A digest of this package's files, of which an unchanged folder is not read again, and which
-    this process has loaded."""
-    rows = [row for name in ("dynamo", "inductor") for row in _files(_folder(name))]
-    known = make_key("sources", {"files": repr(rows)})
-    digest = store.values(known)
-    if digest is None:
-        found = hashlib.sha256()
-        for path, size, *_ in rows:
-            found.update(f"{os.path.basename(path)} {size} ".encode())
-            with open(path, "rb", buffering=0) as file:  # of hundreds of small files
-                found.update(file.read())
-        digest = found.hexdigest()[:DIGEST]
-        with contextlib.suppress(OSError):
-            store.keep_values(known, digest)
-    return str(digest)
-
-
-def _folder(package: str) -> str:
-    return os.path.dirname(str(sys.modules[package].__file__))
-
-
-def _files(folder: str) -> list[tuple[str, int, int, int, int]]:
-    """Each file of the package, and what changes when it does."""
-    found = []
-    for item in sorted(os.scandir(folder), key=lambda item: item.name):
-        if item.is_dir(follow_symlinks=False):
-            if item.name not in ("__pycache__", "csrc"):
-                found += _files(item.path)
-        elif item.name.endswith((".py", ".so")):
-            about = item.stat()
-            found.append((item.path, about.st_size, about.st_mtime_ns, about.st_ctime_ns,
-                          about.st_ino))  # fmt: skip
-    return found
 
 
 def _text_of_options() -> str:
@@ -192,7 +142,7 @@ def _text_of_options() -> str:
 def _text_of_modes() -> str:
     """The state of torch that a compile depends on."""
     if torch._C._are_functorch_transforms_active():
-        raise NoKey("a transform of torch.func is active")
+        raise Uncacheable("a transform of torch.func is active")
     casts = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
              for device in ("cpu", "cuda")]  # fmt: skip
     return repr((
@@ -235,10 +185,10 @@ def _text_of_input(value: Any, objects: dict[int, int], storages: dict[int, int]
 def _text_of_tensor(value: torch.Tensor, storages: dict[int, int]) -> str:
     kind = type(value)
     if kind not in (torch.Tensor, torch.nn.Parameter):
-        raise NoKey(f"an input is a {kind.__qualname__}")
+        raise Uncacheable(f"an input is a {kind.__qualname__}")
     known = value.device.type in ("cpu", "cuda")
     if value.layout is not torch.strided or value.is_quantized or not known:
-        raise NoKey(f"an input is on {value.device}, {value.layout}")
+        raise Uncacheable(f"an input is on {value.device}, {value.layout}")
     storage = value.untyped_storage()
     place = storages.setdefault(storage._cdata, len(storages))
     view = ""
@@ -273,10 +223,10 @@ def _open(node: fx.Node) -> str:
     """What a capture shows of an input beside the input itself."""
     shown = node.meta.get("example_value")
     if is_symbolic_number(shown):
-        raise NoKey("an input is a symbol")
+        raise Uncacheable("an input is a symbol")
     if isinstance(shown, torch.Tensor):
         if any(map(is_symbolic_number, (*shown.shape, *shown.stride()))):
-            raise NoKey("sizes are symbols")
+            raise Uncacheable("sizes are symbols")
         return f"{tuple(shown.shape)} {tuple(shown.stride())} {shown.requires_grad}"
     return type(shown).__name__
 
@@ -287,31 +237,31 @@ def _text_of_target(gm: fx.GraphModule, node: fx.Node) -> str:
     if node.op in ("get_attr", "call_module"):
         value = functools.reduce(getattr, str(node.target).split("."), gm)
         if not isinstance(value, fx.GraphModule):
-            raise NoKey(f"the graph holds a {type(value).__name__}")
+            raise Uncacheable(f"the graph holds a {type(value).__name__}")
         return f"[{_text_of_graph(value)}]"
     return text_of_function(node.target)
 
 
 def text_of_function(function: Any, own: Collection[str] = OWN) -> str:
-    """own: namespaces of operators that the versions in the key know. Errors: NoKey."""
+    """own: namespaces of operators that the versions in the key know. Errors: Uncacheable."""
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         name = str(function)
         if name.partition(".")[0].partition("::")[0] not in own:
-            raise NoKey(f"{name} is an operator of the program")
+            raise Uncacheable(f"{name} is an operator of the program")
         return name
     try:
         name = _get_qualified_name(function)
     except Exception as error:
-        raise NoKey(f"{function!r} has no name ({type(error).__name__})") from None
+        raise Uncacheable(f"{function!r} has no name ({type(error).__name__})") from None
     package, _, rest = name.partition(".")
     if package not in TRUSTED or (function.__module__ or "torch").partition(".")[0] not in TRUSTED:
-        raise NoKey(f"{name} is a function of the program")
+        raise Uncacheable(f"{name} is a function of the program")
     try:
-        found = functools.reduce(getattr, rest.split("."), sys.modules[package])
+        named = functools.reduce(getattr, rest.split("."), sys.modules[package])
     except AttributeError:
-        found = None
-    if found is not function:
-        raise NoKey(f"{name} names another function")
+        named = None
+    if named is not function:
+        raise Uncacheable(f"{name} names another function")
     return name
 
 
@@ -330,7 +280,7 @@ def text_of_value(value: Any, numbers: Mapping[fx.Node, str]) -> str:
         inner = ", ".join([text_of_value(item, numbers) for item in value])
         name = "list" if isinstance(value, list) else kind.__name__
         if name not in ("list", "tuple", "Size"):
-            raise NoKey(f"an argument is a {kind.__qualname__}")
+            raise Uncacheable(f"an argument is a {kind.__qualname__}")
         return f"{name}({inner})"
     if isinstance(value, dict):
         rows = [f"{text_of_value(key, numbers)}: {text_of_value(item, numbers)}"
@@ -338,4 +288,4 @@ def text_of_value(value: Any, numbers: Mapping[fx.Node, str]) -> str:
         return f"{{{', '.join(rows)}}}"
     if kind is slice:
         return f"slice{text_of_value((value.start, value.stop, value.step), numbers)}"
-    raise NoKey(f"an argument is a {kind.__qualname__}")
+    raise Uncacheable(f"an argument is a {kind.__qualname__}")

@@ -14,51 +14,36 @@ from torch import fx
 
 from dynamo.aot.plain_graphs import Rows, rows_of
 from dynamo.aot.records import Unsupported
-from inductor.cache.graph_key import text_of_function
-
-
-def plain_rows(gm: fx.GraphModule) -> tuple[Any, ...]:
-    """The parts of `Rows`, with names for functions. Errors: Unsupported, NoKey."""
-    rows = rows_of(gm)
-    nodes = tuple([
-        (op, name, text_of_function(target) if op == "call_function" else target, *rest)
-        for op, name, target, *rest in rows.nodes])  # fmt: skip
-    return nodes, rows.fakes, rows.storages, rows.constants
-
-
-def rows_from(nodes: Any, fakes: Any, storages: Any, constants: Any) -> Rows:
-    """The rows of these parts."""
-    named = tuple([
-        (op, name, _function_of(target) if op == "call_function" else target, *rest)
-        for op, name, target, *rest in nodes])  # fmt: skip
-    return Rows(named, fakes, storages, constants)
-
-
-def _function_of(name: str) -> Any:
-    """What `text_of_function` has named."""
-    package, *path = name.split(".")
-    found: Any = sys.modules[package] if package in sys.modules else getattr(torch.ops, package)
-    for part in path:
-        found = getattr(found, part)
-    return found
-
-
-def write_rows(gm: fx.GraphModule) -> bytes:
-    """Errors: Unsupported, NoKey; those of pickle."""
-    return pickle.dumps(plain_rows(gm), protocol=5)
-
+from inductor.cache.graph_key import TRUSTED, text_of_function
 
 KNOWN = ("cpu", "cuda")
 
 
-def write_rows_of_known(gm: fx.GraphModule) -> bytes:
-    """The same. Errors: also Unsupported for tensors on devices for which nothing is compiled."""
-    rows = plain_rows(gm)
-    for _, _, _, _, device, *_ in rows[1]:
+def write_rows(gm: fx.GraphModule) -> bytes:
+    """Errors: Unsupported, also for tensors on devices for which nothing is compiled; Uncacheable;
+    those of pickle."""
+    rows = rows_of(gm)
+    for device in rows.devices():
         if device.type not in KNOWN:
             raise Unsupported(f"it has a tensor on {device}")
-    return pickle.dumps(rows, protocol=5)
+    nodes = [(op, name, text_of_function(target) if op == "call_function" else target, *rest)
+             for op, name, target, *rest in rows.nodes]  # fmt: skip
+    return pickle.dumps((nodes, rows.fakes, rows.storages, rows.constants), protocol=5)
 
 
 def read_rows(content: bytes) -> Rows:
-    return rows_from(*pickle.loads(content))
+    nodes, *others = pickle.loads(content)
+    named = tuple([
+        (op, name, function_of(target) if op == "call_function" else target, *rest)
+        for op, name, target, *rest in nodes])  # fmt: skip
+    return Rows(named, *others)
+
+
+def function_of(name: str) -> Any:
+    """What `text_of_function` has named."""
+    package, *path = name.split(".")
+    # Not any module of that name: the program may have one that is called as operators are.
+    value: Any = sys.modules[package] if package in TRUSTED else getattr(torch.ops, package)
+    for part in path:
+        value = getattr(value, part)
+    return value

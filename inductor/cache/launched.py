@@ -24,7 +24,7 @@ from dynamo.base import logs
 from dynamo.base.extension import BUILD
 from dynamo.base.fallbacks import site_now
 from dynamo.base.user_lines import user_frame
-from dynamo.store.content import Store, is_owned_by_user, note_used
+from dynamo.store.content import Stale, Store, is_owned_by_user, note_used
 from dynamo.store.toolchain import Toolchain, find_toolchain, last_toolchain
 from inductor.kernels.cpu.attention.library import load_attention
 from inductor.kernels.cpu.attention.source import attention_name
@@ -42,10 +42,6 @@ if getattr(_launch, "runtime_version", 1) != RUNTIME:
     raise ImportError(
         "dynamo-jit: the extension inductor.runtime._launch was built from other sources than "
         f"these; {BUILD}.")
-
-
-class Stale(Exception):
-    """What was cached does not fit what is on the disk now. The text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +76,20 @@ _watched: ContextVar[Watched | None] = ContextVar("watched", default=None)
 @contextlib.contextmanager
 def watched() -> Iterator[Watched]:
     """What this thread compiles inside."""
-    found = Watched()
-    token = _watched.set(found)
+    seen = Watched()
+    token = _watched.set(seen)
     try:
-        yield found
+        yield seen
     finally:
         _watched.reset(token)
 
 
 def note_launcher(launcher: Any, path: str, spec: dict[str, Any], units: list[str]) -> None:
     """A launcher was made of a library that was built of these texts."""
-    found = _watched.get()
-    if found is not None:
+    seen = _watched.get()
+    if seen is not None:
         calls = tuple(name for name in OWN_FUNCTIONS if any(name in unit for unit in units))
-        found.launches.append((launcher, path, spec, calls))
+        seen.launches.append((launcher, path, spec, calls))
 
 
 # -- what profilers and reports show ----------------------------------------------------------
@@ -133,18 +129,18 @@ def with_numbers(spec: Mapping[str, Any], traces: Sequence[str | None]) -> dict[
 def lines_of_step(spec: Mapping[str, Any], row: Sequence[Any]) -> tuple[str, ...]:
     """The user's lines, `file:line`, of a row of the description's steps."""
     traces: Sequence[str | None] = spec.get("traces", ())
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for line in row[LINES]:
         frame = user_frame(traces[line]) if isinstance(line, int) else None
-        found[f"{frame[0]}:{frame[1]}" if frame else str(line)] = None
-    return tuple(found)
+        lines[f"{frame[0]}:{frame[1]}" if frame else str(line)] = None
+    return tuple(lines)
 
 
 def note_fallbacks(operators: Sequence[tuple[str, str]]) -> None:
     """Operators of the graph fell back to ATen, with the reasons."""
-    found = _watched.get()
-    if found is not None:
-        found.fallbacks += operators
+    seen = _watched.get()
+    if seen is not None:
+        seen.fallbacks += operators
 
 
 def digest_of(path: Path) -> str:
@@ -165,17 +161,18 @@ def loaded_launch(
     return _launch.Launcher(str(path), {**titled(spec), "traces": traces})
 
 
-def _toolchain(store: Store) -> Toolchain | str:
-    """The compiler that has built what is in the store, or the one that is there now."""
-    return last_toolchain(store) or find_toolchain(store)
+def _toolchain(store: Store) -> Toolchain:
+    """The compiler that has built what is in the store, or the one that is there now. Errors:
+    Stale."""
+    toolchain = last_toolchain(store) or find_toolchain(store)
+    if isinstance(toolchain, str):
+        raise Stale(toolchain)
+    return toolchain
 
 
 def own_gemm_of(dtype: torch.dtype, store: Store) -> OwnGemm:
     """Our own GEMM, for cached graphs that need it. Errors: Stale."""
-    toolchain = _toolchain(store)
-    if isinstance(toolchain, str):
-        raise Stale(toolchain)
-    gemm = load_gemm(store, toolchain, dtype)
+    gemm = load_gemm(store, _toolchain(store), dtype)
     if gemm is None:
         raise Stale(f"this processor has no GEMMs of {dtype}")
     return gemm
@@ -183,17 +180,13 @@ def own_gemm_of(dtype: torch.dtype, store: Store) -> OwnGemm:
 
 def convolver_of(store: Store) -> Convolver:
     """The same of our own convolution. Errors: Stale."""
-    toolchain = _toolchain(store)
-    if isinstance(toolchain, str):
-        raise Stale(toolchain)
-    return load_convolver(store, toolchain)
+    return load_convolver(store, _toolchain(store))
 
 
 def attention_of(half: bool, store: Store) -> None:
     """The same of our own attention; without a compiler, the operator computes it."""
-    toolchain = _toolchain(store)
-    if not isinstance(toolchain, str):
-        load_attention(store, toolchain, half)
+    with contextlib.suppress(Stale):
+        load_attention(store, _toolchain(store), half)
 
 
 OWN_FUNCTIONS: Mapping[str, Callable[[Store], Any]] = {

@@ -60,8 +60,8 @@ class Ranks:
         try:
             with watched_files() as seen:
                 made = compile_it()
-            found = archive_of(folder, seen)
-            end = NOTHING if found is None else FILES + found[0]
+            archive, _ = archive_of(folder, seen)
+            end = FILES + archive if archive else NOTHING
             return made
         except Exception as error:
             if not is_of_signal(error):
@@ -107,10 +107,10 @@ class Ranks:
 
 def ranks_now() -> Ranks | None:
     """The processes that compute together, where one compiles for all."""
-    found, module = compiling_rank(), sys.modules.get("torch.distributed")
-    if found is None or module is None or not module.is_available() or not module.is_initialized():
+    chosen, module = compiling_rank(), sys.modules.get("torch.distributed")
+    if chosen is None or module is None or not module.is_available() or not module.is_initialized():
         return None
-    rank, seconds = found
+    rank, seconds = chosen
     if not rank < module.get_world_size() > 1:
         return None
     store = module.distributed_c10d._get_default_store()

@@ -1,18 +1,18 @@
-"""What the backend keeps for `dynamo.report`, and the events of its caches.
+"""What the backend keeps for `dynamo.report`.
 
-In: a graph that is generated now; a look into a cache. Out: recordings of kind "lowered", events of
-kind "cache", and the last modules for GPUs (on a CPU the launchers themselves know what they run).
+In: a graph that is generated now. Out: recordings of kind "lowered", and the last modules for GPUs
+(on a CPU the launchers themselves know what they run).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dynamo.backends.registry import at_reset
-from dynamo.base import events, logs, recordings
+from dynamo.base import logs, recordings
 from inductor.codegen.step_facts import facts_of_step, without_extents
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.schedule import Schedule
@@ -66,13 +66,3 @@ def keep_lowered(
     if recordings.wanted():
         recordings.keep("lowered", LoweredRecord(
             steps, str(graph), str(schedule), schedule.refusals, str(graph.device), text))
-
-
-def tell_cache(what: str, found: bool, reason: Callable[[], str]) -> None:
-    """A look into a cache. what: what was looked for; reason: asked for only where somebody wants
-    to know, since it may have to read files."""
-    log = logs.log("cache")
-    said = "found" if found else reason() if log.enabled or recordings.wanted() else ""
-    log.emit(f"{what}: {said}")
-    data = {"what": what, "found": found, "reason": "" if found else said}
-    events.record(events.Event("cache", logs.compile_id_now(), data))

@@ -6,51 +6,42 @@ In: a `Shipment`. Out: the callable, whose libraries lie in a folder that is lai
 from __future__ import annotations
 
 import functools
-import hashlib
-import os
-import platform
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dynamo.aot.plain_graphs import CachedGraph
-from dynamo.base.config import config as dynamo_config
 from dynamo.base.fallbacks import NOWHERE
 from dynamo.store import gpu_facts
-from dynamo.store.content import Store
+from dynamo.store.artifacts import load_cache_artifacts, unpack
+from dynamo.store.content import Store, cache_store
+from dynamo.store.folder import LOADED
 from dynamo.store.processor import processor
+from dynamo.store.versions import versions
 from inductor.cache.graph_cache import read_record
-from inductor.cache.graph_key import own_source
 from inductor.cache.graph_rows import read_rows
-from inductor.cache.kernel_binaries import look_also_in
 from inductor.config import settings_of
-from inductor.driver import cpu
-
-FOLDER = "shipped"
-BINARIES = "binary/"
 
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """record, graph: see the top of the file. files: content by name in the folder. devices: the
-    GPUs on which its tensors are."""
+    """record: how the callable was made; graph: the captured one. files: archive of the libraries;
+    binaries: of kernels that are compiled at the first call, or nothing (see
+    `dynamo/store/artifacts.py`). devices: the GPUs on which its tensors are."""
 
     record: bytes
     graph: bytes
-    files: Mapping[str, bytes]
+    files: bytes
+    binaries: bytes
     devices: tuple[str, ...] = ()
 
 
 def facts_now(devices: Iterable[str] = ()) -> dict[str, str]:
     """What must be the same where a shipment runs. devices: the GPUs that it names."""
     return {
-        "torch": f"{torch.__version__} {torch.version.git_version}",
-        "python": platform.python_version(),
-        "dynamo-jit": own_source(cpu.cache_store()),
+        **versions(),
         "processor": processor().text,
         **{name: _kind_of(name) for name in devices},
     }
@@ -86,32 +77,20 @@ def names_given(captured: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 def unship(
     shipment: Shipment, digest: str, mode: str | None, options: Mapping[str, Any] | None
 ) -> Any:
-    """The callable. digest: names the folder for its files. Errors: Damaged, Stale."""
+    """The callable. digest: names the folder for its files. Errors: Stale."""
     captured = _Captured(shipment.graph)
-    store = Store(_folder(shipment, digest))
-    if any(name.startswith(BINARIES) for name in shipment.files):
-        look_also_in(store)
+    store = _filled(shipment.files, digest)
+    if shipment.binaries:
+        load_cache_artifacts(shipment.binaries)
     made, _ = read_record(
         shipment.record, names_given(captured, settings_of(mode, options)), store)
     return made
 
 
-def _folder(shipment: Shipment, digest: str) -> Path:
-    """The folder with the files of a shipment, whose contents are as they were shipped."""
-    root = Path(dynamo_config.cache_dir) / FOLDER / digest
-    try:
-        return _filled(shipment, root)
-    except OSError:  # read-only: for this process
-        return _filled(shipment, Path(tempfile.mkdtemp(prefix="dynamo-jit-")))
-
-
-def _filled(shipment: Shipment, root: Path) -> Path:
-    store = Store(root)
-    for name, content in shipment.files.items():
-        path = root / name
-        if os.path.normpath(name) != name or name.startswith(("/", "..")):
-            raise OSError(f"{name} is no name of a file in a folder")
-        known = path.read_bytes() if path.is_file() else None
-        if known is None or hashlib.sha256(known).digest() != hashlib.sha256(content).digest():
-            store.put(path, content)
-    return root
+def _filled(files: bytes, digest: str) -> Store:
+    """A store of the files of a shipment, whose contents are as they were shipped: this machine's
+    cache may have other libraries under their keys."""
+    store = Store(cache_store().root / LOADED / digest)
+    if files:
+        unpack(files, store, replaces=True)
+    return store

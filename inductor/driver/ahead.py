@@ -33,8 +33,8 @@ from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.errors import DynamoError, Unsupported
 from dynamo.store.content import Key
-from inductor.cache.graph_key import NoKey
-from inductor.cache.graph_rows import plain_rows
+from dynamo.store.records import Uncacheable
+from inductor.cache.graph_rows import write_rows
 from inductor.config import config
 
 # Before anything is imported: this process computes in what time the program leaves.
@@ -68,7 +68,7 @@ def compile_ahead(
         return
     try:
         request = _written(gm, examples, extra, key)
-    except (Unsupported, NoKey, pickle.PicklingError, TypeError, AttributeError) as error:
+    except (Unsupported, Uncacheable, pickle.PicklingError, TypeError, AttributeError) as error:
         reason = str(error)
         log.emit(lambda: f"this graph is compiled in a thread: {reason}")
         return
@@ -85,7 +85,7 @@ def _written(
              if node.op == "placeholder"]  # fmt: skip
     out = io.BytesIO()
     pickle.Pickler(out, protocol=5).dump({
-        "rows": plain_rows(gm), "examples": examples,
+        "graph": write_rows(gm), "examples": examples,
         "extra": extra, "key": key, "modes": ThreadModes.now(),
         "differentiated": {name for name, value in shown
                            if isinstance(value, torch.Tensor) and value.requires_grad},

@@ -25,7 +25,7 @@ from dynamo.background.examples import make
 from dynamo.background.jobs import collecting
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.recursion import recursion_room
-from inductor.cache.graph_rows import rows_from
+from inductor.cache.graph_rows import read_rows
 from inductor.config import config
 from inductor.driver.ahead import BYE, READY
 from inductor.driver.compile_fx import compile_fx
@@ -89,7 +89,7 @@ def _settings(given: dict[str, Any]) -> Iterator[None]:
 
 
 def _compiled(given: dict[str, Any]) -> str:
-    module = module_of(rows_from(*given["rows"]))
+    module = module_of(read_rows(given["graph"]))
     examples = given["examples"]
     for node in module.graph.nodes:
         if node.name in given["differentiated"]:

@@ -11,11 +11,12 @@ import torch
 from dynamo.base import logs, recordings
 from dynamo.base.config import config
 from dynamo.base.counters import timed
-from dynamo.store.content import Store, open_store
+from dynamo.store.content import Store
+from dynamo.store.records import tell_cache
 from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor import metrics
 from inductor.cache.launched import note_launcher, titled
-from inductor.cache.recorded import keep_lowered, tell_cache
+from inductor.cache.recorded import keep_lowered
 from inductor.codegen.bind import Binder
 from inductor.codegen.cpp.convolution_epilogue import print_convolution_epilogue
 from inductor.codegen.cpp.epilogue import print_epilogue
@@ -38,11 +39,6 @@ class NoCompiler(RuntimeError):
     needs, without a traceback of the compiler."""
 
     explained = True
-
-
-def cache_store() -> Store:
-    """The cache folder of this process."""
-    return open_store(config.cache_dir)
 
 
 def need_toolchain(store: Store) -> Toolchain:

@@ -15,16 +15,16 @@ import torch
 from dynamo.aot.recipes import not_cacheable
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
-from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import KERNEL, failed, refused
-from dynamo.store.content import make_key, open_store
+from dynamo.store.content import cache_store, make_key
+from dynamo.store.records import tell_cache
 from inductor import metrics
 from inductor.autotune.gpu_blocks import tune_blocks
 from inductor.autotune.tuning import Tuner
 from inductor.cache.gpu_module import GpuModule, binaries_of, finished, with_recipe
 from inductor.cache.launched import title_of
-from inductor.cache.recorded import GpuRecord, keep_on_gpu, tell_cache
+from inductor.cache.recorded import GpuRecord, keep_on_gpu
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
@@ -215,7 +215,7 @@ def load(
     graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph. kept:
     for a module of known sizes that another process may take over, what profilers show of it.
     """
-    store = open_store(config.cache_dir)
+    store = cache_store()
     key = make_key("triton", {"source": text})
     path, known = store.file_of(key, ".py", text.encode())
     metrics.count("libraries_reused" if known else "libraries_built")

@@ -12,12 +12,13 @@ from typing import Any
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import timed
+from dynamo.store.content import cache_store
 from inductor.autotune.gpu_gemms import choose_templates
 from inductor.autotune.tuning import Tuner
 from inductor.codegen.bind import where_it_holds
 from inductor.collectives.settings import with_overlap
 from inductor.config import config, is_enabled
-from inductor.driver import cpu, cuda
+from inductor.driver import cuda
 from inductor.driver.report import report_steps
 from inductor.ir.extent import Sizes
 from inductor.ir.graph import LoopGraph
@@ -81,7 +82,7 @@ def _build(
 
 
 def _tuner() -> Tuner | None:
-    return Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
+    return Tuner(cache_store(), cuda.load) if config.max_autotune else None
 
 
 def _graphing(

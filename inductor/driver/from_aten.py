@@ -19,6 +19,7 @@ from dynamo.aot.partition import DIES
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.loading import collection_paused
+from dynamo.store.content import cache_store
 from inductor.autotune.early_libraries import with_libraries
 from inductor.autotune.library_kernels import choose_library_kernels
 from inductor.codegen.bind import Binder, broken_assumption
@@ -59,7 +60,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         call = for_gpu(lowered, schedule, module.meta.get("values"), _dying(module))
         return tensors_only(call, lowered)
     units, spec = generate(lowered, schedule)
-    call = tensors_only(cpu.load(units, spec, cpu.cache_store()), lowered)
+    call = tensors_only(cpu.load(units, spec, cache_store()), lowered)
     prepared = (*module.meta.get("prepared", ()), *lowered.graph.prepared)
     if not prepared:
         return call
@@ -89,7 +90,7 @@ def _compile_variant(
             holds, bind = symbolic_for_gpu(lowered.graph, schedule, symbols.sizes, values)
         else:
             units, spec = generate(lowered, schedule)
-            path = cpu.build(units, cpu.cache_store())
+            path = cpu.build(units, cache_store())
             binder = Binder(spec, symbols.sizes)
             holds, bind = binder.holds, cpu.bind_launcher(path, binder, len(tensors))
     broken = functools.partial(broken_assumption, symbols.sizes)
@@ -109,7 +110,7 @@ def lower_and_schedule(
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
             chosen = choose_library_kernels(
-                lowered.graph, cpu.cache_store(), threads, frozen, is_enabled("templates"),
+                lowered.graph, cache_store(), threads, frozen, is_enabled("templates"),
                 module.meta.get("prepared_bytes", 0))
             lowered = replace(lowered, graph=chosen)
     lowered = replace(lowered, graph=hold_operands(lowered.graph))

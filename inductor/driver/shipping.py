@@ -9,43 +9,29 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from dynamo.aot.plain_graphs import rows_of
 from dynamo.aot.records import Unsupported
 from dynamo.background.graphs import copied
 from dynamo.base import errors
-from dynamo.store.content import Store
-from dynamo.store.toolchain import last_toolchain_file
-from inductor.cache.graph_cache import Uncacheable, read_record, write_record
-from inductor.cache.graph_key import NoKey
-from inductor.cache.graph_rows import plain_rows, write_rows
-from inductor.cache.kernel_binaries import noting
+from dynamo.store.artifacts import archive_of
+from dynamo.store.content import cache_store, watched_files
+from dynamo.store.records import Uncacheable
+from inductor.cache.graph_cache import read_record, write_record
+from inductor.cache.graph_rows import write_rows
+from inductor.cache.kernel_binaries import SUFFIX
 from inductor.cache.launched import watched
 from inductor.cache.shipped import Shipment, names_given
 from inductor.config import config, settings_of
-from inductor.driver import cpu
 from inductor.driver.compile_fx import compile_whole
 from inductor.driver.known_results import needs_gradients
 
 OWN_KERNELS = b"dynamo_jit::attention"  # has kernels that are compiled at the first call
-
-
-@dataclass(frozen=True, slots=True)
-class _Noting(Store):
-    """A store that notes what is read of it."""
-
-    seen: set[Path] = field(default_factory=set)
-
-    def path(self, key: Any, suffix: str) -> Path:
-        # `Store.path` by name: `super()` is not found in a class with slots.
-        found = Store.path(self, key, suffix)
-        self.seen.add(found)
-        return found
 
 
 def ship(
@@ -55,7 +41,7 @@ def ship(
     if needs_gradients(inputs):
         raise errors.Unsupported("its results would need gradients: call it under torch.no_grad()")
     settings = settings_of(mode, options)
-    store = _Noting(cpu.cache_store().root)
+    store = cache_store()
     try:
         graph, devices = write_rows(gm), _gpus_of(gm)
         copy = copied(gm)
@@ -65,28 +51,26 @@ def ship(
         if made is None:
             raise Unsupported("a part of its graph runs as it was captured, or is compiled later")
         record = write_record((made, seen.fallbacks), given, seen, store)
-    except (Unsupported, Uncacheable, NoKey, pickle.PicklingError) as error:
+    except (Unsupported, Uncacheable, pickle.PicklingError) as error:
         raise errors.Unsupported(str(error)) from None
-    names = {str(Path(path).relative_to(store.root)) for _, path, *_ in seen.launches}
-    store.seen.add(last_toolchain_file(store))
-    read_record(record, given, store)  # notes the libraries that all graphs share
-    names |= {str(path.relative_to(store.root)) for path in store.seen if path.is_file()}
-    files = {name: (store.root / name).read_bytes() for name in names}
-    if OWN_KERNELS in record:
-        files |= _binaries(made, inputs)
-    return Shipment(record, graph, files, devices)
+    with watched_files() as files:
+        read_record(record, given, store)
+    binaries = _binaries(made, inputs) if OWN_KERNELS in record else ()
+    libraries, kernels = (archive_of(store, paths)[0] for paths in (files, binaries))
+    return Shipment(record, graph, libraries, kernels, devices)
 
 
 def _gpus_of(gm: fx.GraphModule) -> tuple[str, ...]:
     """The GPUs on which tensors of the graph are."""
-    devices = {device for _, _, _, _, device, *_ in plain_rows(gm)[1]}
+    devices = rows_of(gm).devices()
     return tuple(sorted(str(device) for device in devices if device.type == "cuda"))
 
 
-def _binaries(made: Callable[..., Any], inputs: list[Any]) -> dict[str, bytes]:
+def _binaries(made: Callable[..., Any], inputs: list[Any]) -> set[Path]:
     """The files of kernels that are compiled at the first call: it is called with copies."""
     given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
     gpus = [value.device for value in given if isinstance(value, torch.Tensor) and value.is_cuda]
-    with torch.random.fork_rng({gpu.index for gpu in gpus}), noting() as found, torch.no_grad():
-        made(*given)
-    return found
+    with torch.random.fork_rng({gpu.index for gpu in gpus}), watched_files() as files:
+        with torch.no_grad():
+            made(*given)
+    return {path for path in files if path.suffix == SUFFIX}

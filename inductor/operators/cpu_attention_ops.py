@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dynamo.base.config import config as base_config
-from dynamo.store.content import open_store
+from dynamo.store.content import cache_store
 from inductor.config import is_enabled
 from inductor.kernels.attention_reference import scores_of
 from inductor.kernels.cpu.attention.library import CpuAttention, load_attention
@@ -41,7 +40,7 @@ LIBRARY.define(f"cpu_attention.out({GIVEN}, *, Tensor(a!) out) -> Tensor(a!)")
 def load(dtype: torch.dtype) -> CpuAttention | None:
     """The library; None where it can't be built."""
     load_it = functools.partial(load_attention, half=dtype is torch.bfloat16)
-    return loaded(load_it, open_store(base_config.cache_dir), "attention")
+    return loaded(load_it, cache_store(), "attention")
 
 
 def _shape(

@@ -7,7 +7,6 @@ cached on disk.
 
 from __future__ import annotations
 
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from dynamo.store.content import Damaged, Key, Store, make_key, opened, sealed
+from dynamo.store.content import Key, Store, make_key
+from dynamo.store.records import Cache, Record
 from dynamo.store.toolchain import Toolchain
 from inductor.kernels.cpu.attention.source import attention_name, attention_unit
 from inductor.kernels.cpu.convolution import (
@@ -34,6 +34,7 @@ from inductor.runtime.build import BuildError
 from inductor.runtime.own_libraries import Units, with_fused_sums
 
 SOURCES = Path(__file__).parent / "cpp"
+CACHE = Cache("objects", "the cache of objects of packages", "they are compiled")
 # Functions of our libraries, and the texts of these.
 OWN: tuple[tuple[tuple[str, ...], Units], ...] = (
     ((GEMM_NAME,), (GEMM_UNIT,)),
@@ -122,22 +123,22 @@ def objects_of(
 ) -> list[Object]:
     """All translation units of a library. variants: the kernels for each set of sizes."""
     own = with_fused_sums(toolchain).compile_flags
-    found = []
+    objects = []
     for number, units in enumerate(variants):
         if sum(ENTRY in unit for unit in units) != 1:
             raise AssertionError("the generated code has no entry")
         entry = ENTRY.replace(" run(", f" {entry_name(number)}(")
-        found += [Object(unit.replace(ENTRY, entry), toolchain.compile_flags, variant=number)
+        objects += [Object(unit.replace(ENTRY, entry), toolchain.compile_flags, variant=number)
                   for unit in units]  # fmt: skip
     every = [unit for units in variants for unit in units]
     for names, texts in OWN:
         if any(name in unit for name in names for unit in every):
-            found += [Object(text, own, shared=True) for text in texts]
-    found += [Object(text, own, shared=True) for text in toolchain.more_units]
+            objects += [Object(text, own, shared=True) for text in texts]
+    objects += [Object(text, own, shared=True) for text in toolchain.more_units]
     runtime = (SOURCES / "runtime.cpp").read_text()
-    found.append(Object(runtime, RUNTIME_FLAGS, shared=True, include=True))
-    found.append(Object(tables, RUNTIME_FLAGS, include=True))
-    return found
+    objects.append(Object(runtime, RUNTIME_FLAGS, shared=True, include=True))
+    objects.append(Object(tables, RUNTIME_FLAGS, include=True))
+    return objects
 
 
 def gpu_objects(tables: str, launches: str, cubins: Path) -> list[Object]:
@@ -187,20 +188,16 @@ def _compiled(
     number: int, one: Object, *, toolchain: Toolchain, store: Store, folder: Path
 ) -> Path:
     path = folder / f"{number}.o"
-    key = _key(one, toolchain)
-    known = store.read(key, ".o") if one.shared else None
-    if known is not None:
-        try:
-            path.write_bytes(opened(known))
-            return path
-        except Damaged:
-            pass  # it is recompiled
+    record = Record(CACHE, store, _key(one, toolchain), ".o")
+    if one.shared and record.read(path.write_bytes) is not None:
+        record.tell_hit()
+        return path
     source = folder / f"{number}.cpp"
     source.write_text(one.source)
     include = ["-I", str(SOURCES)] if one.include else []
     _run([toolchain.compiler, *one.flags, *include, "-c", str(source), "-o", str(path)])
     if one.shared:
-        store.write(key, ".o", sealed(path.read_bytes()))
+        record.write(path.read_bytes)
     return path
 
 
@@ -215,11 +212,6 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"{' '.join(command)}\n{done.stderr[:4000]}")
-
-
-def machine() -> str:
-    """As `uname` says it."""
-    return platform.machine()
 
 
 def copy_header(folder: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from dynamo.store.content import cache_store
 from dynamo.store.processor import HALF_SUPPORT
 from inductor.autotune.gemm_choice import own_gemm
-from inductor.driver.cpu import cache_store
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

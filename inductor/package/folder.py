@@ -18,6 +18,7 @@ import hashlib
 import json
 import mmap
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 
+from dynamo.store.content import cache_store
 from inductor.driver import cpu
 from inductor.package.build import (
     check_vectors,
@@ -34,7 +36,6 @@ from inductor.package.build import (
     for_processor,
     gpu_objects,
     link_library,
-    machine,
     needed_instructions,
     objects_of,
 )
@@ -151,14 +152,14 @@ class _Built:
 
 
 def _built(package: Package) -> _Built:
-    store = cpu.cache_store()
+    store = cache_store()
     here = cpu.need_toolchain(store)
     toolchain = for_processor(here, package.processor)
     check_vectors(toolchain, here)
     instructions = needed_instructions(toolchain)
     units = [variant.code.units for variant in package.variants if isinstance(variant.code, Code)]
     tables = print_tables(
-        package.name, package.variants, package.weights, machine(), instructions)
+        package.name, package.variants, package.weights, platform.machine(), instructions)
     identity = _identity(package, repr((tables, units)).encode())
     tables = f'#define PACKAGE_ID "{identity}"\n{tables}'
     objects = objects_of(units, tables, toolchain)
@@ -167,13 +168,13 @@ def _built(package: Package) -> _Built:
 
 
 def _built_for_gpu(package: Package) -> _Built:
-    store = cpu.cache_store()
+    store = cache_store()
     toolchain = cpu.need_toolchain(store)
     codes = [variant.code for variant in package.variants if isinstance(variant.code, GpuCode)]
     functions = list(dict.fromkeys(one for code in codes for one, _, _ in code.launches))
     binaries = compile_functions(functions, package.capability, _cores())
     launches, cubins = print_launches(codes, binaries, package.capability)
-    tables = print_tables(package.name, package.variants, package.weights, machine(), "")
+    tables = print_tables(package.name, package.variants, package.weights, platform.machine(), "")
     identity = _identity(package, repr((tables, launches)).encode() + cubins)
     tables = f'#define PACKAGE_ID "{identity}"\n{tables}'
     with tempfile.TemporaryDirectory() as name:
@@ -224,7 +225,8 @@ def _describe(package: Package, built: _Built) -> dict[str, Any]:
     return {
         "format": 1, "id": built.identity, "name": package.name, **first, "more": more,
         **package.description, "target": built.target,
-        "machine": machine(), "processor": built.processor, "threads": torch.get_num_threads(),
+        "machine": platform.machine(), "processor": built.processor,
+        "threads": torch.get_num_threads(),
         "made_with": {"torch": torch.__version__, "compiler": built.compiler},
     }  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dynamo.store.content import Stale
 from inductor.runtime.ptx import install_unpacking
 from inductor.runtime.triton_binary import is_simple
 
@@ -23,7 +24,7 @@ PREFER_SHARED, SHARED_BYTES, MOST_DYNAMIC = 1, 1, 8  # of the driver
 _loading = threading.Lock()
 
 
-class NotLoaded(Exception):
+class NotLoaded(Stale):
     """The driver does not take a kernel; the text says why."""
 
 

@@ -80,9 +80,9 @@ def build_library(
     explain: find out why it was not there (reads the store's descriptions).
     """
     key = library_key(units, toolchain)
-    found = store.find(key, ".so")
-    if found is not None and is_whole(found):
-        return Built(found, key, True, "")
+    cached = store.find(key, ".so")
+    if cached is not None and is_whole(cached):
+        return Built(cached, key, True, "")
     reason = store.explain_miss(key) if explain else "not in the cache"
     path = store.path(key, ".so")
     units = (*units, *toolchain.more_units)
@@ -90,16 +90,12 @@ def build_library(
         store.write(key, ".cpp" if len(units) == 1 else f".{i}.cpp", unit.encode())
         for i, unit in enumerate(units)
     ]
-    temporary = store.temporary(path)
-    try:
+    with store.writing(path) as temporary:
         if len(sources) == 1:
             _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
         else:
             _build_split(toolchain, sources, temporary)
         _seal(temporary)
-        store.publish(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     store.describe(key)
     return Built(path, key, False, reason)
 
@@ -110,8 +106,8 @@ def library_without_compiler(units: Sequence[str], store: Store) -> Path | None:
     if not isinstance(find_toolchain(store), str):
         return None
     toolchain = last_toolchain(store)
-    found = None if toolchain is None else store.find(library_key(units, toolchain), ".so")
-    return found if found is not None and is_whole(found) else None
+    cached = None if toolchain is None else store.find(library_key(units, toolchain), ".so")
+    return cached if cached is not None and is_whole(cached) else None
 
 
 def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dynamo.base.config import config as dynamo_config
-from dynamo.store.content import make_key, open_store
+from dynamo.store.content import cache_store, make_key
 from dynamo.store.gpu_facts import kind_of_gpu
 from inductor.config import config
 from inductor.ir.gpus import MEASURED, GpuProperties, described, known_device
@@ -98,15 +97,11 @@ def _bandwidth(facts: Any) -> float:
 
 
 def _cached_speed(number: int) -> float:
-    store = open_store(dynamo_config.cache_dir)
+    store = cache_store()
     key = make_key("gpu", {"kind": kind_of_gpu(number), "torch": torch.__version__})
-    known = store.values(key)
-    if known is None:
-        if torch.cuda.is_current_stream_capturing():
-            return 0.0
-        known = measured_gemms(torch.device("cuda", number))
-        store.keep_values(key, known)
-    return float(known)
+    if torch.cuda.is_current_stream_capturing() and store.values(key) is None:
+        return 0.0
+    return float(store.remembered(key, lambda: measured_gemms(torch.device("cuda", number))))
 
 
 def measured_gemms(device: torch.device) -> float:

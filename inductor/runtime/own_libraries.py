@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dynamo.base import logs
-from dynamo.store.content import Store
+from dynamo.store.content import Store, note_used
 from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor.runtime.build import BuildError, Built, build_library, is_whole, library_key
 
@@ -46,10 +46,12 @@ def own_library(units: Units, store: Store, toolchain: Toolchain) -> str:
     fused = with_fused_sums(toolchain)
     running = _running.pop(_place(units, fused, store), None)
     if running is not None:
-        return str(running.result().path)
-    found = shipped(units, fused)
-    if found is not None:
-        return str(found)
+        path = running.result().path
+        note_used(path)
+        return str(path)
+    packaged = shipped(units, fused)
+    if packaged is not None:
+        return str(packaged)
     return str(build_library(units, fused, store).path)
 
 

@@ -153,6 +153,18 @@ def test_another_module_is_refused(tmp_path: Path) -> None:
         dynamo.load_compiled(tmp_path / "it", Other())
 
 
+def test_other_code_inside_of_forward_is_refused(tmp_path: Path) -> None:
+    def net(source: str, lines: str = "") -> nn.Module:
+        scope: dict[str, Any] = {}
+        exec(f"{lines}def forward(self, x):\n    return (lambda y: {source})(x)", scope)
+        return type("Inner", (nn.Module,), {"forward": scope["forward"]})()
+
+    loaded = shipped_and_loaded(net("y + 1"), tmp_path, torch.ones(3), module=net("y + 1", "\n\n"))
+    assert torch.equal(loaded(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(LoadError, match="other code"):
+        dynamo.load_compiled(tmp_path / "it", net("y + 2"))
+
+
 @pytest.mark.parametrize("fact", ["torch", "python", "dynamo-jit", "processor"])
 def test_another_machine_or_version_is_refused(fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
@@ -165,25 +177,24 @@ def test_another_machine_or_version_is_refused(fact: str, tmp_path: Path, monkey
         dynamo.load_compiled(tmp_path / "it")
 
 
-def rewritten(path: Path, member: str | None) -> None:
-    """The file with one byte of a member changed (of its comment, for None), as a file of this form."""
+def rewritten(path: Path, member: str) -> None:
+    """The file with one byte of a member changed, as a file of this form."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-        comment = archive.comment
     with zipfile.ZipFile(path, "w") as archive:
-        archive.comment = comment if member else b"0" * 64
         for name, content in members.items():
             changed = content[:-1] + bytes([content[-1] ^ 1]) if name == member else content
             archive.writestr(name, changed)
 
 
-@pytest.mark.parametrize("damage", ["program", "record", "manifest.json", None, "cut", "empty", "text"])
-def test_damaged_files_are_not_run(damage: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["program", "record", "manifest.json", "bytes", "cut", "empty", "text"])
+def test_damaged_files_are_not_run(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "it"
     shipped_and_loaded(lambda x: x * 2, tmp_path, torch.ones(3))
-    if damage in ("cut", "empty", "text"):
+    if damage in ("bytes", "cut", "empty", "text"):
         content = path.read_bytes()
-        path.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"not a file of this kind"}[damage])
+        middle = len(content) // 2
+        path.write_bytes({"bytes": content[:middle] + bytes(8) + content[middle + 8 :], "cut": content[:middle], "empty": b"", "text": b"not a file of this kind"}[damage])
     else:
         rewritten(path, damage)
     with pytest.raises(LoadError, match="changed|no file of aot_compile"):
@@ -198,6 +209,8 @@ def test_a_library_that_was_changed_on_the_disk_is_written_again(tmp_path: Path)
     library.write_bytes(content[:100])
     assert torch.equal(dynamo.load_compiled(tmp_path / "it")(torch.ones(3)), loaded(torch.ones(3)))
     assert library.read_bytes() == content
+    assert dynamo.cache.prune(0) > len(content) and not library.exists()
+    assert torch.equal(dynamo.load_compiled(tmp_path / "it")(torch.ones(3)), loaded(torch.ones(3)))
 
 
 class Strange:

@@ -13,12 +13,10 @@ import torch
 from torch import nn
 
 import dynamo
-from dynamo.backends.engines import cached_parts, libraries
+from dynamo.backends.engines import libraries
 from dynamo.backends.engines.compile import backend_of
 from dynamo.backends.engines.records import Engine
-from dynamo.store.content import Store
 from inductor.config import config
-from inductor.driver import cpu
 
 
 class Converter:
@@ -57,9 +55,8 @@ class Converter:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(cached_parts.cpu, "cache_store", lambda: Store(tmp_path))
-    with config.patch(graph_cache=True):
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with config.patch(graph_cache=True), dynamo.config.patch(cache_dir=str(tmp_path)):
         yield tmp_path
 
 
@@ -148,7 +145,3 @@ def test_real_engines_convert_once(name: str, package: str, monkeypatch: pytest.
         dynamo.reset()
         torch.testing.assert_close(dynamo.compile(model, backend=name)(X), model(X))
     assert not dynamo.counters["not_compiled"]
-
-
-def test_the_store_is_that_of_graphs() -> None:
-    assert cached_parts.cpu is cpu

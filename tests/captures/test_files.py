@@ -246,7 +246,7 @@ def run():
 
 @pytest.mark.parametrize("line", [
     "torch.__version__ = '0.1'", "import platform; platform.python_version = lambda: '3.0'",
-    "from inductor.cache import graph_key; graph_key.own_source = lambda store: 'of another version'",
+    "from dynamo.store import versions; versions.own_source = lambda: 'of another version'",
     "import os; os.cpu_count = lambda: 123", "import os; os.listdir = lambda folder: ['other-1.0.dist-info']"])
 def test_another_version_is_another_key(line: str, tmp_path: Path) -> None:
     run(tmp_path, PROGRAM)

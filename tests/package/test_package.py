@@ -21,8 +21,9 @@ import dynamo
 from dynamo.base.dtype_numbers import NUMBERS
 from dynamo.exc import GuardFailed, LoadError, Unsupported
 from dynamo.exporting.packaged import DTYPES
+from dynamo.store.content import cache_store
 from examples.package import make
-from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import need_toolchain
 from inductor.package.build import needed_instructions
 from inductor.scheduler import convolution_chains
 

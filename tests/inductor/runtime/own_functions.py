@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from dynamo.store.content import cache_store
 from inductor.autotune import gemm_choice, library_convolutions
 from inductor.config import config
 from inductor.driver import cpu
-from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import need_toolchain
 from inductor.ir.convolutions import Geometry
 from inductor.scheduler.schedule import Schedule
 

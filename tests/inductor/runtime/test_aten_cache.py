@@ -15,10 +15,10 @@ import dynamo
 from dynamo.aot.api import functional_graph
 from dynamo.aot.records import AGAIN, FAILS, PART
 from dynamo.base import logs
-from inductor.cache import aten_key, graph_key
+from dynamo.store import versions
+from dynamo.store.records import Uncacheable
+from inductor.cache import aten_key
 from inductor.cache.aten_key import parts_of_aten
-from inductor.cache.graph_key import NoKey
-from inductor.driver import cpu
 from tests.inductor.runtime.test_graph_cache import (
     autocast,
     default_dtype,
@@ -131,7 +131,7 @@ def test_another_version_misses_and_is_named(
     check(X, weight(), hits=0)
     monkeypatch.setattr(logs.log("cache"), "enabled", True)
     for part, target, name, value in (("torch", torch, "__version__", "2.99"),
-                                      ("dynamo-jit", graph_key, "own_source", lambda store: "another")):
+                                      ("dynamo-jit", versions, "own_source", lambda: "another")):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, value)
             check(X, weight(), hits=0)
@@ -216,7 +216,7 @@ def graph() -> fx.GraphModule:
 
 
 def key(module: fx.GraphModule, stage: str = "plain") -> dict[str, str]:
-    return parts_of_aten(module, stage, (), "a compiler", cpu.cache_store())
+    return parts_of_aten(module, stage, (), "a compiler")
 
 
 def mark(name: str, value: Any) -> Callable[[fx.GraphModule], Any]:
@@ -281,5 +281,5 @@ def test_the_key_does_not_hold_the_users_lines() -> None:
 def test_what_has_no_key(change: Callable[[fx.GraphModule], Any]) -> None:
     changed = graph()
     change(changed)
-    with pytest.raises(NoKey):
+    with pytest.raises(Uncacheable):
         key(changed)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from inductor.driver.cpu import cache_store, need_toolchain
+from dynamo.store.content import cache_store
+from inductor.driver.cpu import need_toolchain
 from inductor.kernels.attention_reference import scores_of
 from inductor.kernels.cpu.attention.library import CpuAttention, load_attention
 from tests.seeds import some

@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
+from dynamo.store.content import cache_store
 from inductor import compile_fx
 from inductor.autotune import gemm_choice, gemm_trials, library_kernels, linear
 from inductor.config import config
-from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import need_toolchain
 from inductor.fx_passes import half_gemms
 from inductor.kernels.cpu.gemm import GEMM_UNIT
 from inductor.kernels.cpu.gemm_libraries import (

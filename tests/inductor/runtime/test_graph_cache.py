@@ -21,10 +21,11 @@ from torch import nn
 import dynamo
 from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
+from dynamo.store import versions
 from dynamo.store.artifacts import load_cache_artifacts, save_cache_artifacts
 from dynamo.store.processor import describe
 from inductor import metrics
-from inductor.cache import graph_cache, graph_key
+from inductor.cache import graph_cache, graph_key, graph_rows
 from inductor.config import config
 from tests.common import new_cache
 from tests.processes import run_python
@@ -213,9 +214,9 @@ def test_another_version_misses_and_is_named(
     check(scaled(2.0), x, y, hits=0)
     stubs = {
         "torch": lambda: monkeypatch.setattr(torch, "__version__", "2.99"),
-        "dynamo-jit": lambda: monkeypatch.setattr(graph_key, "own_source", lambda store: "another"),
+        "dynamo-jit": lambda: monkeypatch.setattr(versions, "own_source", lambda: "another"),
         "processor": lambda: monkeypatch.setattr(graph_key, "processor", lambda: describe("mkl")),
-        "python": lambda: monkeypatch.setattr(graph_key.platform, "python_version", lambda: "3.99"),
+        "python": lambda: monkeypatch.setattr(versions.platform, "python_version", lambda: "3.99"),
     }
     stubs[part]()
     monkeypatch.setattr(logs.log("cache"), "enabled", True)
@@ -372,6 +373,12 @@ def test_an_operator_of_the_program_is_not_kept(
     for _ in range(2):
         check(lambda x: twice(x) + 1, torch.randn(4), hits=0)
     assert "is an operator of the program" in capfd.readouterr().err
+
+
+def test_a_module_named_as_operators_are_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aten", torch.nn.functional)
+    for function in (torch.ops.aten.relu.default, torch.relu):
+        assert graph_rows.function_of(graph_key.text_of_function(function)) is function
 
 
 # -- the folder ------------------------------------------------------------------------------------
@@ -558,7 +565,7 @@ def test_a_fake_of_the_program_has_no_key(monkeypatch: pytest.MonkeyPatch) -> No
     entry = graph_key.singleton.find("aten::relu")
     try:
         entry.fake_impl.kernels.append(torch._library.utils.Kernel(lambda x: x, "/home/me/model.py:3"))
-        with pytest.raises(graph_key.NoKey, match="a fake of aten::relu"):
+        with pytest.raises(graph_key.Uncacheable, match="a fake of aten::relu"):
             graph_key._check_registrations()
     finally:
         del graph_key.singleton._data["aten::relu"]

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 import dynamo
+from dynamo.store.content import cache_store
 from inductor.autotune import library_convolutions, preparation, trials
 from inductor.autotune.answers import Answer
 from inductor.config import config
-from inductor.driver.cpu import cache_store, need_toolchain
+from inductor.driver.cpu import need_toolchain
 from inductor.ir.convolutions import Geometry
 from inductor.ir.graph import ExternKernel
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dynamo.store.content import Store, make_key, open_store
+from dynamo.base.config import config
+from dynamo.base.counters import counters
+from dynamo.store.content import Stale, Store, make_key, open_store
+from dynamo.store.records import Cache, Record, Uncacheable
 from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor.runtime.build import BuildError, build_library
 
@@ -115,6 +118,33 @@ def test_values_that_have_changed_are_not_there(store: Store, damage: Callable[[
     path = store.path(key, ".json")
     path.write_bytes(damage(path.read_bytes()))
     assert store.values(key) is None
+
+
+def test_what_is_remembered_is_computed_once(store: Store) -> None:
+    key, computed = make_key("speed", {"of": "one"}), []
+    for _ in range(2):
+        assert store.remembered(key, lambda: computed.append(1) or [2.0]) == [2.0]
+    assert computed == [1]
+
+
+def raises(error: Exception) -> Callable[..., bytes]:
+    def fail(*content: bytes) -> bytes:
+        raise error
+
+    return fail
+
+
+def test_a_record_that_fails_is_not_there(store: Store) -> None:
+    record = Record(Cache("a test", "the cache of a test", "nothing is lost"), store, make_key("text", {}), ".txt")
+    record.write(raises(Uncacheable("it has no text")))
+    assert record.read(bytes) is None and not list(store.root.glob("text/*/*"))
+    record.write(lambda: b"content")
+    assert record.read(bytes) == b"content" and record.read(raises(Stale("of another day"))) is None
+    with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="the cache of a test failed with what was"):
+        assert record.read(raises(KeyError("defect"))) is None
+        assert counters["internal_errors"].pop("a test, what was read: KeyError: 'defect'") == 1
+    with config.patch(suppress_errors=False), pytest.raises(KeyError):
+        record.write(raises(KeyError("defect")))
 
 
 def test_a_module_on_the_disk_is_the_one_that_was_written(store: Store) -> None:

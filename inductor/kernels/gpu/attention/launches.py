@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import torch
 
 from dynamo.base import logs
-from dynamo.base.config import config
 from dynamo.base.fallbacks import KERNEL, refused
 from dynamo.base.signals import is_of_signal
 from dynamo.store import content
-from dynamo.store.content import make_key, open_store
+from dynamo.store.content import cache_store, make_key
 from inductor.cache import kernel_binaries
 from inductor.kernels.attention_reference import reference_attention, reference_backward
 from inductor.kernels.attention_spec import (
@@ -395,5 +394,5 @@ def kernel(name: str) -> KernelName:
 def load_text(text: str) -> ModuleType:
     """The module of a text, which lies in the cache folder: Triton reads functions from files."""
     key = make_key("attention", {"source": text})
-    path, _ = open_store(config.cache_dir).file_of(key, ".py", text.encode())
+    path, _ = cache_store().file_of(key, ".py", text.encode())
     return import_file(f"inductor_attention_{path.stem}", path)
