@@ -16,10 +16,11 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import base_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, TupleVar, is_structseq
 from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.sets import SetVar
 
 Wants = dict[str, Callable[[Var], bool]]  # what the polyfill takes for a parameter
 
