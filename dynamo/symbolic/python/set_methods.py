@@ -131,8 +131,7 @@ def operate_on_views(
 ) -> Var:
     """An operator where at least one is a view of a dict: the result is a set."""
     entries = as_entries(tx, a)
-    left = SetVar.from_twin(entries, Twin(items_of(entries)))
-    combined, _ = combine(tx, left, name, (b,))
+    combined, _ = combine(tx, SetVar.from_twin(entries, Twin(None)), name, (b,))
     reals = [real_operand(a, entries), real_operand(b, as_entries(tx, b))]
     outside = [each for var in (a, b) if isinstance(var, SetVar) for each in var.twin.rests_on]
     known = not any(real is None for real in reals)
@@ -147,8 +146,8 @@ def real_operand(var: Var, entries: Entries) -> Any:
         kind = collections.OrderedDict if var.mapping.kind is collections.OrderedDict else dict
         return None if items is None else kind.fromkeys(items).keys()
     assert isinstance(var, SetVar)
-    items = var.twin.items
-    return None if items is None else fill_set(var.python_type(), set_table(items), list(items))
+    twin = var.twin.items
+    return None if twin is None else fill_set(var.python_type(), set_table(twin), list(twin))
 
 
 def make_set(tx: Frame, kind: type[SetVar], items: tuple[Var, ...]) -> SetVar:

@@ -62,8 +62,8 @@ def known_hash(key: Any) -> int | None:
     if kind not in HASHED_BY_PARTS:
         return None
     parts = parts[0] if kind == "frozenset" else parts[kind == "dataclass":]
-    hashes = [(part, known_hash(part)) for part in parts]
-    if any(found is None for _, found in hashes):
+    hashes = [(part, found) for part in parts if (found := known_hash(part)) is not None]
+    if len(hashes) < len(parts):
         return None
     return hash(HASHED_BY_PARTS[kind](Item(part, found, part) for part, found in hashes))
 
