@@ -3,7 +3,10 @@ each copy, each other way to fill the set and each removed item show in it."""
 
 from __future__ import annotations
 
+import argparse
+import collections
 import contextlib
+import copy
 import dataclasses
 import enum
 import io
@@ -27,6 +30,9 @@ class Point:
     n: int
 
 
+OBJECT = argparse.Namespace(**dict.fromkeys("abcdef"))
+
+
 class Color(enum.IntEnum):
     RED, GREEN, BLUE = 24, 16, 32
 
@@ -47,6 +53,7 @@ set(dict.fromkeys([24, 16, 8, 0, 32])); dict.fromkeys([24, 16, 8]).keys() | s; s
 FROZEN ^ dict.fromkeys([24, 16, 8]).keys(); set(s.copy()) - {16} | {24}; {Point(16), Point(8), Point(0)} - {Point(8)} | {Point(32)}
 {(16, k), (8,), (0,)} - {(8,)} | {(1,)}; {Color.RED, 16, 8} | {Color.BLUE, 0}; {int, str, float, len} - {str}; {frozenset({8, 16}), 8} ^ {0}
 set(iter(s)); set({16, 8, 0}.union(s) - s); {None, 1.5, 'a', b'a', True} - {1.5} | {2.5}; s.difference(FROZEN, [k])
+copy.deepcopy(s); set(vars(OBJECT)) - {'a'}; dict.fromkeys([24, 16]).items() | s; s & collections.OrderedDict.fromkeys([32, 16, 8, 0, 1]).keys()
 """.strip().replace("\n", "; ").split("; ")
 # Statements that change `t`, which is the program's own set, or a new one.
 CHANGED = """
@@ -58,7 +65,7 @@ PLACES = {"outside": "t = given", "new": "t = {16, 8, 0, 1, k}", "copied": "t = 
 
 
 def function(text: str) -> Any:
-    space = dict(globals())
+    space = {**globals(), "copy": copy, "collections": collections}
     exec(f"def f(x, given, s, k):\n    {text}", space)
     return space["f"]
 

@@ -179,8 +179,9 @@ def reduce_ex(tx: Frame, value: Var, protocol: Var) -> Var | None:
     """What `copy` asks objects for."""
     kind = value.python_type()
     if type(value) is SetVar and kind is set:
-        items = TupleVar([ListVar(value.entries.values())])
-        return TupleVar([tx.trace.wrap(set, None), items, ConstVar(None)])
+        known = value.twin.items is not None  # of objects made in the trace no order is known
+        items = ListVar(value.ordered(tx.trace) if known else value.entries.values())
+        return TupleVar([tx.trace.wrap(set, None), TupleVar([items]), ConstVar(None)])
     if type(value) is DictVar and kind is collections.OrderedDict:
         return reduce_ordered(tx, value)
     if type(value) is DictVar and kind is collections.defaultdict:

@@ -15,7 +15,6 @@ from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.containers import before_change
 from dynamo.symbolic.python.dict_views import DictViewVar
-from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.hashing import hash_of_element
 from dynamo.symbolic.python.iteration import KNOWN, each_item
 from dynamo.symbolic.python.set_twins import Operand, Twin, items_of
@@ -48,7 +47,7 @@ def operand_of(other: Var, entries: Entries) -> Operand:
     if own is not None:
         return Operand("set", values, own.twin.items, own.twin.rests_on)
     items = items_of(entries)
-    if items is not None and isinstance(other, DictVar) and other.python_type() is dict:
+    if items is not None and other.python_type() is dict:
         return Operand("dict", values, dict.fromkeys(items))
     return Operand("list", values, items)
 
@@ -134,7 +133,9 @@ def operate_on_views(
     combined, _ = combine(tx, SetVar.from_twin(entries, Twin(None)), name, (b,))
     reals = [real_operand(a, entries), real_operand(b, as_entries(tx, b))]
     outside = [each for var in (a, b) if isinstance(var, SetVar) for each in var.twin.rests_on]
-    known = not any(real is None for real in reals)
+    of_items = name == "symmetric_difference" and all(  # which has a way of its own
+        isinstance(var, DictViewVar) and var.part == "items" for var in (a, b))
+    known = all(real is not None for real in reals) and not of_items
     twin = Twin(function(*reals) if known else None, rests_on=tuple(outside))
     return SetVar.from_twin(combined, twin)
 
@@ -142,8 +143,9 @@ def operate_on_views(
 def real_operand(var: Var, entries: Entries) -> Any:
     """A real view, set or frozenset like this one, None where it is not known."""
     if isinstance(var, DictViewVar):
-        items = items_of(entries) if var.part == "keys" else None
-        kind = collections.OrderedDict if var.mapping.kind is collections.OrderedDict else dict
+        items = items_of(entries)  # only of keys of a plain dict the set gets its size at once
+        plain = var.part == "keys" and var.mapping.kind is not collections.OrderedDict
+        kind = dict if plain else collections.OrderedDict
         return None if items is None else kind.fromkeys(items).keys()
     assert isinstance(var, SetVar)
     twin = var.twin.items
@@ -154,8 +156,7 @@ def make_set(tx: Frame, kind: type[SetVar], items: tuple[Var, ...]) -> SetVar:
     """`set(items)`, `frozenset(items)`."""
     if not items:
         return kind()
-    is_dict = isinstance(items[0], DictVar) and items[0].python_type() is dict
-    if set_in(items[0]) is None and not is_dict:
+    if set_in(items[0]) is None and items[0].python_type() is not dict:
         return kind.from_items(tx, each_item(tx, items[0]))
     entries = as_entries(tx, items[0])
     operand = operand_of(items[0], entries)
