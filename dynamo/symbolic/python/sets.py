@@ -20,7 +20,7 @@ from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.hashing import hash_of_element
 from dynamo.symbolic.python.iterators import LiveIteratorVar
 from dynamo.symbolic.python.keys import NO_KEY, is_set_item, single_key
-from dynamo.symbolic.python.set_twins import Operand, SetOperation, Step, Twin, items_of
+from dynamo.symbolic.python.set_twins import Operand, SetOperation, Step, Twin, items_of, known_hash
 
 
 class SetVar(NativeVar):
@@ -148,6 +148,15 @@ class SetVar(NativeVar):
         item = self.entries[key]
         self.change(tx, set.discard, Operand("item", [item])).discard(key, item)
         del self.entries[key]
+        if known_hash(key) is None:
+            self.forget(item)
+
+    def forget(self, item: Var) -> None:
+        """An item of unknown hash that came and went, as one does that is being printed: the new
+        code need not make it."""
+        own = [step for step in self.steps if step.parts() == [item]]
+        if any(step.method is set.add for step in own):
+            self.steps = [step for step in self.steps if step not in own]
 
     def empty(self, tx: Frame) -> None:
         self.change(tx, set.clear).clear()
