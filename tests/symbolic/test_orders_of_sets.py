@@ -58,7 +58,7 @@ copy.deepcopy(s); set(vars(OBJECT)) - {'a'}; dict.fromkeys([24, 16]).items() | s
 # Statements that change `t`, which is the program's own set, or a new one.
 CHANGED = """
 t.add(k); t.discard(8), t.add(24), t.add(8); t.update([24, 32, 8]); t.update({24, 32, 8}); t.update(dict.fromkeys([24, 32])); t.update(s)
-t |= s; t &= {32, 16, 0, 8}; t -= {8, 0}; t ^= {16, 24}; t.clear(), t.add(16), t.add(8); t.difference_update([8, 0]); t.update(t); t.difference_update(t)
+t |= s; t &= {32, 16, 0, 8}; t -= {8, 0}; t ^= {16, 24}; t.clear(), t.add(16), t.add(8); t.clear(), t.update([0, 7]), t.update([15]); t.difference_update([8, 0]); t.update(t); t.difference_update(t)
 t.difference_update(n for n in (16, 8, 0, 1, 9)); t.remove(next(iter(t))), t.add(24); t.intersection_update(s, [8, 16, 1]); t.update(n for n in (24, 16))
 """.strip().replace("\n", "; ").split("; ")
 PLACES = {"outside": "t = given", "new": "t = {16, 8, 0, 1, k}", "copied": "t = given.copy()"}

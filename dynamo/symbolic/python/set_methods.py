@@ -63,7 +63,7 @@ def combine(
         other = as_entries(tx, given, result if name == "intersection" else None)
         operands.append(operand_of(given, other))
         if name == "union":
-            result = {**other, **result}
+            result = {**result, **other, **result}  # in their turn, of equal ones the first
         elif name == "intersection":  # CPython keeps the items of the smaller set, or of the other
             own = isinstance(given, SetVar) and len(other) > len(result)
             kept, asked = (result, other) if own else (other, result)

@@ -179,7 +179,8 @@ class SetVar(NativeVar):
         """The method changes the set. entries: those that it has then."""
         twin = self.change(tx, method, *[operand.unless(self.twin) for operand in operands])
         twin.update(method, operands)
-        entries = twin.entries(entries)
+        if not twin.singly:  # those that were added stand in the order in which they were
+            entries = twin.entries(entries)
         self.entries.clear()
         self.entries.update(entries)
 
