@@ -22,7 +22,7 @@ from dynamo.symbolic.core.stack_values import SavedExceptionVar
 from dynamo.symbolic.core.trace_result import BreakExit, FrameState, ReturnExit
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cells import CellVar
-from dynamo.symbolic.python.dicts import SetVar
+from dynamo.symbolic.python.sets import SetVar
 
 if TYPE_CHECKING:
     from dynamo.codegen.generate import Generator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import itertools
 import threading
 import types
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from dynamo._C import read_entry, store_attribute, store_item
 from dynamo.base.errors import Break
 from dynamo.base.instances import own_dict
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds
-from dynamo.codegen.rebuild_containers import store_method
+from dynamo.codegen.rebuild_containers import store_method, write_table
 from dynamo.codegen.rebuild_iterators import advance
 from dynamo.hook import Disabled
 from dynamo.symbolic.core import trace_result as tr
@@ -24,9 +25,11 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.lookup import all_in_mro, find_in_mro, is_own_method
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.binders import is_data_descriptor
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.lists import DequeVar, ListVar
 from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.set_twins import Operand, Step
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.shapes.numbers import SymbolicNumber
 from dynamo.symbolic.tensors.handles import HandleVar
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -201,17 +204,38 @@ def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
         _drop(rebuilder)
 
 
-def _set(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
+def _set(rebuilder: Rebuilder, target: Any, holder: SetVar) -> None:
+    """Does what the trace has done: only the same steps give the same order."""
+    if holder in rebuilder.replayed:
+        return
+    rebuilder.replayed.add(holder)
+    for adds, steps in itertools.groupby(holder.steps, lambda step: step.method is set.add):
+        if adds:
+            parts = [part for step in steps for part in step.parts()]
+            steps = iter([Step(set.update, (Operand("list", parts),))])
+        for method, operands in steps:
+            rebuilder.emitter.start_call_const(method)
+            rebuilder.load(target)
+            for operand in operands:
+                load_operand(rebuilder, target, operand)
+            rebuilder.emitter.call(1 + len(operands))
+            _drop(rebuilder)
+
+
+def load_operand(rebuilder: Rebuilder, target: Any, operand: Operand) -> None:
     emitter = rebuilder.emitter
-    rebuilder.build("BUILD_LIST", list(holder.entries.values()))
-    kept = emitter.store_fresh("items")
-    rebuilder.call_const(set.clear, target)
-    _drop(rebuilder)
-    emitter.start_call_const(set.update)
-    rebuilder.load(target)
-    emitter.load_fast(kept)
-    emitter.call(2)
-    _drop(rebuilder)
+    if operand.kind == "self":
+        rebuilder.load(target)
+    elif operand.kind == "item":
+        rebuilder.load(operand.values[0])
+    elif operand.kind == "set":
+        write_table(rebuilder, lambda: emitter.load_const(set), operand.table, operand.values)
+    else:
+        if operand.kind == "dict":
+            emitter.start_call_const(dict.fromkeys)
+        rebuilder.build("BUILD_LIST", operand.values)
+        if operand.kind == "dict":
+            emitter.call(1)
 
 
 CONTENTS: tuple[tuple[Any, Callable[[Rebuilder, Any, Any], None]], ...] = (

@@ -83,7 +83,7 @@ class Rebuilder:
 
     place_of: the place of an instruction, for a traceback; places: locals that hold values already
     (graph results, shared objects); building: what is being made, and whether a part of it has made
-    it already.
+    it already; replayed: sets whose steps the new code has done.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Rebuilder:
         self.place_of = place_of
         self.places: dict[Var, str] = {}
         self.building: dict[Var, bool] = {}
+        self.replayed: set[Var] = set()
 
     def load(self, var: Var) -> None:
         """Pushes the real object of the Var."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any
 
-from dynamo._C import store_item, store_ordered
+from dynamo._C import fill_set, set_table, store_item, store_ordered
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python import lists, ranges
 from dynamo.symbolic.python.dict_views import DictViewVar
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.tensors.modules import ModuleSliceVar
 
 
@@ -115,9 +117,29 @@ def dict_view(rebuilder: Rebuilder, var: DictViewVar) -> None:
 @rebuilds(SetVar)
 def set_(rebuilder: Rebuilder, var: SetVar) -> None:
     kind = var.python_type()
+    if var.twin.has_own_table():
+        fill(rebuilder, lambda: rebuilder.emitter.load_const(kind), var)
+        return
     rebuilder.emitter.start_call_const(kind)
     rebuilder.build("BUILD_LIST", list(var.entries.values()))
     rebuilder.emitter.call(1)
+
+
+def fill(rebuilder: Rebuilder, load: Callable[[], None], var: SetVar) -> None:
+    """Gives the table of `var`, and its items, to the set or type that `load` loads."""
+    items = var.twin.items
+    assert items is not None
+    write_table(rebuilder, load, set_table(items), [item.var for item in items])
+
+
+def write_table(
+    rebuilder: Rebuilder, load: Callable[[], None], table: bytes, items: list[Var]
+) -> None:
+    rebuilder.emitter.start_call_const(fill_set)
+    load()
+    rebuilder.emitter.load_const(table)
+    rebuilder.build("BUILD_LIST", items)
+    rebuilder.emitter.call(3)
 
 
 @rebuilds(ranges.RangeVar)

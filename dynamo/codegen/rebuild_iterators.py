@@ -12,8 +12,9 @@ from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.python import dict_iterators, generators, iterators
 from dynamo.symbolic.python.binders import is_settled
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
+from dynamo.symbolic.python.sets import SetVar
 
 STRICT_ZIP = functools.partial(zip, strict=True)
 

@@ -11,12 +11,13 @@ from dynamo import hook
 from dynamo._C import read_dict
 from dynamo.base.instances import hides_dict, own_dict
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.codegen.rebuild_containers import store_items
+from dynamo.codegen.rebuild_containers import fill, store_items
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python import classes, exceptions
 from dynamo.symbolic.python import objects as object_vars
 from dynamo.symbolic.python.dicts import DictVar
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.supers import SuperVar
 from dynamo.symbolic.tensors import contexts
 
@@ -47,6 +48,9 @@ def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     rebuilder.keep(var)
     if isinstance(content, DictVar):
         store_items(rebuilder, var, content, cls)
+    elif isinstance(content, SetVar) and content.twin.has_own_table():
+        fill(rebuilder, lambda: rebuilder.load(var), content)
+        rebuilder.emitter.emit("POP_TOP")
     elif content is not None and base in FILLED:
         rebuilder.emitter.start_call_const(FILLED[base])
         rebuilder.load(var)

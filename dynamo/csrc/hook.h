@@ -146,6 +146,10 @@ PyObject *store_attribute(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *store_item(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *store_ordered(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
+/* sets.c */
+PyObject *set_table(PyObject *module, PyObject *object);
+PyObject *fill_set(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 /* results.c */
 PyObject *checked_call(PyObject *module, PyObject *parts);
 

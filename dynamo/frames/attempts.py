@@ -48,6 +48,7 @@ from dynamo.symbolic.machine.finalizers import ObservedLocals, guard_let_go
 from dynamo.symbolic.machine.frame import SymbolicFrame
 from dynamo.symbolic.machine.trace import Trace
 from dynamo.symbolic.python.generators import GeneratorVar
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.shapes.sizes import symbolic_axes
 from dynamo.symbolic.shapes.symbolic_text import UnreadText
 from dynamo.symbolic.shapes.unbacked import UnbackedNumber
@@ -179,6 +180,7 @@ class Attempts:
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)
         settle_picks(trace, reached)
+        settle_orders(trace, reached)
         refuse_escaping(trace, reached, exit)
         outputs = choose_outputs(exit, effects)
         for var in outputs:
@@ -208,6 +210,13 @@ def what_was_met(trace: Trace) -> Met:
     unguarded, searched = trace.state(Unguarded), trace.attributes.searched_classes()
     return unguarded.met(
         [(value, var.source) for value, var in trace.objects.items()], searched)
+
+
+def settle_orders(trace: Trace, reached: Counter[Any]) -> None:
+    """Sets that leave the trace have the order that they would have."""
+    for var in list(reached):
+        if isinstance(var, SetVar):
+            var.settle(trace)
 
 
 def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | BreakExit) -> None:

@@ -1,5 +1,5 @@
-"""What an iterator will give, read without taking anything from it, the order of a set, the parts
-of other objects that do not show them.
+"""What an iterator will give, read without taking anything from it, the order and the table
+of a set, the parts of other objects that do not show them.
 
 In: the object. Out: a tuple whose parts are real objects of the program, or numbers. An iterator
 that does not show its state, or has begun in a way that its parts can't tell, is a TypeError.
@@ -12,6 +12,8 @@ import operator
 import types
 from collections.abc import Callable
 from typing import Any
+
+from dynamo._C import set_table
 
 BACKWARDS: tuple[type, ...] = (reversed, type(reversed([])))
 def sequence_state(iterator: Any) -> tuple[Any, ...]:
@@ -43,8 +45,8 @@ STATES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     map: parts_of,
     filter: parts_of,
     enumerate: parts_of,
-    set: lambda value: (list(value),),
-    frozenset: lambda value: (list(value),),
+    set: lambda value: (list(value), set_table(value)),
+    frozenset: lambda value: (list(value), set_table(value)),
     types.MappingProxyType: lambda value: tuple(gc.get_referents(value)),
     **dict.fromkeys((operator.itemgetter, operator.attrgetter, operator.methodcaller),
                     getter_parts),

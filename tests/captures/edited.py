@@ -708,6 +708,17 @@ def run():
 #<<|another file>>
 """)
 
+for title, items, gone in (("texts", '"a", "b", "c", "d", "e"', '"b"'), ("numbers", "16, 8, 0, 1, 9", "8")):
+    program(f"set of {title} over a break", f"""
+ITEMS = {{{items}}}
+def f(x):
+    items = ITEMS - {{{gone}}} | {{24}}
+    print(end="")
+    return x * (list(items).index(24) + <<2|3>>)
+def run():
+    return [pair(f, torch.rand(3))]
+""")
+
 # -- calls of the program by torch -----------------------------------------------------------------
 program("autograd function", """
 class Own(torch.autograd.Function):

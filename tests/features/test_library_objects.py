@@ -101,6 +101,8 @@ r = weakref.ref(OBJ); return x * r().a + 1, WREF() is OBJ
 d = weakref.WeakKeyDictionary(); return x * len(d) + 1
 # weak value dict
 d = weakref.WeakValueDictionary(); return x * len(d) + 1
+# set ops
+s = {1, 2} | {3}; return x * len(s) + 1, s - {1}, s ^ {1}, s <= {1, 2, 3, 4}, frozenset(s), s.isdisjoint({9}), {1}.union([2], [3])
 # zip strict
 try: list(zip([1], [1, 2], strict=True))
 except ValueError as e: return x * 2 + 1, str(e)
@@ -325,8 +327,6 @@ return x * 2 + 1, threading.current_thread().name
 q = queue.Queue(); q.put(1); return x * q.get() + 1
 # types new: call_of_unknown_function
 C = types.new_class("C", (), {}, lambda ns: ns.update(a=2)); return x * C.a + 1
-# set ops: set_order
-s = {1, 2} | {3}; return x * len(s) + 1, s - {1}, s ^ {1}, s <= {1, 2, 3, 4}, frozenset(s), s.isdisjoint({9}), {1}.union([2], [3])
 # heaps without items: argument_mismatch call_of_unknown_function class_definition opaque_iterator
 class Own(list): pass
 told = []

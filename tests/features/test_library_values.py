@@ -18,6 +18,10 @@ LOG = []
 """
 
 ONE_GRAPH = table(r'''
+# statistics stdev
+return x * statistics.stdev([1, 2, 3.5]) + statistics.median([3, 1, 2])
+# statistics mean
+return x * statistics.mean([1, 2, 3.5]) + 1
 # bytes methods
 b = b"a,b"; return x * 2 + 1, b.split(b","), b.decode(), b.hex(), bytes.fromhex("00ff"), b.upper(), b[0]
 # fraction make
@@ -125,10 +129,6 @@ d = Decimal("1.10") + 1; return x * float(d) + 1, str(d)
 return x * float(D * 2) + 1, D < 2, D + 1
 # decimal quantize: attribute_unknown call_of_unknown_function
 return x * 2 + 1, Decimal("1.239").quantize(Decimal("0.01"))
-# statistics mean: set_order
-return x * statistics.mean([1, 2, 3.5]) + 1
-# statistics stdev: set_order
-return x * statistics.stdev([1, 2, 3.5]) + statistics.median([3, 1, 2])
 # formatter: call_of_unknown_function
 return x * 2 + 1, string.Formatter().format("{0}-{a:>3}", 1, a="b")
 # json indent: call_of_unknown_function

@@ -148,6 +148,9 @@ def fold(
         return None
     large.break_where_large(function, [*values, *keywords.values()])
     note_hashes(tx, function, values)
+    if function not in UNORDERED:
+        for arg in (*args, *kwargs.values()):
+            order_sets(tx, arg)
     try:
         result = function(*values, **keywords)
     except Exception as error:
@@ -158,6 +161,16 @@ def fold(
             if value is result and var.python_type() is type(result):
                 return var
     return tx.trace.constant(result)
+
+
+def order_sets(tx: Frame, var: Var) -> None:
+    """The order of the sets in a value decides what a function says of it, and is guarded."""
+    if isinstance(var, ConstVar):
+        return
+    if issubclass(var.python_type(), HASHED):
+        var.unpack(tx)
+    for part in var.children():
+        order_sets(tx, part)
 
 
 def note_hashes(tx: Frame, function: Any, values: list[Any]) -> None:

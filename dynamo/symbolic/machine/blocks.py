@@ -7,9 +7,10 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import name_in_c, name_with_module
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.tensors import devices
 from dynamo.symbolic.tensors.tensor import TensorVar
 

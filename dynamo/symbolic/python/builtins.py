@@ -25,7 +25,7 @@ from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import MappingProxyVar
-from dynamo.symbolic.python.dicts import DictVar, FrozensetVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import FunctionVar, MethodVar, keywords_of
 from dynamo.symbolic.python.iteration import each_item
 from dynamo.symbolic.python.lists import ListVar, SequenceVar, SizeVar, TupleVar, is_structseq
@@ -33,6 +33,7 @@ from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.partials import PartialVar
 from dynamo.symbolic.python.ranges import RangeVar, SliceVar
 from dynamo.symbolic.python.sameness import guarded_type
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.sized import has_keys, is_iterable, unpack_for_tuple, unpack_sized
 from dynamo.symbolic.shapes import numbers, unbacked
 
@@ -280,23 +281,6 @@ def size_item(tx: Frame, item: Var) -> Var:
     if item.is_tensor:
         return tx.trace.call(tx, torch.Tensor.__index__, item)
     raise Break("call_of_unknown_function", f"torch.Size with an item like {item!r}")
-
-
-@rule([set])
-def set_(tx: Frame, *items: Var) -> Var:
-    return SetVar.from_items(tx, each_item(tx, items[0]) if items else (), adds_singly(items))
-
-
-@rule([frozenset])
-def frozenset_(tx: Frame, *items: Var) -> Var:
-    if items and items[0].python_type() is frozenset:
-        return items[0]
-    return FrozensetVar.from_items(tx, each_item(tx, items[0]) if items else (), adds_singly(items))
-
-
-def adds_singly(items: tuple[Var, ...]) -> bool:
-    """False for sets and dicts, whose tables CPython copies."""
-    return not items or not issubclass(items[0].python_type(), set | frozenset | dict)
 
 
 @rule([slice])

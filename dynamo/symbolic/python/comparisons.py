@@ -15,7 +15,7 @@ from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dict_views import DictViewVar
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.equality import equals, is_or_equals
 from dynamo.symbolic.python.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.python.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
@@ -32,6 +32,7 @@ from dynamo.symbolic.python.operators import (
 from dynamo.symbolic.python.ranges import RangeVar
 from dynamo.symbolic.python.reflected import has_own_operator, try_user
 from dynamo.symbolic.python.sameness import same
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.shapes import numbers, unbacked
 
 COMPARE = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}

@@ -41,10 +41,11 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python import decided
 from dynamo.symbolic.python.classes import ClassVar
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.exceptions import ExceptionVar
 from dynamo.symbolic.python.lists import ListVar
 from dynamo.symbolic.python.objects import ObjectVar, instance_of
+from dynamo.symbolic.python.sets import SetVar
 
 CONTENT_TYPES: dict[type, Callable[[], Var]] = {
     list: ListVar, dict: DictVar, set: SetVar,

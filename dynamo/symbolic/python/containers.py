@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import collections
-import itertools
 import operator
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.core import large
@@ -18,9 +17,8 @@ from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.builtins import pairs_of
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import DictViewVar
-from dynamo.symbolic.python.dicts import DictVar, FrozensetVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.equality import is_or_equals
-from dynamo.symbolic.python.hashing import hash_of_element
 from dynamo.symbolic.python.iteration import (
     KNOWN,
     each_item,
@@ -37,6 +35,7 @@ from dynamo.symbolic.python.lists import (
     is_named_tuple_class,
 )
 from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.sized import iterate_sized
 from dynamo.symbolic.shapes import numbers
 
@@ -443,160 +442,3 @@ def default_dict(tx: Frame, factory: Var = NONE, /, *args: Var, **kwargs: Var) -
     result = DictVar(collections.defaultdict, factory=none_if_none(factory))
     update(tx, result, *args, **kwargs)
     return result
-
-
-# -- sets ------------------------------------------------------------------------------------------
-
-
-def as_entries(
-    tx: Frame, other: Var, wanted: dict[object, Var] | None = None
-) -> dict[object, Var]:
-    """Of equal items the first, as sets keep it. wanted: behind the last of these nothing is taken
-    of what is no set."""
-    if isinstance(other, SetVar):
-        return dict(other.entries)
-    entries: dict[object, Var] = {}
-    missing = set() if wanted is None else set(wanted)
-    for item in each_item(tx, other):
-        key = hash_of_element(tx, item) if wanted is None else item.hash_key(tx)
-        entries.setdefault(key, item)
-        if key in missing:
-            missing.remove(key)
-            if not missing:
-                break
-    return entries
-
-
-def combine(
-    tx: Frame, var: SetVar, name: str, others: tuple[Var, ...]
-) -> dict[object, Var]:
-    """The entries of a union, intersection, difference or symmetric difference."""
-    result: dict[object, Var] = dict(var.entries)
-    for given in others:
-        other = as_entries(tx, given, result if name == "intersection" else None)
-        if name == "union":
-            result = {**other, **result}
-        elif name == "intersection":  # CPython keeps the items of the smaller set, or of the other
-            own = isinstance(given, SetVar) and len(other) > len(result)
-            kept, asked = (result, other) if own else (other, result)
-            result = {k: v for k, v in kept.items() if k in asked}
-        elif name == "difference":
-            result = {k: v for k, v in result.items() if k not in other}
-        else:
-            both = result.keys() & other.keys()
-            result = {k: v for k, v in {**result, **other}.items() if k not in both}
-    return result
-
-
-def check_count(name: str, others: tuple[Var, ...]) -> None:
-    if name == "symmetric_difference" and len(others) != 1:
-        raise Break("argument_mismatch", f"{name} with {len(others)} arguments")
-
-
-def set_algebra(name: str) -> None:
-    def fresh(tx: Frame, var: SetVar, *others: Var) -> Var:
-        check_count(name, others)
-        entries = combine(tx, var, name, others)
-        return type(var).from_items(tx, list(entries.values()))
-
-    rule([getattr(set, name), getattr(frozenset, name)], SetVar)(fresh)
-
-
-def set_update(method: str, name: str) -> None:
-    def inplace(tx: Frame, var: SetVar, *others: Var) -> Var:
-        check_count(name, others)
-        if name in ONE_BY_ONE and not all(isinstance(other, KNOWN) for other in others):
-            for item in itertools.chain.from_iterable(each_item(tx, other) for other in others):
-                ONE_BY_ONE[name](tx, var, item)
-            return NONE
-        entries = before_change(lambda: combine(tx, var, name, others))
-        mine = var.change(tx)
-        mine.clear()
-        mine.update(entries)  # type: ignore[arg-type]
-        return NONE
-
-    rule(getattr(set, method), SetVar)(inplace)
-
-
-def drop(tx: Frame, var: SetVar, item: Var) -> None:
-    key = hash_of_element(tx, item)
-    if key in var.entries:
-        del var.change(tx)[key]
-
-
-# What a method does with each item that it is given, in its turn.
-ONE_BY_ONE: dict[str, Callable[[Frame, SetVar, Var], Any]] = {
-    "union": lambda tx, var, item: add(tx, var, item), "difference": drop}
-
-for _name in ("union", "intersection", "difference", "symmetric_difference"):
-    set_algebra(_name)
-    set_update("update" if _name == "union" else f"{_name}_update", _name)
-
-
-@rule(set.add, SetVar)
-def add(tx: Frame, var: SetVar, item: Var) -> Var:
-    if var.add_unread(tx, item):
-        return NONE
-    key, twin = hash_of_element(tx, item), var.twin
-    var.change(tx).setdefault(key, item)
-    var.twin = twin
-    var.add_to_twin(item)
-    return NONE
-
-
-@rule(set.pop, SetVar)
-def set_pop(tx: Frame, var: SetVar) -> Var | None:
-    """Which item it gives is known where there is one."""
-    if len(var.entries) > 1:
-        return None
-    if not var.entries:
-        tx.trace.raise_exception(KeyError, "pop from an empty set")
-    return var.change(tx).popitem()[1]
-
-
-@rule([set.discard, set.remove], SetVar)
-def discard(tx: Frame, var: SetVar, item: Var) -> Var | None:
-    key = var.find_key(tx, item)
-    if key not in var.entries:
-        return None
-    del var.change(tx)[key]
-    return NONE
-
-
-@rule(set.discard, SetVar)
-def discard_absent(tx: Frame, var: SetVar, item: Var) -> Var:
-    return NONE
-
-
-@rule(set.remove, SetVar)
-def remove_absent(tx: Frame, var: SetVar, item: Var) -> Var:
-    tx.trace.raise_exception(KeyError, item)
-
-
-@rule(set.clear, SetVar)
-def set_clear(tx: Frame, var: SetVar) -> Var:
-    var.change(tx).clear()
-    return NONE
-
-
-@rule([set.copy, frozenset.copy], SetVar)
-def set_copy(tx: Frame, var: SetVar) -> Var:
-    if isinstance(var, FrozensetVar):
-        return var
-    return SetVar.from_items(tx, list(var.entries.values()))
-
-
-@rule([set.issubset, frozenset.issubset], SetVar)
-def issubset(tx: Frame, var: SetVar, other: Var) -> Var:
-    return ConstVar(var.entries.keys() <= as_entries(tx, other).keys())
-
-
-@rule([set.issuperset, frozenset.issuperset], SetVar)
-def issuperset(tx: Frame, var: SetVar, other: Var) -> Var:
-    return ConstVar(all(hash_of_element(tx, item) in var.entries for item in each_item(tx, other)))
-
-
-@rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
-def isdisjoint(tx: Frame, var: SetVar, other: Var) -> Var:
-    found = (hash_of_element(tx, item) in var.entries for item in each_item(tx, other))
-    return ConstVar(not any(found))

@@ -1,4 +1,4 @@
-"""Mappings and sets: dict, OrderedDict, defaultdict, mappingproxy, dict views, set, frozenset.
+"""Mappings: dict, OrderedDict, defaultdict.
 
 A dict from a source answers single lookups of constant keys one by one (and guards only those);
 its whole key list is guarded when something depends on it.
@@ -18,29 +18,24 @@ from dynamo.guards.sources import (
     DictSource,
     DictValueSource,
     ItemSource,
-    ObjectSource,
     Source,
-    StateSource,
     order_of,
 )
-from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar, may_be_address
+from dynamo.symbolic.core.constant import ConstVar, may_be_address
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import Identities
 from dynamo.symbolic.core.lookup import is_own_dict, is_whole, name_in_c
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.type_methods import NativeVar
-from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.dict_iterators import DictIteratorVar
-from dynamo.symbolic.python.hashing import hash_of_element, hash_of_key
-from dynamo.symbolic.python.iterators import LiveIteratorVar
+from dynamo.symbolic.python.hashing import hash_of_key
 from dynamo.symbolic.python.keys import (
     NO_KEY,
     compares_silently,
     hashes_itself,
     is_plain_key,
-    is_set_item,
     single_key,
 )
 
@@ -336,182 +331,6 @@ class NumberedKeyVar(Var):
         return ("identity", self)
 
 
-class SetVar(NativeVar):
-    """Exactly `set`. entries: hash key -> item; twin: a real set with the same items and order.
-
-    CPython's iteration order of sets is not modelled: iterating breaks unless at most one item is
-    in it, or all items are constants of a set that can be rebuilt (see `ordered`).
-    """
-
-    kind: type = set
-
-    def __init__(
-        self, source: Source | None = None, *, real: Any = None, trace: Evaluation | None = None
-    ) -> None:
-        super().__init__(source)
-        self._entries: dict[Hashable, Var] = {}
-        self._added: dict[Hashable, Var] = {}  # to a set that is unread
-        self.twin: set[Any] | None = None
-        self._real = real
-        self._trace = trace
-
-    @classmethod
-    def from_items(
-        cls, tx: Frame, items: Iterable[Var], one_by_one: bool = False
-    ) -> SetVar:
-        """A new set. one_by_one: CPython adds the items singly, in this order."""
-        result = cls()
-        result.twin = set() if one_by_one else None
-        for item in items:
-            result._entries.setdefault(hash_of_element(tx, item), item)
-            result.add_to_twin(item)
-        return result
-
-    def add_to_twin(self, item: Var) -> None:
-        """Keeps the twin alike, as long as it can be."""
-        if self.twin is not None:
-            if isinstance(item, ConstVar):
-                self.twin.add(item.value)
-            else:
-                self.twin = None
-
-    @property
-    def entries(self) -> dict[Hashable, Var]:
-        if self._trace is not None:
-            trace, self._trace = self._trace, None
-            if not all(map(is_set_item, self._real)):
-                raise Break("value_unknown", "set of objects from outside")
-            trace.guard("TYPE", self.source, type(self._real))
-            trace.guard("SET_ITEMS", self.source, frozenset(self._real))
-            for item in self._real:
-                known = type(item) in VALUE_TYPES or type(item) is tuple
-                var: Var = ConstVar(item) if known else trace.wrap(item, None)
-                self._entries[trace.state(Identities).hash_of(var)] = var
-            self._entries.update({k: v for k, v in self._added.items() if k not in self._entries})
-            self._added.clear()
-        return self._entries
-
-    def add_unread(self, tx: Frame, item: Var) -> bool:
-        """Adds a constant to a set from outside that was not read; False for other sets."""
-        if self._trace is None or type(self._real) is not set or single_key(item) is NO_KEY:
-            return False
-        self.python_type()
-        self._added.setdefault(hash_of_element(tx, item), item)
-        tx.trace.effects.grow(set.update, self, [item])
-        return True
-
-    @property
-    def is_unread(self) -> bool:
-        """True while nothing of the real set has been looked at."""
-        return self._trace is not None
-
-    def describe(self) -> str:
-        return "a set" if self._trace is not None else (
-            f"a set of {counted(len(self._entries), 'item')}")
-
-    def python_type(self) -> type:
-        if self._trace is not None:
-            self._trace.guard("TYPE", self.source, type(self._real))
-        return self.kind
-
-    def children(self) -> Iterable[Var]:
-        return (*self._entries.values(), *self._added.values())
-
-    def is_constant(self) -> bool:
-        return all(item.is_constant() for item in self.entries.values())
-
-    def as_constant(self) -> Any:
-        return self.kind(item.as_constant() for item in self.entries.values())
-
-    def change(self, tx: Frame) -> dict[Hashable, Var]:
-        """The entries, to be mutated now."""
-        entries, self.twin = self.entries, None
-        tx.trace.effects.change_contents(self)
-        return entries
-
-    def ordered(self, trace: Evaluation) -> list[Var]:
-        """The items in the order in which CPython would iterate over them.
-
-        Equal sets may have different orders (they depend on what was added and removed before), so
-        the order is only known of a set from outside that nothing changed; it is guarded. A set
-        that was filled item by item has the order of a real one that is filled alike (`twin`).
-        """
-        items = list(self.entries.values())
-        if len(items) <= 1:
-            return items
-        if self.twin is not None:
-            trace.state(Unguarded).ordered(self.twin)
-            return [self.entries["constant", value] for value in self.twin]
-        if self.source is not None and self._real is not None:
-            values = list(self._real)
-            if len(values) == len(items) and all(("constant", v) in self._entries for v in values):
-                if not isinstance(self.source, ObjectSource):
-                    order = ItemSource(StateSource(self.source), 0)
-                    trace.guard("CONST", order, values)
-                else:
-                    trace.state(Unguarded).ordered(values)
-                return [self._entries["constant", value] for value in values]
-            if type(self._real) is frozenset and len(values) == len(items):
-                trace.guard("ID", self.source, self._real)  # the items were read in its order
-                return items
-        raise Break("set_order", repr(self))
-
-    def truth(self, tx: Frame) -> bool:
-        if self._added:
-            return True
-        return bool(self.read("BOOL_TRUTH", bool(self._real)) if self.is_unread else self._entries)
-
-    def length(self, tx: Frame) -> Var:
-        if self.is_unread and not self._added:
-            return ConstVar(self.read("LENGTH", len(self._real)))
-        return ConstVar(len(self.entries))
-
-    def read(self, kind: str, fact: Any) -> Any:
-        """The one fact of the real set that is asked for, guarded."""
-        assert self._trace is not None
-        self._trace.guard("TYPE", self.source, type(self._real))
-        self._trace.guard(kind, self.source, fact)
-        return fact
-
-    def find_key(self, tx: Frame, item: Var) -> Hashable:
-        """The key to look an item up by; a set is looked for as a frozenset."""
-        if type(item) is SetVar and item.python_type() is set:
-            item = FrozensetVar.from_items(tx, list(item.entries.values()))
-        return hash_of_element(tx, item)
-
-    def contains(self, tx: Frame, item: Var) -> Var:
-        self.python_type()
-        key, name = self.find_key(tx, item), single_key(item)
-        if self._trace is None or name is NO_KEY or not all(map(is_set_item, self._real)):
-            return ConstVar(key in self.entries)
-        if key in self._added:
-            return ConstVar(True)
-        found = name in self._real
-        self.read("SET_HAS" if found else "SET_LACKS", name)
-        return ConstVar(found)
-
-    def unpack(self, tx: Frame) -> list[Var]:
-        return self.ordered(tx.trace)
-
-    def iterate(self, tx: Frame) -> Var:
-        items = self.ordered(tx.trace)
-        return LiveIteratorVar(type(iter(set())), self, lambda: len(self.entries), items)
-
-    def hash_key(self, tx: Frame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{name_in_c(self.python_type())}'")
-
-
-class FrozensetVar(SetVar):
-    """Exactly `frozenset`."""
-
-    kind = frozenset
-
-    def hash_key(self, tx: Frame) -> Hashable:
-        if self.is_constant():
-            return ("constant", self.as_constant())
-        return ("frozenset", frozenset(self.entries))
-
-
 NAMES_OF_MODULES = ("__builtins__", "__spec__")
 
 
@@ -535,15 +354,3 @@ def wrap_defaultdict(trace: Evaluation, value: Any, source: Source | None) -> Va
     if isinstance(factory, ConstVar) and factory.value is None:
         factory = None
     return DictVar(type(value), source, factory=factory, real=value, trace=trace)
-
-
-@wraps(set)
-def wrap_set(trace: Evaluation, value: Any, source: Source | None) -> Var:
-    """An existing set, unread."""
-    return SetVar(source, real=value, trace=trace)
-
-
-@wraps(frozenset)
-def wrap_frozenset(trace: Evaluation, value: Any, source: Source | None) -> Var:
-    """An existing frozenset, unread."""
-    return FrozensetVar(source, real=value, trace=trace)

@@ -19,7 +19,7 @@ from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.dict_iterators import DictIteratorVar
 from dynamo.symbolic.python.dict_views import DictViewVar
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.iterators import (
     EnumerateVar,
     FilterVar,
@@ -32,6 +32,7 @@ from dynamo.symbolic.python.iterators import (
 from dynamo.symbolic.python.lists import DequeVar, ListVar, SequenceVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.ranges import RangeVar, break_where_long
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.sized import is_iterable, unpack_sized
 from dynamo.symbolic.shapes import numbers, unbacked
 

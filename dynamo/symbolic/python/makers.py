@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.iterators import (
     DequeIteratorVar,
     IndexIteratorVar,
@@ -15,6 +15,7 @@ from dynamo.symbolic.python.iterators import (
     SequenceIteratorVar,
 )
 from dynamo.symbolic.python.lists import DequeVar, SequenceVar, TupleVar
+from dynamo.symbolic.python.sets import SetVar
 
 
 class Makers:

@@ -24,7 +24,7 @@ from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.containers import changed
 from dynamo.symbolic.python.dict_views import DictViewVar
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.equality import is_among, is_or_equals
 from dynamo.symbolic.python.lists import (
     DequeVar,
@@ -45,6 +45,8 @@ from dynamo.symbolic.python.reflected import (
     user_method,
 )
 from dynamo.symbolic.python.sameness import same
+from dynamo.symbolic.python.set_methods import operate_on_views
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.sized import is_iterable
 from dynamo.symbolic.python.texts import has_known_text
 from dynamo.symbolic.shapes import numbers, unbacked
@@ -89,12 +91,6 @@ def is_set_like(var: Var) -> TypeGuard[SetVar | DictViewVar]:
     return isinstance(var, SetVar) or (isinstance(var, DictViewVar) and var.part != "values")
 
 
-def as_set(tx: Frame, items: SetVar | DictViewVar) -> SetVar:
-    """A new set of the items, whatever their order."""
-    known = list(items.entries.values()) if isinstance(items, SetVar) else items.unpack(tx)
-    return SetVar.from_items(tx, known)
-
-
 def builtin_binary(tx: Frame, name: str, a: Var, b: Var) -> Var | None:
     """Operators between containers."""
     if name == "add" and both(a, b, SequenceVar) and a.python_type() is b.python_type():
@@ -115,9 +111,9 @@ def builtin_binary(tx: Frame, name: str, a: Var, b: Var) -> Var | None:
                 items = tx.trace.run_real(lambda: sequence.items * times)
                 return sequence.clone(items)
     if name in SETS and is_set_like(a) and is_set_like(b):
-        views = isinstance(a, DictViewVar) or isinstance(b, DictViewVar)
-        left = as_set(tx, a) if views else a  # of a view, even the union with a frozenset is a set
-        return left.call_method(tx, SETS[name], [b], {})
+        if isinstance(a, DictViewVar) or isinstance(b, DictViewVar):
+            return operate_on_views(tx, SETS[name], function_of(name), a, b)
+        return a.call_method(tx, SETS[name], [b], {})
     if name == "or" and both(a, b, DictVar):
         return union_of_dicts(tx, a, b)  # type: ignore[arg-type]
     return None
@@ -322,6 +318,7 @@ def of_texts(tx: Frame, op: Operator, formats: bool, a: Var, b: Var) -> Var | No
         if not has_known_text(b):
             raise Break("not_a_constant", f"the text of {b!r}")
         operand = table.plain_value(b)
+        table.order_sets(tx, b)
         large.break_where_large(operator.mod, [a.as_constant(), operand])
         return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
     return None

@@ -16,10 +16,11 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import base_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import inline_polyfill
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, TupleVar, is_structseq
 from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.sets import SetVar
 
 Wants = dict[str, Callable[[Var], bool]]  # what the polyfill takes for a parameter
 
@@ -178,8 +179,9 @@ def reduce_ex(tx: Frame, value: Var, protocol: Var) -> Var | None:
     """What `copy` asks objects for."""
     kind = value.python_type()
     if type(value) is SetVar and kind is set:
-        items = TupleVar([ListVar(value.entries.values())])
-        return TupleVar([tx.trace.wrap(set, None), items, ConstVar(None)])
+        known = value.twin.items is not None  # of objects made in the trace no order is known
+        items = ListVar(value.ordered(tx.trace) if known else value.entries.values())
+        return TupleVar([tx.trace.wrap(set, None), TupleVar([items]), ConstVar(None)])
     if type(value) is DictVar and kind is collections.OrderedDict:
         return reduce_ordered(tx, value)
     if type(value) is DictVar and kind is collections.defaultdict:

@@ -14,19 +14,19 @@ from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.classes import ClassVar
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 from dynamo.symbolic.python.python_modules import PythonModuleVar
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.sized import is_iterable
 
 
 def has_known_text(var: Var) -> bool:
-    """False for what holds a set, whose order is not known, or a container of a subclass,
-    which may show itself as it likes."""
+    """False for what holds a container of a subclass, which may show itself as it likes."""
     if isinstance(var, SetVar):
-        return len(var.entries) <= 1 and all(map(has_known_text, var.entries.values()))
+        return all(map(has_known_text, var.entries.values()))
     if isinstance(var, DictVar):
         parts = [part for pair in var.entries.values() for part in pair]
         return var.python_type() is dict and all(map(has_known_text, parts))

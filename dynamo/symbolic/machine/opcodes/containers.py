@@ -9,8 +9,9 @@ from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.machine.opcodes.table import opcode
 from dynamo.symbolic.machine.protocols import RunningFrame
-from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.lists import ListVar, SequenceVar, TupleVar
+from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.sized import has_keys, is_iterable
 
 
@@ -26,7 +27,7 @@ def BUILD_LIST(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
 
 @opcode
 def BUILD_SET(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
-    frame.push(SetVar.from_items(frame, frame.pop_many(arg), one_by_one=True))
+    frame.push(SetVar.from_items(frame, frame.pop_many(arg)))
 
 
 @opcode
