@@ -21,6 +21,7 @@ from dynamo.symbolic.core.table import Handler, late_rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.tensors.constant_objects import held, without_objects
+from dynamo.symbolic.tensors.loss_parallel import guard_table
 from dynamo.symbolic.tensors.process_groups import work_done
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import call_in_graph
@@ -37,6 +38,8 @@ def register(module: str, name: str, find: Any) -> None:
 
     @late_rule(module, name)
     def put(tx: Frame, *args: Var, **kwargs: Var) -> Var:
+        if name in SHARDED:
+            guard_table(tx.trace)
         return call_in_graph(tx, *without_objects(tx, named(find()), list(args), kwargs))
 
 
