@@ -93,16 +93,18 @@ def test_one_graph(mesh: DeviceMesh, name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_work_that_leaves_the_graph(mesh: DeviceMesh, backend: str) -> None:
-    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any, torch.Tensor]:
         y = x * 2
         work = dist.all_reduce(y, async_op=True)
-        dynamo.graph_break()
+        (written,) = work.get_future().wait()  # ends the graph
         work.wait()
-        return y + 1, dist.all_reduce(y, async_op=True)
+        return written + 1, dist.all_reduce(y, async_op=True), y
 
-    x = torch.randn(3)
-    result, work = dynamo.compile(f, backend=backend)(x)
-    assert torch.equal(result, x * 2 + 1) and isinstance(work, dist.Work) and work.wait()
+    x, compiled = torch.randn(3), dynamo.compile(f, backend=backend)
+    for _ in range(2):
+        result, work, y = compiled(x)
+        assert torch.equal(result, x * 2 + 1) and isinstance(work, dist.Work) and work.wait()
+        assert work.get_future().value()[0] is y
 
 
 def test_nothing_else_has_to_be_imported() -> None:
