@@ -117,9 +117,9 @@ def is_asynchronous(async_op: Var | None, what: str) -> bool:
 
 
 def write(tx: Frame, function: Any, async_op: Var | None, *args: Any) -> Var:
-    """The collective in the graph; args: what it writes, and others. Work to wait for is given done: the program may read what the
-    collective writes only behind its wait, and where that waits in the graph is the backend's to
-    say, as for all collectives."""
+    """The collective in the graph; args: what it writes, and others. Work to wait for is given
+    done: the program may read what the collective writes only behind its wait, and where that waits
+    in the graph is the backend's to say, as for all collectives."""
     asynchronous = is_asynchronous(async_op, function.__name__)
     importlib.import_module("torch.distributed._functional_collectives")  # says how results look
     given = [arg if isinstance(arg, Var) else tx.trace.constant(arg) for arg in args]
