@@ -415,7 +415,7 @@ def _leave(
         leaving.append(known[value])
         return _Output(None, None)
     recipe = recipe_of(fake)
-    form = Form.of(fake) if fake.requires_grad else None
+    form = _form_of_tangent(fake) if fake.requires_grad else None
     if form is not None and not form.has_gradients:
         raise Unsupported(
             f"an output of class {recipe.cls.__qualname__} requires grad and is made of integers")
@@ -423,6 +423,14 @@ def _leave(
     for at in range(recipe.count + (0 if form is None else len(form.facts))):
         leaving.append(graph.call_function(operator.getitem, (parts, at)))
     return _Output(recipe, form)
+
+
+def _form_of_tangent(fake: Any) -> Form:
+    """The form of the gradient of an output: the output's own, unless its class says another, as a
+    sum that is pending over ranks does, whose gradient is whole on each."""
+    coerce = getattr(fake, "__coerce_tangent_metadata__", None)
+    with torch.no_grad():
+        return Form.of(fake if coerce is None else coerce())
 
 
 def _around(

@@ -9,7 +9,9 @@ shows as values that both halves use: the partition decides later what is really
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +45,7 @@ from dynamo.shapes.facts import Facts, contiguous_stride
 aten = torch.ops.aten
 SAVED = "eager_saves"
 TANGENT = "tangent_"
+LOSS_PARALLEL = "loss_parallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def capture_joint(
     world = ReferenceWorld() if world is None else world
     with refusals(world.is_symbolic), outside_inference_mode(gm):
         session, plan, outputs, mutated = record_program(world, gm, example_inputs)
-        _check_mutated(list(example_inputs), session, [index for index, _ in mutated])
+        _check_histories(list(example_inputs), session, [index for index, _ in mutated])
         with session.recording():
             leaving = leave(session, plan, outputs, mutated, False)
             sources = _sources(session, plan, outputs)
@@ -100,6 +103,7 @@ def capture_joint(
                     sources[mutation.output] = session.inputs[mutation.input]
             if not sources:
                 return None
+            _check_shared(session, [index for index, _ in mutated])
             if any(real.requires_grad for _, real in session.reference.constants):
                 raise Unsupported("a tensor attribute of the graph requires grad")
             joint = _differentiate(session, plan, leaving, sources)
@@ -109,12 +113,15 @@ def capture_joint(
         return joint
 
 
-def _check_mutated(examples: list[Any], session: Session, mutated: list[int]) -> None:
+def _check_shared(session: Session, mutated: list[int]) -> None:
     storages = [storage_key(fake) for fake in session.reference.inputs if is_fake(fake)]
     for index in mutated:
         # one storage often means one version counter, which the late write would bump for all
         if storages.count(storage_key(session.reference.inputs[index])) > 1:
             raise Unsupported("a mutated input shares a storage with another input")
+
+
+def _check_histories(examples: list[Any], session: Session, mutated: list[int]) -> None:
     for index, changed in enumerate(session.reference.histories):
         if changed != (index in session.insides and session.gets_history(index)):
             raise Unsupported("an input has another history in functional form")
@@ -159,7 +166,7 @@ def _differentiate(
     wanted = list(session.leaves)
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
-        with session.world.in_python(), classes_as_in_program():
+        with session.world.in_python(), classes_as_in_program(), around_backward(session.gm):
             results = _engine_run_backward(
                 tuple(sources.values()),
                 tuple(grads),
@@ -189,6 +196,22 @@ def _differentiate(
         tangents=tuple(tangents),
         gradients=tuple(wanted),
     )
+
+
+@contextlib.contextmanager
+def around_backward(gm: fx.GraphModule) -> Iterator[None]:
+    """Inside of `loss_parallel` where the program enters it: torch asks a program to run backward
+    there as well, and when it does, the compiled one has been recorded."""
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.args == (LOSS_PARALLEL,):
+            (leave,) = node.users
+            context = node.target(LOSS_PARALLEL)
+            try:
+                yield
+            finally:
+                leave.target(context)
+            return
+    yield
 
 
 def _dense_form(facts: Facts) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -75,7 +75,7 @@ def run_program(
     env: dict[fx.Node, Any] = {}
     values = iter(inputs)
     here: list[fx.Node] = []
-    with keep_modes(), _errors_marked(here):
+    with keep_modes(), _errors_marked(here), _left_on_error(env):
         for node in gm.graph.nodes:
             here[:] = (node,)
             if node.op == "placeholder":
@@ -100,6 +100,20 @@ def run_program(
                 env[node] = value = _run_node(gm, node, args, kwargs, leaf)
             observer.after(node, value)
     raise AssertionError("a graph without an output node")
+
+
+@contextlib.contextmanager
+def _left_on_error(env: dict[fx.Node, Any]) -> Iterator[None]:
+    """An error inside leaves the contexts that the program has entered and not left."""
+    try:
+        yield
+    except BaseException:
+        for node, value in reversed(list(env.items())):
+            if getattr(node.target, "__name__", "") == "enter" and not isinstance(value, _NoGrad):
+                for user in node.users:
+                    if user not in env:
+                        user.target(value)  # type: ignore[operator]
+        raise
 
 
 @contextlib.contextmanager

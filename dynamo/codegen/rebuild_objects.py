@@ -19,7 +19,7 @@ from dynamo.symbolic.python import objects as object_vars
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.supers import SuperVar
-from dynamo.symbolic.tensors import contexts
+from dynamo.symbolic.tensors import contexts, process_groups
 
 # Built-in base -> how an instance of a subclass is filled from its built-in part.
 FILLED = {list: list.extend, dict: dict.update, set: set.update}
@@ -57,6 +57,12 @@ def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
         rebuilder.load(content)
         rebuilder.emitter.call(2)
         rebuilder.emitter.emit("POP_TOP")
+
+
+@rebuilds(process_groups.WorkVar)
+def work_of_collective(rebuilder: Rebuilder, var: process_groups.WorkVar) -> None:
+    rebuilder.call_const(process_groups.done_work, *var.outputs)
+    rebuilder.keep(var)
 
 
 def set_outer_context(error: BaseException) -> None:

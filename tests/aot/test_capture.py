@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import fx
 
 import dynamo
 from dynamo import aot
+from dynamo.aot.program import Observer, run_program
+from dynamo.symbolic.tensors.contexts import enter, leave
 from tests.aot.compare import check
 from tests.aot.programs import (
     PROGRAMS,
@@ -226,3 +229,16 @@ def test_refused(function: Any, inputs: Any) -> None:
         aot.compile_inference(
             traced(function), list(inputs()), lambda module, fakes: module.forward
         )
+
+
+def test_an_error_leaves_what_the_program_has_entered() -> None:
+    """While a backend runs it to record it."""
+    graph = fx.Graph()
+    graph.call_function(leave, (graph.call_function(enter, ("sdpa_kernel", ("MATH",), False)),))
+    with graph.inserting_before(next(iter(reversed(graph.nodes)))):
+        graph.call_function(torch.zeros, (-1,))
+    graph.output(())
+    before = torch.backends.cuda.flash_sdp_enabled()
+    with pytest.raises(RuntimeError, match="negative"):
+        run_program(fx.GraphModule({}, graph), [], lambda tensor: tensor, Observer())
+    assert torch.backends.cuda.flash_sdp_enabled() == before

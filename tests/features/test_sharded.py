@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -91,16 +93,18 @@ def test_one_graph(mesh: DeviceMesh, name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_work_that_leaves_the_graph(mesh: DeviceMesh, backend: str) -> None:
-    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any, torch.Tensor]:
         y = x * 2
         work = dist.all_reduce(y, async_op=True)
-        dynamo.graph_break()
+        (written,) = work.get_future().wait()  # ends the graph
         work.wait()
-        return y + 1, dist.all_reduce(y, async_op=True)
+        return written + 1, dist.all_reduce(y, async_op=True), y
 
-    x = torch.randn(3)
-    result, work = dynamo.compile(f, backend=backend)(x)
-    assert torch.equal(result, x * 2 + 1) and isinstance(work, dist.Work) and work.wait()
+    x, compiled = torch.randn(3), dynamo.compile(f, backend=backend)
+    for _ in range(2):
+        result, work, y = compiled(x)
+        assert torch.equal(result, x * 2 + 1) and isinstance(work, dist.Work) and work.wait()
+        assert work.get_future().value()[0] is y
 
 
 def test_nothing_else_has_to_be_imported() -> None:
@@ -171,6 +175,59 @@ def test_checkpointed_and_sharded_block(mesh: DeviceMesh) -> None:
     assert counter.frame_count == 1
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.full_tensor(), other.grad)
+
+
+def pending(x: Any, labels: Any) -> Any:
+    return x.square().sum(0)
+
+
+def loss_of(x: Any, labels: Any) -> Any:
+    return nn.functional.cross_entropy(x * 2, labels)
+
+
+def loss_inside(x: Any, labels: Any) -> Any:
+    with loss_parallel():
+        return loss_of(x, labels)
+
+
+@pytest.mark.parametrize(("f", "dim", "inside"), [(pending, 0, ()), (loss_inside, 1, (1, 1)), (loss_of, 1, (1, 0, 1))])
+def test_gradients_have_eagers_placements(mesh: DeviceMesh, f: Any, dim: int, inside: tuple[int, ...]) -> None:
+    """Of sums that are pending, and of losses over split classes, whose backward runs inside of the context, too."""
+    counter = CompileCounter("inductor")
+    compiled = dynamo.compile(f, backend=counter, fullgraph=True)
+    labels = distribute_tensor(torch.tensor([1, 0, 2, 2]), mesh, [Replicate()])
+    for split in inside or (0,):
+        found = []
+        for call in (f, compiled):
+            x = distribute_tensor(torch.arange(12.0).view(4, 3).sin(), mesh, [Shard(dim)]).requires_grad_()
+            with loss_parallel() if split and f is loss_of else contextlib.nullcontext():
+                value = call(x, labels)
+            with loss_parallel() if split else contextlib.nullcontext():
+                value.full_tensor().square().sum().backward()
+            found.append((value.placements, x.grad.placements, value.full_tensor(), x.grad.full_tensor()))
+        assert found[0][:2] == found[1][:2]
+        torch.testing.assert_close(found[1][2:], found[0][2:])
+    assert counter.frame_count == len(set(inside)) or not inside
+
+
+def test_a_step_writes_into_gradients_that_share_a_buffer(mesh: DeviceMesh) -> None:
+    """As `fully_shard` leaves them."""
+    def step(parameters: list[nn.Parameter], grads: list[torch.Tensor]) -> torch.Tensor:
+        with torch.no_grad():
+            for parameter, grad in zip(parameters, grads, strict=True):
+                grad.mul_(2)
+                parameter.sub_(grad)
+        return grads[0] + grads[1]
+
+    dynamo.reset()
+    found: list[Any] = []
+    for call in (step, dynamo.compile(step, fullgraph=True)):
+        buffer = torch.arange(8.0)
+        parameters = [nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)])) for _ in range(2)]
+        grads = [DTensor.from_local(part, mesh, [Shard(0)]) for part in buffer.split(4)]
+        found.append([call(parameters, grads).full_tensor(), buffer, *(one.full_tensor().detach() for one in parameters)])
+    torch.testing.assert_close(found[1], found[0])
+    assert not dynamo.counters["not_compiled"]
 
 
 class Split(nn.Linear):

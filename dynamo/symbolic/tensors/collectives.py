@@ -21,7 +21,8 @@ from dynamo.symbolic.core.table import Handler, late_rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.tensors.constant_objects import held, without_objects
-from dynamo.symbolic.tensors.process_groups import work_done
+from dynamo.symbolic.tensors.loss_parallel import guard_table
+from dynamo.symbolic.tensors.process_groups import WorkVar
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import call_in_graph
 
@@ -37,6 +38,8 @@ def register(module: str, name: str, find: Any) -> None:
 
     @late_rule(module, name)
     def put(tx: Frame, *args: Var, **kwargs: Var) -> Var:
+        if name in SHARDED:
+            guard_table(tx.trace)
         return call_in_graph(tx, *without_objects(tx, named(find()), list(args), kwargs))
 
 
@@ -114,14 +117,17 @@ def is_asynchronous(async_op: Var | None, what: str) -> bool:
 
 
 def write(tx: Frame, function: Any, async_op: Var | None, *args: Any) -> Var:
-    """The collective in the graph. Work to wait for is given done: the program may read what the
-    collective writes only behind its wait, and where that waits in the graph is the backend's to
-    say, as for all collectives."""
+    """The collective in the graph; args: what it writes, and others. Work to wait for is given
+    done: the program may read what the collective writes only behind its wait, and where that waits
+    in the graph is the backend's to say, as for all collectives."""
     asynchronous = is_asynchronous(async_op, function.__name__)
     importlib.import_module("torch.distributed._functional_collectives")  # says how results look
     given = [arg if isinstance(arg, Var) else tx.trace.constant(arg) for arg in args]
     call_in_graph(tx, function, given, {})
-    return work_done(tx) if asynchronous else ConstVar(None)
+    if not asynchronous:
+        return ConstVar(None)
+    written = given[0]
+    return WorkVar((written,) if isinstance(written, TensorVar) else tuple(written.unpack(tx)))
 
 
 def writes(*names: str) -> Any:

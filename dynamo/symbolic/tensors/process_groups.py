@@ -6,6 +6,7 @@ another process keeps for itself is not taken where the rank is another.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch.distributed
@@ -13,10 +14,12 @@ import torch.distributed
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, CallSource, ObjectSource, Source
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.table import late_rule, rule
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cached import real_value
+from dynamo.symbolic.python.functions import NamedMethodVar
 from dynamo.symbolic.python.objects import ObjectVar
 
 METHODS = ("rank", "size", "name")
@@ -49,35 +52,54 @@ def register_all() -> None:
         register(kind, name, getattr(kind, name).fget, called=False)
 
 
-def work_done(tx: Frame) -> Var:
-    """The work of a collective that is done, an object of torch's."""
-    def make() -> Any:
-        done: torch.futures.Future[Any] = torch.futures.Future()
-        done.set_result([])
-        functions: Any = torch._C._distributed_c10d
-        return functions._create_work_from_future(done)
-
-    work = tx.trace.run_real(make)
-    tx.trace.state(Unguarded).refuse("it keeps the work of a collective")
-    return tx.trace.wrap(work, ObjectSource(work, "work"))
+def done_work(*outputs: torch.Tensor) -> Any:
+    """The work of a collective that is done; outputs: what it has written, which its future has."""
+    done: torch.futures.Future[Any] = torch.futures.Future()
+    done.set_result(list(outputs))
+    functions: Any = torch._C._distributed_c10d
+    return functions._create_work_from_future(done)
 
 
-def register_work() -> None:
-    kind: Any = torch.distributed.Work
-    for name in ("wait", "is_completed"):
-        method = getattr(kind, name)
+class WorkVar(Var):
+    """The work of a collective that is an operation of the graph: done, for the program.
 
-        @rule(getattr(method, "__func__", method))
-        def answer(tx: Frame, work: Var, *args: Var, **kwargs: Var) -> Var:
-            real = getattr(work, "real", None)
-            if not isinstance(real, kind) or not isinstance(work.source, ObjectSource):
-                raise Break("call_of_unknown_function", f"a method of {work!r}")
+    outputs: what the collective writes. Where it leaves the trace, it is an object of torch's.
+    """
+
+    def __init__(self, outputs: tuple[Var, ...]) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def describe(self) -> str:
+        return "the work of a collective"
+
+    def python_type(self) -> type:
+        return torch.distributed.Work  # type: ignore[no-any-return]
+
+    def truth(self, tx: Frame) -> bool:
+        return True
+
+    def children(self) -> Iterable[Var]:
+        return self.outputs
+
+    def hash_key(self, tx: Frame) -> Hashable:
+        return identity_key(tx.trace, self)
+
+    def call_method(
+        self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name in ("wait", "is_completed"):
             return tx.trace.constant(True)
+        raise Break("call_of_unknown_function", f"{name} of {self!r}")
+
+    def get_attr(self, tx: Frame, name: str) -> Var:
+        if not hasattr(torch.distributed.Work, name):
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+        return NamedMethodVar(self, name)
 
 
 if torch.distributed.is_available():
     register_all()
-    register_work()
 
 
 @late_rule("device_mesh", "DeviceMesh.__getitem__")

@@ -46,6 +46,7 @@ from dynamo.symbolic.tensors.constant_objects import (
     place_of,
     without_objects,
 )
+from dynamo.symbolic.tensors.loss_parallel import guard_table
 from dynamo.symbolic.tensors.meshes import answer
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import (
@@ -77,6 +78,8 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     trace.guard("TENSOR", source, TensorFacts.of(real))
     names, context, _ = flattened(real)
     guard_context(trace, real, source)
+    if hasattr(real, SPEC):  # a DTensor
+        guard_table(trace)
     inner = {}
     for name in names:
         value = inner[name] = getattr(real, name)
