@@ -17,8 +17,8 @@ from torch import fx
 
 from dynamo.aot.plain_graphs import rows_of
 from dynamo.aot.records import Unsupported
-from dynamo.background.graphs import copied
 from dynamo.base import errors
+from dynamo.base.graph_copies import copy_module
 from dynamo.store.artifacts import archive_of
 from dynamo.store.content import cache_store, watched_files
 from dynamo.store.records import Uncacheable
@@ -44,7 +44,7 @@ def ship(
     store = cache_store()
     try:
         graph, devices = write_rows(gm), _gpus_of(gm)
-        copy = copied(gm)
+        copy = copy_module(gm)
         given = names_given(copy, settings)
         with config.patch(**settings), watched() as seen:
             made = compile_whole(copy, inputs, settings)

@@ -26,6 +26,7 @@ from dynamo.backends.engines.records import MAKES, VIEWS, Built, Engine
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import SUBGRAPH, Site, failed, line_of, refused
+from dynamo.base.graph_copies import copy_graph
 from dynamo.base.signals import is_of_signal
 from inductor.driver.freezing import Identities
 from inductor.runtime import _launch
@@ -331,8 +332,7 @@ def restride(value: Tensor, fake: Any) -> Tensor:
 
 def bake(module: fx.GraphModule, places: Sequence[int], values: Sequence[Tensor]) -> fx.GraphModule:
     """The module with some of its inputs as constants."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = copy_graph(module.graph)
     made = fx.GraphModule(module, graph)
     nodes = graph.find_nodes(op="placeholder")
     for place, value in zip(places, values, strict=True):
