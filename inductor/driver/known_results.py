@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.flat_programs import has_learners
 from dynamo.background.examples import Examples
 from dynamo.background.jobs import is_background
 from dynamo.base.graph_copies import copy_module
@@ -36,12 +37,6 @@ def is_lazy(value: Any) -> bool:
     )
 
 
-def needs_gradients(example_inputs: list[Any]) -> bool:
-    return torch.is_grad_enabled() and any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
-    )
-
-
 def has_blocks(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> bool:
@@ -59,7 +54,7 @@ def with_known_calls(
     """The captured graph behind the passes that know torch-level calls."""
     with config.patch(**settings):
         gm = run_pass("pre_grad_custom_pass", gm)
-        serve_patterns(gm, example_inputs, needs_gradients(example_inputs))
+        serve_patterns(gm, example_inputs, has_learners(example_inputs))
     return gm
 
 

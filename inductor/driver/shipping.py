@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.flat_programs import has_learners
 from dynamo.aot.plain_graphs import rows_of
 from dynamo.aot.records import Unsupported
 from dynamo.base import errors
@@ -29,7 +30,6 @@ from inductor.cache.launched import watched
 from inductor.cache.shipped import Shipment, names_given
 from inductor.config import config, settings_of
 from inductor.driver.compile_fx import compile_whole
-from inductor.driver.known_results import needs_gradients
 
 OWN_KERNELS = b"dynamo_jit::attention"  # has kernels that are compiled at the first call
 
@@ -38,7 +38,7 @@ def ship(
     gm: fx.GraphModule, inputs: list[Any], mode: str | None, options: Mapping[str, Any] | None
 ) -> Shipment:
     """Compiles the graph for shipping. Errors: Unsupported, with what can't be shipped."""
-    if needs_gradients(inputs):
+    if has_learners(inputs):
         raise errors.Unsupported("its results would need gradients: call it under torch.no_grad()")
     settings = settings_of(mode, options)
     store = cache_store()
