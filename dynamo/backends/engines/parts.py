@@ -28,6 +28,7 @@ from dynamo.base.counters import timed
 from dynamo.base.fallbacks import SUBGRAPH, Site, failed, line_of, refused
 from dynamo.base.graph_copies import copy_graph
 from dynamo.base.signals import is_of_signal
+from dynamo.graph_operators.gradients import copy_strided
 from inductor.driver.freezing import Identities
 from inductor.runtime import _launch
 
@@ -252,7 +253,7 @@ class Part(torch.nn.Module):
                 return self._again(values, inputs)
             built, given = known[3], [x for n, x in enumerate(inputs) if n not in self.baked]
         results = [
-            value if value.stride() == fake.stride() else restride(value, fake)
+            value if value.stride() == fake.stride() else copy_strided(value, fake)
             for value, fake in zip(built(given), self.outputs, strict=True)]
         if not self.checked:
             self.checked = True
@@ -322,12 +323,6 @@ def statistics(values: Sequence[Tensor]) -> list[Tensor]:
 def example_of(fake: Any) -> Tensor:
     """A tensor with the sizes of another, for a converter that looks at no values."""
     return torch.zeros(tuple(fake.shape), dtype=fake.dtype, device=fake.device)
-
-
-def restride(value: Tensor, fake: Any) -> Tensor:
-    """The tensor in the order that PyTorch has for it."""
-    made = torch.empty_strided(fake.shape, fake.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value)
 
 
 def bake(module: fx.GraphModule, places: Sequence[int], values: Sequence[Tensor]) -> fx.GraphModule:
