@@ -150,7 +150,7 @@ class _Process:
             return False
         self.popen = popen
         line = self._line_of(popen)
-        self.usable = bool(line) and json.loads(line) == READY
+        self.usable = json.loads(line) == READY if line else False
         return self.usable
 
     def _line_of(self, popen: subprocess.Popen[bytes]) -> bytes | None:
