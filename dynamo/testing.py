@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo.backends.registry import lookup_backend
 from dynamo.base.counters import counters
+from dynamo.base.graph_copies import copy_graph
 
 
 class CompileCounter:
@@ -71,10 +72,8 @@ class AotEagerAndRecordGraphs(EagerAndRecordGraphs):
         owner = graph.owning_module
         assert owner is not None
         backward = bool(owner.meta.get("is_backward"))
-        copy = torch.fx.Graph()
-        copy.output(copy.graph_copy(graph, {}))
-        kept = self.bw_graphs if backward else self.fw_graphs
-        kept.append(torch.fx.GraphModule(owner, copy))
+        graphs = self.bw_graphs if backward else self.fw_graphs
+        graphs.append(torch.fx.GraphModule(owner, copy_graph(graph)))
 
 
 def same(reference: Any, result: Any, tol: float = 1e-4, equal_nan: bool = False) -> bool:

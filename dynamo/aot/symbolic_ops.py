@@ -14,10 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from dynamo.aot.fakes import expression_of, facts_of, is_symbolic_number, storage_key
+from dynamo.base.value_types import CONSTANTS
 from dynamo.shapes.facts import Facts, Fresh, Outcome, Same, Several, View
-
-_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout,
-          torch.memory_format, complex)  # fmt: skip
 
 
 class _Uncacheable(Exception):
@@ -62,7 +60,7 @@ class RememberedOps:
             return tuple([self._key(item, fakes) for item in value])
         if is_symbolic_number(value):
             return (kind, expression_of(value))
-        if isinstance(value, _PLAIN):
+        if isinstance(value, CONSTANTS):
             return (kind, repr(value) if kind is float else value)  # 0.0 is not -0.0
         raise _Uncacheable
 

@@ -21,6 +21,7 @@ from dynamo.backends.registry import is_own
 from dynamo.base import logs
 from dynamo.base.errors import DynamoError, Signal
 from dynamo.base.examples import examples_given
+from dynamo.base.graph_copies import copy_graph
 from dynamo.base.signals import is_of_signal
 from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.shape_code import Fact, ShapeFacts
@@ -63,8 +64,7 @@ class Opened:
 
     def compile(self, backend: Compile) -> Callable[..., Any]:
         """The backend's function. Errors: the backend's, of the real inputs."""
-        graph = fx.Graph()
-        graph.output(graph.graph_copy(self.module.graph, {}))
+        graph = copy_graph(self.module.graph)
         opened = importlib.import_module("dynamo.shapes.symbolic_inputs")
         try:
             symbolic = opened.SymbolicInputs(self.shown, self.inputs)

@@ -19,8 +19,9 @@ from torch._C._autograd import (  # type: ignore[attr-defined]
     _set_creation_meta,
 )
 
-PLAIN = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device,
-         torch.layout, torch.memory_format)  # fmt: skip
+from dynamo.base.value_types import NAMED, VALUES
+
+PLAIN = (*VALUES, *NAMED)
 
 
 @dataclass(frozen=True, slots=True)

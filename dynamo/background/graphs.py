@@ -18,18 +18,10 @@ from torch import fx
 from dynamo.background.examples import Unlike, snapshot, stand_ins
 from dynamo.background.jobs import calls_of_ranks, collecting, is_background, later
 from dynamo.base import logs
+from dynamo.base.graph_copies import copy_module
 
 Call = Callable[..., Any]
 Compile = Callable[[fx.GraphModule, list[Any]], Call]
-
-
-def copied(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph, in which the backend may write."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    copy = fx.GraphModule(module, graph)
-    copy.meta.update(module.meta)
-    return copy
 
 
 def compile_later(
@@ -51,7 +43,7 @@ def compile_later(
     if not calls_of_ranks() and is_cached is not None and is_cached(module, inputs, **extra):
         with collecting():
             return wrap(compile_graph(module, inputs))
-    copy = copied(module)
+    copy = copy_module(module)
     meanwhile = wrap(module.forward)
 
     def compile_now() -> Call:
@@ -75,7 +67,7 @@ def deferring(compile_part: Compile, on_error: Callable[[Exception], None]) -> C
             likes = stand_ins(inputs)
         except Unlike:
             return compile_part(module, inputs)
-        copy = copied(module)
+        copy = copy_module(module)
         return later(lambda: compile_part(copy, likes), module.forward, on_error)
 
     return compile_it

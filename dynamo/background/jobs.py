@@ -15,7 +15,6 @@ import contextlib
 import contextvars
 import ctypes
 import os
-import sys
 import threading
 import time
 import weakref
@@ -26,6 +25,7 @@ from typing import Any
 from dynamo._C import rescued_call
 from dynamo.background.modes import ThreadModes
 from dynamo.base.config import config
+from dynamo.base.ranks import are_many
 from dynamo.base.recursion import recursion_room
 
 Call = Callable[..., Any]
@@ -47,10 +47,10 @@ class Stopped(BaseException):
 def collecting() -> Iterator[Prepares]:
     """What is compiled inside may compile its later parts in the background. Gives what compiles
     those of them that are sure to be wanted."""
-    found: Prepares = []
-    token = _collected.set(found)
+    prepares: Prepares = []
+    token = _collected.set(prepares)
     try:
-        yield found
+        yield prepares
     finally:
         _collected.reset(token)
 
@@ -62,9 +62,9 @@ def is_background() -> bool:
 
 def note_part(prepare: Callable[[], Any]) -> None:
     """A part that will be wanted: the compile under way makes it ready, too."""
-    found = _collected.get()
-    if found is not None:
-        found.append(prepare)
+    prepares = _collected.get()
+    if prepares is not None:
+        prepares.append(prepare)
 
 
 def later(
@@ -95,10 +95,7 @@ def later(
 def calls_of_ranks() -> int:
     """Which call waits where several processes compute together: each of them switches at that one,
     however long it compiles. 0 for a process alone."""
-    found = sys.modules.get("torch.distributed")
-    if found is None or not found.is_available() or not found.is_initialized():
-        return 0
-    return CALLS_OF_RANKS if found.get_world_size() > 1 else 0
+    return CALLS_OF_RANKS if are_many() else 0
 
 
 def _as_it_is(error: Exception, *inputs: Any) -> Any:

@@ -18,10 +18,10 @@ _tied: set[int] = set()
 
 def are_many() -> bool:
     """True in a program of several processes that compute together."""
-    found = sys.modules.get("torch.distributed")
-    if found is None or not found.is_available() or not found.is_initialized():
+    module = sys.modules.get("torch.distributed")
+    if module is None or not module.is_available() or not module.is_initialized():
         return False
-    return bool(found.get_world_size() > 1)
+    return bool(module.get_world_size() > 1)
 
 
 def tie(region: int) -> None:

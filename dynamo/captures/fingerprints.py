@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from dynamo.base.decisions import is_in_graph
+from dynamo.base.value_types import NAMED
 from dynamo.guards.weak import HEAP_TYPE
 from dynamo.store.records import Uncacheable
 
@@ -46,7 +47,6 @@ class Kinds:
 
 OWN = frozenset({"dynamo", "inductor"})  # the digest of this package stands in each key
 PLAIN = Kinds(int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
-NAMED_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 C_FUNCTIONS = Kinds(
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -148,7 +148,7 @@ class Fingerprints:
         kind = type(value)
         if kind in PLAIN:
             return f"{kind.__name__} {value!r}"
-        if issubclass(kind, NAMED_VALUES):
+        if issubclass(kind, NAMED):
             return str(value)
         if kind is types.FunctionType:
             return self.of_function(value)
@@ -198,7 +198,7 @@ class Fingerprints:
 
     def _default(self, value: Any) -> str:
         """Others than plain ones are guarded where they are used."""
-        plain = type(value) in PLAIN or issubclass(type(value), NAMED_VALUES)
+        plain = type(value) in PLAIN or issubclass(type(value), NAMED)
         return self.of(value) if plain else title_of(type(value))
 
     def of_c_function(self, value: Any) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynamo.diagnose.state import WIDER, is_strided
+from dynamo.graph_operators.gradients import copy_strided
 
 
 class Copier:
@@ -66,14 +67,9 @@ class Copier:
             copy = torch.nn.Parameter(copy)
         copy.requires_grad_()
         self._note(copy)
-        return copy if value.is_leaf else _not_a_leaf(copy)
+        # A copy of the copy may be written in place, which a leaf may not.
+        return copy if value.is_leaf else copy_strided(copy, copy)
 
     def _note(self, copy: torch.Tensor) -> None:
         if copy.requires_grad:
             self.leaves.append(copy)
-
-
-def _not_a_leaf(leaf: torch.Tensor) -> torch.Tensor:
-    """A result with the same strides: it may be written in place, which a leaf may not."""
-    made = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=leaf.device)
-    return made.copy_(leaf)

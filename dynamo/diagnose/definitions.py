@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
+from dynamo.base.value_types import VALUES
+
 MAIN = "__main__"
 
 
@@ -55,7 +56,7 @@ class _Writer:
             if value.__name__ == MAIN:
                 raise NoText("the program's main module")
             return f"{_path_for(value)}import {value.__name__} as {name}"
-        if isinstance(value, PLAIN):
+        if isinstance(value, VALUES):
             return f"{name} = {value!r}"
         home, own = _home_of(value)
         if home == "builtins":

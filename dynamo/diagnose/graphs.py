@@ -15,6 +15,7 @@ from torch import fx
 
 from dynamo.base.config import config
 from dynamo.base.fallbacks import line_of
+from dynamo.base.graph_copies import copy_module
 from dynamo.diagnose.compare import Difference, compare
 from dynamo.diagnose.copies import Copier
 from dynamo.diagnose.outcome import Outcome, run_once
@@ -55,8 +56,8 @@ class Tap:
     modules: list[fx.GraphModule] = field(default_factory=list)
 
     def __call__(self, module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        kept = copy_of(module)
-        self.modules.append(kept)
+        copy = copy_module(module)
+        self.modules.append(copy)
         compiled = self.backend(module, inputs, **self.extra)
         seen: list[bool] = []
 
@@ -64,19 +65,10 @@ class Tap:
             if not seen:
                 seen.append(True)
                 copies = Copier(lambda tensor: False).tree(list(given))
-                self.graphs.append(Graph(kept, copies, torch.is_grad_enabled()))
+                self.graphs.append(Graph(copy, copies, torch.is_grad_enabled()))
             return compiled(*given)
 
         return call
-
-
-def copy_of(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph, to be changed or compiled."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    copy = fx.GraphModule(module, graph)
-    copy.meta.update(module.meta)
-    return copy
 
 
 def operations(module: fx.GraphModule) -> list[fx.Node]:
@@ -142,7 +134,7 @@ class Check:
             try:
                 with config.patch(suppress_errors=False):
                     given = Copier(lambda tensor: False).tree(graph.inputs)
-                    compiled = self.backend(copy_of(module), given, **self.extra)
+                    compiled = self.backend(copy_module(module), given, **self.extra)
                     other = self._run(compiled, module, graph)
             except Exception as error:
                 other = Outcome(error=error)
@@ -165,23 +157,23 @@ def first_wrong(graph: Graph, check: Check) -> tuple[int, tuple[Difference, ...]
     shows the difference. Bisection: a prefix that is right lies before it."""
     nodes = operations(graph.module)
     low, high = -1, len(nodes) - 1
-    found = check(graph, prefix(graph.module, high)) if nodes else ()
-    if not found:
+    differences = check(graph, prefix(graph.module, high)) if nodes else ()
+    if not differences:
         return _one_by_one(graph, check)
     while high - low > 1:
         middle = (low + high) // 2
         wrong = check(graph, prefix(graph.module, middle))
         if wrong:
-            high, found = middle, wrong
+            high, differences = middle, wrong
         else:
             low = middle
-    return high, found
+    return high, differences
 
 
 def _one_by_one(graph: Graph, check: Check) -> tuple[int, tuple[Difference, ...]] | None:
     """As above where the end of the graph is right: prefix by prefix."""
     for number in range(len(operations(graph.module))):
-        found = check(graph, prefix(graph.module, number))
-        if found:
-            return number, found
+        differences = check(graph, prefix(graph.module, number))
+        if differences:
+            return number, differences
     return None

@@ -21,6 +21,7 @@ from torch import fx
 from dynamo.backends.registry import is_installed, lookup_backend
 from dynamo.base import logs
 from dynamo.base.config import config
+from dynamo.base.graph_copies import copy_graph, copy_module
 from dynamo.diagnose.compare import Difference
 from dynamo.diagnose.copies import Copier
 from dynamo.diagnose.definitions import NoText, text_of
@@ -28,7 +29,6 @@ from dynamo.diagnose.graphs import (
     Backend,
     Check,
     Graph,
-    copy_of,
     first_wrong,
     name_of,
     operations,
@@ -56,11 +56,11 @@ class Minifier:
     crash: bool
 
     def fails(self, graph: Graph) -> tuple[Difference, ...]:
-        found = self.check(graph, graph.module)
-        return found if found and is_crash(found) is self.crash else ()
+        differences = self.check(graph, graph.module)
+        return differences if differences and is_crash(differences) is self.crash else ()
 
     def shrink(self, graph: Graph) -> Graph:
-        """The smallest failing graph that is found."""
+        """The smallest failing graph that is reached."""
         best = graph
         place = first_wrong(graph, self.check)
         if place is not None:
@@ -152,7 +152,7 @@ def _with_inputs(graph: Graph, names: set[str]) -> Graph | None:
 
 def passed_on(graph: Graph, number: int) -> Graph | None:
     """The graph without an operation, in whose place stands one of its inputs."""
-    new = copy_of(graph.module).graph
+    new = copy_graph(graph.module.graph)
     node = [n for n in new.nodes if n.op.startswith("call_")][number]
     wanted = node.meta.get("example_value")
     for given in node.all_input_nodes:
@@ -167,7 +167,7 @@ def passed_on(graph: Graph, number: int) -> Graph | None:
 
 def _finished(graph: Graph, new: fx.Graph, inputs: list[Any]) -> Graph | None:
     """Without what nothing uses; None where no operation is left."""
-    kept = []
+    used = []
     output = next(node for node in new.nodes if node.op == "output")
     for node in reversed(list(new.nodes)):
         if node.op.startswith("call_") and not node.users and not name_of(node).endswith("_"):
@@ -177,14 +177,14 @@ def _finished(graph: Graph, new: fx.Graph, inputs: list[Any]) -> Graph | None:
     places = [node for node in new.nodes if node.op == "placeholder"]
     for node, value in zip(places, inputs, strict=True):
         if node.users:
-            kept.append(value)
+            used.append(value)
         else:
             new.erase_node(node)
     if not any(node.op.startswith("call_") for node in new.nodes):
         return None
     module = fx.GraphModule(graph.module, new)
     module.meta.update(graph.module.meta)
-    return Graph(module, kept, graph.grad)
+    return Graph(module, used, graph.grad)
 
 
 # -- what users meet -----------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def compile_and_minify(
     """Compiles a graph; where that fails, or the first call is wrong, writes a repro script."""
     if kind not in KINDS:
         raise ValueError(f"DYNAMO_REPRO={kind!r}: it takes {' or '.join(KINDS)}")
-    kept = copy_of(module)
+    copy = copy_module(module)
     minifier = Minifier(Check(backend, extra), kind == "crash")
     written: list[bool] = []
 
@@ -205,7 +205,7 @@ def compile_and_minify(
         if not written:
             written.append(True)
             copies = Copier(lambda tensor: False).tree(list(given))
-            minify_to_folder(Graph(kept, copies, torch.is_grad_enabled()), minifier, name)
+            minify_to_folder(Graph(copy, copies, torch.is_grad_enabled()), minifier, name)
 
     if kind == "crash":
         look(tuple(inputs))
@@ -220,8 +220,8 @@ def compile_and_minify(
 
 def minify_to_folder(graph: Graph, minifier: Minifier, backend: str) -> Path | None:
     """The folder with the script, None where nothing fails."""
-    found = minifier.fails(graph)
-    if not found:
+    differences = minifier.fails(graph)
+    if not differences:
         return None
     small = minifier.shrink(graph)
     root = Path(config.debug_dir or FOLDER).absolute()
@@ -274,16 +274,16 @@ def recheck(
     where the graph itself raises, so that nothing is compared."""
     graph = Graph(fx.symbolic_trace(module), inputs, grad)
     check = Check(lookup_backend(backend), extra)
-    found = check(graph, graph.module)
+    differences = check(graph, graph.module)
     if check.graph_error is not None:
         error = check.graph_error
         print(f"nothing was compared: the graph itself raises {type(error).__name__}: {error}")
         sys.exit(2)
-    for difference in found:
+    for difference in differences:
         print(difference)
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
-    print("differs" if found else f"the backend {name!r} does what the graph does")
-    sys.exit(1 if found else 0)
+    print("differs" if differences else f"the backend {name!r} does what the graph does")
+    sys.exit(1 if differences else 0)
 
 
 def crash_backend(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from dynamo import hook
 from dynamo.api import compile_by
 from dynamo.base.config import config
 from dynamo.base.errors import Unsupported
+from dynamo.base.graph_copies import copy_graph
 from dynamo.base.words import described
 from dynamo.exporting.isolation import Settled, copy_into_buffers, run_on_copies
 from dynamo.graph_operators.cuts import expect
@@ -119,8 +120,7 @@ def assert_expected(module: fx.GraphModule) -> fx.GraphModule:
     """A branch that would raise an error becomes an assertion that it is not taken."""
     if all(node.target is not expect for node in module.graph.nodes):
         return module
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = copy_graph(module.graph)
     for node in list(graph.nodes):
         if node.target is expect:
             outcomes, *tests = node.args

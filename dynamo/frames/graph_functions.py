@@ -26,6 +26,7 @@ from dynamo.base import counters, logs, recordings
 from dynamo.base.config import config
 from dynamo.base.errors import BackendError, DynamoError
 from dynamo.base.fallbacks import GRAPH, Site, compiling_at, refused
+from dynamo.base.graph_copies import copy_graph
 from dynamo.base.signals import is_of_signal
 from dynamo.base.subclasses import outer_modes
 from dynamo.codegen.generate import Plan
@@ -130,13 +131,6 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
     return replace(record, inputs=inputs, operations=operations)
 
 
-def copy_of_graph(graph: fx.Graph) -> fx.Graph:
-    """The graph as it is now: a backend may change it."""
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
-
-
 class GraphFunctions:
     """The compiled graphs of one region."""
 
@@ -161,7 +155,7 @@ class GraphFunctions:
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         if recordings.wanted():
-            recordings.keep("graph", copy_of_graph(module.graph))
+            recordings.keep("graph", copy_graph(module.graph))
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         sources = tuple(sources)
         inputs = [source.fetch(scope) for source in sources]

@@ -31,6 +31,7 @@ import torch
 
 from dynamo.base.config import settings_now
 from dynamo.base.decisions import decisions
+from dynamo.base.value_types import VALUES
 from dynamo.frames.convert import Converter
 from dynamo.frames.policy import FramePolicy
 from dynamo.options import CompileOptions
@@ -38,7 +39,7 @@ from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.tensors.constant_objects import is_of_distributed
 
 MOST_CACHED = 64  # policies that outlive what `compile` gave
-PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
+PLAIN = frozenset(VALUES)
 LISTS = frozenset({list, tuple})
 # Others may record what a graph does with the addresses of one module's parameters.
 SHARED_MODES = (None, "default")

@@ -95,8 +95,13 @@ def _laid_out_as(
         return grad
     if not dense:
         return grad.clone(memory_format=torch.contiguous_format)
-    made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=grad.dtype, device=grad.device)
-    return made.copy_(grad)
+    return copy_strided(grad, leaf)
+
+
+def copy_strided(value: torch.Tensor, like: Any) -> torch.Tensor:
+    """A copy with the strides of the other tensor, and so with its gaps."""
+    made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.graph_operators.gradients import copy_strided
+
 OpOverload = torch._ops.OpOverload
 NAMESPACE = "dynamo_functional"
 OF_TORCH = frozenset({"aten", "prim", "prims", "quantized", "mkldnn"})
@@ -119,17 +121,10 @@ def _has_form(operator: OpOverload) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """With its strides, and so with its gaps: an operator may count on them."""
-    made = torch.empty_strided(
-        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
-
-
 def _run(operator: OpOverload, *args: Any) -> Any:
     given = list(args)
     for n in written_places(operator):
-        given[n] = _copied(given[n])
+        given[n] = copy_strided(given[n], given[n])  # an operator may count on gaps
     returned = operator(*given)
     return _results(operator, returned, [given[n] for n in written_places(operator)])
 

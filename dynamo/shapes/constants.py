@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from dynamo.base.value_types import CONSTANTS
+
 LARGEST = 1024  # elements
 KNOWN = "known_value"
 DEVICES = ("cpu", "cuda")
@@ -29,8 +31,7 @@ READS = frozenset(getattr(torch.ops.aten, name).default
                   for name in ("_local_scalar_dense", "equal", "allclose"))
 # Operators that write into arguments although their schemas do not say so.
 SECRET_WRITERS = ("batch_norm", "instance_norm", "rrelu")
-PLAIN = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.layout,
-                   torch.device, torch.memory_format))  # fmt: skip
+PLAIN = frozenset(CONSTANTS)
 
 
 @dataclass(frozen=True, slots=True)

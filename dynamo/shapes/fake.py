@@ -32,6 +32,7 @@ import torch
 from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Signal
 from dynamo.base.subclasses import is_elsewhere, is_foreign, is_wrapper_class
+from dynamo.base.value_types import CONSTANTS
 from dynamo.graph_operators import traced_collectives
 from dynamo.graph_operators.written_operators import gives_nothing
 from dynamo.shapes import by_device, meta_kernels, reference_kernels
@@ -124,12 +125,7 @@ class _WorldMode(OwnDispatchMode):
         return self.world.dispatch(func, args, kwargs or {})
 
 
-_SCALARS: frozenset[type] = frozenset(
-    {
-        int, float, bool, complex, str, type(None), torch.dtype, torch.layout, torch.device,
-        torch.memory_format,
-    }
-)  # fmt: skip
+_SCALARS = frozenset(CONSTANTS)
 
 _REPLAY_BYTES = 1 << 24
 STRIDED = frozenset((aten.empty_strided.default, aten.new_empty_strided.default))

@@ -16,15 +16,13 @@ from typing import Any
 
 import torch
 
+from dynamo.base.value_types import CONSTANTS
 from dynamo.shapes.fake_tensor import Fake
 
 # Elements of arguments and results, and those to which all arguments together broadcast.
 LIMIT, SPREAD = 1 << 16, 1 << 22
 Known = Callable[[torch.Tensor], torch.Tensor | None]
-PLAIN = (
-    int, float, bool, complex, str, type(None), torch.dtype, torch.layout, torch.device,
-    torch.memory_format, type(...),
-)  # fmt: skip
+PLAIN = (*CONSTANTS, type(...))
 
 
 class _Unknown(Exception):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ import torch
 
 from dynamo.base import logs
 from dynamo.base.signals import is_of_signal
+from dynamo.base.waiting import in_threads
 from dynamo.store.content import Key, Store, make_key
 from inductor import metrics
 from inductor.autotune.measure import random_sets, time_calls
@@ -74,11 +74,11 @@ class Tuner:
 
     def answers(self, questions: Sequence[Question]) -> list[Times]:
         """The microseconds of each candidate, by its name, for each question."""
-        found = {q.key.digest: self._known(q.key) for q in questions}
-        new = {q.key.digest: q for q in questions if found[q.key.digest] is None}
+        times = {q.key.digest: self._known(q.key) for q in questions}
+        new = {q.key.digest: q for q in questions if times[q.key.digest] is None}
         if new:
-            found.update(self._measured(list(new.values())))
-        return [found[q.key.digest] or {} for q in questions]
+            times.update(self._measured(list(new.values())))
+        return [times[q.key.digest] or {} for q in questions]
 
     def copied_a_microsecond(self, device: torch.device) -> float:
         """Bytes that a large copy reads and writes in a microsecond: nothing is faster. 0 where
@@ -101,9 +101,8 @@ class Tuner:
 
     def _measured(self, questions: list[Question]) -> dict[str, Times]:
         candidates = [(each, candidate) for each in questions for candidate in each.candidates()]
-        with ThreadPoolExecutor(WORKERS) as pool:
-            calls = list(pool.map(self._built, [candidate for _, candidate in candidates]))
-        found: dict[str, Times] = {question.key.digest: {} for question in questions}
+        calls = in_threads(self._built, [candidate for _, candidate in candidates], WORKERS)
+        measured: dict[str, Times] = {question.key.digest: {} for question in questions}
         trial: _Trial | None = None
         for number, ((question, candidate), call) in enumerate(zip(candidates, calls, strict=True)):
             if trial is None or trial.question is not question:
@@ -111,16 +110,16 @@ class Tuner:
             self._show(f"{number + 1} of {len(candidates)}: {question.what}, {candidate.name}")
             took = None if call is None else self._timed(candidate, call, trial)
             if took is not None:
-                found[question.key.digest][candidate.name] = round(took, 3)
+                measured[question.key.digest][candidate.name] = round(took, 3)
         self._show("")
         for question in questions:
-            times = found[question.key.digest]
+            times = measured[question.key.digest]
             if times:
                 self.store.keep_values(question.key, times)
                 self.store.describe(question.key)
             logs.log("autotuning").emit(_report(question, times))
         metrics.count("measured", len(candidates))
-        return found
+        return measured
 
     def _built(self, candidate: Candidate) -> Callable[..., Any] | None:
         try:
@@ -173,11 +172,11 @@ class _Trial:
         """Errors: ValueError where the results are not the expected ones."""
         if not self.question.tolerance:
             return
-        found = call(*self.sets[0])
+        results = call(*self.sets[0])
         if self.expected is None:
-            self.expected = found
+            self.expected = results
             return
-        for one, other in zip(found, self.expected, strict=True):
+        for one, other in zip(results, self.expected, strict=True):
             distance = float((_finite(one) - _finite(other)).abs().max())
             most = float(_finite(other).abs().max())
             if distance > self.question.tolerance * most:

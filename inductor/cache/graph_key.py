@@ -27,6 +27,7 @@ from dynamo.aot.fakes import is_symbolic_number
 from dynamo.aot.plain_graphs import At, FakeAt
 from dynamo.base import ranks
 from dynamo.base.config import config as dynamo_config
+from dynamo.base.value_types import NAMED
 from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
 from dynamo.store.processor import processor
 from dynamo.store.records import Uncacheable
@@ -37,7 +38,6 @@ from inductor.runtime.gpus import text_of_gpus
 OWN = frozenset(("aten", "prims", "prim", "mkldnn", "dynamo_jit"))
 TRUSTED = frozenset(("torch", "_operator", "operator", "math", "builtins", "dynamo", "inductor"))
 PLAIN = frozenset((int, bool, str, type(None), bytes, complex, type(Ellipsis), At, FakeAt))
-NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
 # Whose functions are known by the versions in the key.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dynamo.base import logs
+from dynamo.base.ranks import are_many
 from dynamo.base.signals import is_of_signal
 from dynamo.store.artifacts import archive_of, load_cache_artifacts
 from dynamo.store.content import Store, watched_files
@@ -107,11 +108,11 @@ class Ranks:
 
 def ranks_now() -> Ranks | None:
     """The processes that compute together, where one compiles for all."""
-    chosen, module = compiling_rank(), sys.modules.get("torch.distributed")
-    if chosen is None or module is None or not module.is_available() or not module.is_initialized():
+    chosen = compiling_rank()
+    if chosen is None or not are_many():
         return None
-    rank, seconds = chosen
-    if not rank < module.get_world_size() > 1:
+    module, (rank, seconds) = sys.modules["torch.distributed"], chosen
+    if rank >= module.get_world_size():
         return None
     store = module.distributed_c10d._get_default_store()
     return Ranks(store, module.get_rank() == rank, rank, seconds)

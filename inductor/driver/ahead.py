@@ -73,7 +73,7 @@ def compile_ahead(
         log.emit(lambda: f"this graph is compiled in a thread: {reason}")
         return
     with pool.waiting():
-        answer = _process_of_thread().ask(request)
+        answer = _of_thread.process.ask(request)
     log.emit(lambda: f"another process has compiled a graph: {answer}")
 
 
@@ -117,20 +117,17 @@ class _Process:
         return "the process has no time"
 
     def _answer_of(self, popen: subprocess.Popen[bytes], request: bytes) -> str:
-        assert popen.stdin is not None and popen.stdout is not None
+        assert popen.stdin is not None
         try:
             popen.stdin.write(len(request).to_bytes(8, "little") + request)
             popen.stdin.flush()
         except OSError:
             pass  # it has ended: what it has said before tells why
-        ready, *_ = select.select([popen.stdout], [], [], PATIENCE)
-        line = popen.stdout.readline() if ready else b""
+        line = self._line_of(popen)
         if line:
             return str(json.loads(line))
-        if not ready:
-            self.end()
         self.popen = None
-        if not ready:
+        if line is None:
             return "the process has found no time"
         if pool.stopped:
             return "the program ends"
@@ -151,14 +148,20 @@ class _Process:
         except OSError:
             self.usable = False
             return False
-        assert popen.stdout is not None
         self.popen = popen
+        line = self._line_of(popen)
+        self.usable = json.loads(line) == READY if line else False
+        return self.usable
+
+    def _line_of(self, popen: subprocess.Popen[bytes]) -> bytes | None:
+        """What it says next, nothing where it has ended; None where that takes too long: then it is
+        ended."""
+        assert popen.stdout is not None
         ready, *_ = select.select([popen.stdout], [], [], PATIENCE)
-        line = popen.stdout.readline() if ready else b""
         if not ready:
             self.end()
-        self.usable = bool(line) and json.loads(line) == READY
-        return self.usable
+            return None
+        return popen.stdout.readline()
 
     def end(self) -> None:
         """At the end of the program: without waiting for what it does."""
@@ -175,16 +178,12 @@ def _search_path() -> list[str]:
     return [root, *(path or os.getcwd() for path in sys.path if isinstance(path, str))]
 
 
-_processes: dict[tuple[int, int], _Process] = {}
-_lock = threading.Lock()
+class _OfThread(threading.local):
+    """What a thread of the pool has; a child of a fork has a pool of its own."""
+
+    def __init__(self) -> None:
+        self.process = _Process()
+        pool.at_stop.append(self.process.end)
 
 
-def _process_of_thread() -> _Process:
-    """That of this thread, in this process of the program."""
-    key = os.getpid(), threading.get_ident()
-    with _lock:
-        found = _processes.get(key)
-        if found is None:
-            found = _processes[key] = _Process()
-            pool.at_stop.append(found.end)
-        return found
+_of_thread = _OfThread()

@@ -63,7 +63,6 @@ from inductor.driver.known_results import (
     has_blocks,
     is_cached,
     is_lazy,
-    needs_gradients,
     prepare,
     settings_now,
     with_known_calls,
@@ -294,7 +293,7 @@ def _compile_program(
     """Errors: Unsupported; NoCompiler; errors of the program and defects."""
     table = decompositions()
     forward = cached(from_aten.compile_aten, "forward")
-    trains = needs_gradients(example_inputs)
+    trains = has_learners(example_inputs)
     if trains and config.freezing:
         logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
     in_graph = _kernels_write(example_inputs)
@@ -340,7 +339,7 @@ def _compile_symbolic(
     if on_gpu and not is_enabled("symbolic"):
         raise Unsupported("kernels for all sizes on a GPU are off (leave_out)")
     checks = []
-    trains = needs_gradients(example_inputs)
+    trains = has_learners(example_inputs)
 
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         if not trains:

@@ -19,6 +19,7 @@ from dynamo.aot.recipes import noted
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import GRAPH
+from dynamo.base.graph_copies import copy_graph
 from dynamo.base.loading import collection_paused
 from dynamo.base.signals import is_of_signal
 from inductor.autotune.early_libraries import with_libraries
@@ -76,9 +77,7 @@ def _compile_frozen(
     """As below; where the weights change all the time, the graph is compiled without freezing."""
     if has_symbols(module):
         return compile_plainly(module, fakes)
-    graph = torch.fx.Graph()  # the stages write into the other one
-    graph.output(graph.graph_copy(module.graph, {}))
-    copy = LazyGraph(module, graph)
+    copy = LazyGraph(module, copy_graph(module.graph))  # the stages write into the other one
     copy.meta.update(module.meta)
     call = compile_plainly(module, fakes, frozen, steady)
 

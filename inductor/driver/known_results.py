@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.flat_programs import has_learners
 from dynamo.background.examples import Examples
-from dynamo.background.graphs import copied
 from dynamo.background.jobs import is_background
+from dynamo.base.graph_copies import copy_module
 from dynamo.graph_operators.cuts import has_cuts
 from dynamo.graph_operators.gradients import has_gradients
 from dynamo.graph_operators.regions import has_repeated
@@ -36,12 +37,6 @@ def is_lazy(value: Any) -> bool:
     )
 
 
-def needs_gradients(example_inputs: list[Any]) -> bool:
-    return torch.is_grad_enabled() and any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
-    )
-
-
 def has_blocks(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> bool:
@@ -59,7 +54,7 @@ def with_known_calls(
     """The captured graph behind the passes that know torch-level calls."""
     with config.patch(**settings):
         gm = run_pass("pre_grad_custom_pass", gm)
-        serve_patterns(gm, example_inputs, needs_gradients(example_inputs))
+        serve_patterns(gm, example_inputs, has_learners(example_inputs))
     return gm
 
 
@@ -67,7 +62,7 @@ def cache_entry_for(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> CacheEntry | None:
     """The place in the cache of what `compile_fx` gives; None where it is not cached as a whole."""
-    gm = with_known_calls(copied(gm), example_inputs, settings)
+    gm = with_known_calls(copy_module(gm), example_inputs, settings)
     cut = (has_unbacked(gm) or has_cuts(gm) or has_gradients(gm)
            or has_blocks(gm, example_inputs, settings))  # fmt: skip
     if cut or is_symbolic(gm, example_inputs) or any(map(is_lazy, example_inputs)):

@@ -11,11 +11,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
+from dynamo.base.waiting import in_threads
 from dynamo.store.content import Store
 from dynamo.store.toolchain import find_toolchain
 from inductor.autotune.library_convolutions import is_native
@@ -41,12 +41,12 @@ def ship(folder: Path, libraries: Sequence[Units] = LIBRARIES) -> list[Path]:
         if isinstance(toolchain, str):
             raise FileNotFoundError(toolchain)
         fused = with_fused_sums(toolchain)
-        with ThreadPoolExecutor(len(libraries)) as pool:
-            made = list(pool.map(lambda units: build_library(units, fused, store), libraries))
+        built = in_threads(
+            lambda units: build_library(units, fused, store), libraries, len(libraries))
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.so"):
             old.unlink()
-        shipped = [Path(shutil.copy(each.path, folder)) for each in made]
+        shipped = [Path(shutil.copy(each.path, folder)) for each in built]
     for path in shipped:
         path.chmod(0o755)  # other users run it, too
     return shipped

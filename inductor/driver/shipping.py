@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.flat_programs import has_learners
 from dynamo.aot.plain_graphs import rows_of
 from dynamo.aot.records import Unsupported
-from dynamo.background.graphs import copied
 from dynamo.base import errors
+from dynamo.base.graph_copies import copy_module
 from dynamo.store.artifacts import archive_of
 from dynamo.store.content import cache_store, watched_files
 from dynamo.store.records import Uncacheable
@@ -29,7 +30,6 @@ from inductor.cache.launched import watched
 from inductor.cache.shipped import Shipment, names_given
 from inductor.config import config, settings_of
 from inductor.driver.compile_fx import compile_whole
-from inductor.driver.known_results import needs_gradients
 
 OWN_KERNELS = b"dynamo_jit::attention"  # has kernels that are compiled at the first call
 
@@ -38,13 +38,13 @@ def ship(
     gm: fx.GraphModule, inputs: list[Any], mode: str | None, options: Mapping[str, Any] | None
 ) -> Shipment:
     """Compiles the graph for shipping. Errors: Unsupported, with what can't be shipped."""
-    if needs_gradients(inputs):
+    if has_learners(inputs):
         raise errors.Unsupported("its results would need gradients: call it under torch.no_grad()")
     settings = settings_of(mode, options)
     store = cache_store()
     try:
         graph, devices = write_rows(gm), _gpus_of(gm)
-        copy = copied(gm)
+        copy = copy_module(gm)
         given = names_given(copy, settings)
         with config.patch(**settings), watched() as seen:
             made = compile_whole(copy, inputs, settings)

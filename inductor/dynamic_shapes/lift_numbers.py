@@ -114,17 +114,17 @@ def without_shared_roots(
 
 def number_nodes(graph: fx.Graph) -> dict[fx.Node, None]:
     """Number inputs, and arithmetic on nothing but these and constants, in order."""
-    found: dict[fx.Node, None] = {}
+    numbers: dict[fx.Node, None] = {}
     for node in graph.nodes:
         if node.op == "placeholder":
             if type(node.meta.get("example_value")) in (int, float):
-                found[node] = None
+                numbers[node] = None
         elif node.op == "call_function" and node.target in ON_NUMBERS:
             inputs = node.all_input_nodes
-            known = inputs and all(arg in found for arg in inputs) and not node.kwargs
+            known = inputs and all(arg in numbers for arg in inputs) and not node.kwargs
             if known and type(node.meta.get("example_value")) in (int, float):
-                found[node] = None
-    return found
+                numbers[node] = None
+    return numbers
 
 
 def roots(node: fx.Node, numbers: dict[fx.Node, None]) -> set[fx.Node]:
@@ -174,7 +174,7 @@ def as_tensor(value: int | float, device: torch.device = CPU) -> torch.Tensor:
     dtype = torch.int64 if type(value) is int else torch.float64
     if device.type == "cpu":
         return torch.scalar_tensor(value, dtype=dtype, device=device)
-    with torch.inference_mode(False):  # it may be kept
+    with torch.inference_mode(False):  # it may outlive this call
         return torch.full((), value, dtype=dtype, device=device)
 
 
@@ -212,7 +212,7 @@ def inputs_maker(
     numbers: dict[fx.Node, None], most: float,
 ) -> Callable[[tuple[Any, ...]], list[Any]]:
     """Computes the numbers of each call. Errors: OverflowError for one beyond `most`."""
-    kept = [index for index, place in enumerate(places) if place not in gone]
+    passed = [index for index, place in enumerate(places) if place not in gone]
     steps = [node for node in numbers if node.op != "placeholder" and roots(node, numbers) <= gone]
     given = [(index, place) for index, place in enumerate(places) if place in gone]
     free = [
@@ -227,6 +227,6 @@ def inputs_maker(
         for value in values.values():
             if type(value) is float and most < abs(value) < math.inf:
                 raise OverflowError(value)
-        return [*[inputs[index] for index in kept], *[held(values[node]) for node, held in free]]
+        return [*[inputs[index] for index in passed], *[held(values[node]) for node, held in free]]
 
     return make

@@ -295,6 +295,7 @@ def _comparison(name: str) -> Callable[..., Any]:
     return lambda goal, input, other: compare(goal.tensor(input), goal.tensor(other))
 
 
+COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")
 FUNCTIONS: dict[str, Function] = {
     "add": _function(add, "input", "other", "alpha"),
     "sub": _function(sub, "input", "other", "alpha"),
@@ -327,10 +328,7 @@ FUNCTIONS: dict[str, Function] = {
     "setitem": _function(setitem, "value"),
     "maximum": _function(maximum, "other"),
     "minimum": _function(minimum, "other"),
-    **{
-        name: _function(_comparison(name), "input", "other")
-        for name in ("gt", "lt", "ge", "le", "eq", "ne")
-    },
+    **{name: _function(_comparison(name), "input", "other") for name in COMPARISONS},
 }
 # They write a number down, whatever the dtype.
 FILLS = frozenset(("full", "new_full", "full_like", "fill", "setitem", "masked_fill", "where"))

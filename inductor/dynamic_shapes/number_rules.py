@@ -22,7 +22,14 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from inductor.dynamic_shapes.number_functions import FILLS, FUNCTIONS, WHOLE, Goal, Number
+from inductor.dynamic_shapes.number_functions import (
+    COMPARISONS,
+    FILLS,
+    FUNCTIONS,
+    WHOLE,
+    Goal,
+    Number,
+)
 
 HALF = (torch.float16, torch.bfloat16)
 REAL = (*HALF, torch.float32, torch.float64, torch.int64, torch.bool)
@@ -38,7 +45,6 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "ne": ("not_equal", "__ne__"), "rdiv": ("__rtruediv__", "__rdiv__"), "rpow": ("__rpow__",),
     "setitem": ("__setitem__",),
 })  # fmt: skip
-COMPARISONS = frozenset(("gt", "lt", "ge", "le", "eq", "ne"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +58,26 @@ class Rule:
 
 def _find_targets() -> Mapping[Any, Rule]:
     """The rule of each function, and of each method's name."""
-    found: dict[Any, Rule] = {}
+    rules: dict[Any, Rule] = {}
     for name in FUNCTIONS:
         for known in (name, *OTHER_NAMES.get(name, ())):
-            found[known] = Rule(name)
+            rules[known] = Rule(name)
             if not known.startswith("__"):
-                found[f"{known}_"] = Rule(name, in_place=True)
+                rules[f"{known}_"] = Rule(name, in_place=True)
             for module in (torch, functional, operator):
                 if hasattr(module, known):
-                    found.setdefault(getattr(module, known), Rule(name))
+                    rules.setdefault(getattr(module, known), Rule(name))
                 if hasattr(module, f"{known}_"):
-                    found.setdefault(getattr(module, f"{known}_"), Rule(name, in_place=True))
+                    rules.setdefault(getattr(module, f"{known}_"), Rule(name, in_place=True))
             if hasattr(operator, f"i{known}"):
-                found[getattr(operator, f"i{known}")] = Rule(name, in_place=True)
+                rules[getattr(operator, f"i{known}")] = Rule(name, in_place=True)
         for end in ("", "_"):
             many = getattr(torch, f"_foreach_{name}{end}", None)
             if many is not None:
-                found[many] = Rule(name, in_place=bool(end), each=True)
+                rules[many] = Rule(name, in_place=bool(end), each=True)
     for other in ("where", "elu_", functional.elu_):  # methods and functions with other parameters
-        found.pop(other, None)
-    return MappingProxyType(found)
+        rules.pop(other, None)
+    return MappingProxyType(rules)
 
 
 RULES = _find_targets()
@@ -115,9 +121,9 @@ def _bound(compute: Callable[..., Any], rule: Rule, user: fx.Node) -> dict[str, 
 
 
 def _nodes_in(value: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg(value, found.append)
-    return found
+    nodes: list[fx.Node] = []
+    fx.map_arg(value, nodes.append)
+    return nodes
 
 
 def _value(node: Any) -> Any:

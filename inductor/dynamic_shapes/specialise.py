@@ -20,6 +20,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters
 from dynamo.base.fallbacks import SIZES, line_of, refused
+from dynamo.base.graph_copies import copy_graph
 from inductor import metrics
 from inductor.dynamic_shapes.lift_numbers import lift_numbers
 from inductor.dynamic_shapes.subgraphs import NothingToCompile, asks_numbers
@@ -150,9 +151,7 @@ class BySizes:
         metrics.count("sizes_compiled")
         counters["inductor"]["sizes compiled"] += 1
         logs.log("dynamic").emit(lambda: f"a symbolic graph is compiled for {describe(inputs)}")
-        copy = fx.Graph()
-        copy.output(copy.graph_copy(self.gm.graph, {}))
-        return self.compile_static(fx.GraphModule(self.gm, copy), inputs)
+        return self.compile_static(fx.GraphModule(self.gm, copy_graph(self.gm.graph)), inputs)
 
 
 def key_of(inputs: tuple[Any, ...]) -> Hashable:

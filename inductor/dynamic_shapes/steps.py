@@ -84,16 +84,8 @@ def with_constants(gm: fx.GraphModule, values: dict[int, float]) -> fx.GraphModu
         elif node.op == "output":
             graph.output(fx.map_arg(node.args[0], known.__getitem__))
         else:
-            known[node] = copied(graph, node, known)
+            known[node] = graph.node_copy(node, known.__getitem__)
     return fx.GraphModule(gm, graph)
-
-
-def copied(graph: fx.Graph, node: fx.Node, known: dict[fx.Node, Any]) -> fx.Node:
-    """A copy of a node, of whose arguments some are constants now."""
-    args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
-    made = graph.create_node(node.op, node.target, args, kwargs, node.name)
-    made.meta = dict(node.meta)
-    return made
 
 
 def parts_of(gm: fx.GraphModule) -> list[list[fx.Node]]:

@@ -22,6 +22,7 @@ from dynamo.aot.joint import dense_stride
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.fallbacks import SUBGRAPH, line_of, place_of, refused
+from dynamo.base.graph_copies import copy_graph
 from dynamo.shapes.fake import Fake
 
 Compiled = Callable[..., Any]
@@ -87,8 +88,7 @@ class Subgraph:
 
     def _module_for(self, form: Form, inputs: tuple[Any, ...]) -> fx.GraphModule:
         """A copy of the graph whose placeholders show the sizes and strides of a form."""
-        graph = fx.Graph()
-        graph.output(graph.graph_copy(self.module.graph, {}))
+        graph = copy_graph(self.module.graph)
         values = self._values(inputs)
         constants = {symbol: value for symbol, value in values.items() if value < 2}  # in the form
         places = [node for node in graph.nodes if node.op == "placeholder"]

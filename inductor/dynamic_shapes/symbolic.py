@@ -27,6 +27,7 @@ from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import ATEN_SIZES, SIZES, line_of, refused
 from dynamo.base.generated import function_of
+from dynamo.base.graph_copies import copy_graph
 from inductor import metrics
 from inductor.lowering.sizes import Source
 
@@ -163,9 +164,7 @@ class Program:
         return self.gm.forward
 
     def _compile(self, inputs: list[Any]) -> tuple[Check, Compiled]:
-        copy = fx.Graph()
-        copy.output(copy.graph_copy(self.gm.graph, {}))
-        return self.compile_symbolic(fx.GraphModule(self.gm, copy), inputs)
+        return self.compile_symbolic(fx.GraphModule(self.gm, copy_graph(self.gm.graph)), inputs)
 
 
 def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from dynamo.aot.graphs import LazyGraph
+from dynamo.base.graph_copies import copy_graph
 from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.fx_passes.places import device_kind
 from inductor.ir.graph import Prepared
@@ -33,9 +34,7 @@ def fold_batch_norms(
     """See the top of the file; the module itself is left as it is."""
     if not module.graph.find_nodes(op="call_function", target=aten.native_batch_norm.default):
         return module, ()
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(module.graph, {}))
-    folded = LazyGraph(module, copy)
+    folded = LazyGraph(module, copy_graph(module.graph))
     prepared = _fold_all(folded, frozen)
     return (folded, prepared) if prepared else (module, ())
 

@@ -11,11 +11,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
+from dynamo.base.waiting import in_threads
 from dynamo.store.content import Key, Store, make_key
 from dynamo.store.records import Cache, Record
 from dynamo.store.toolchain import Toolchain
@@ -30,7 +29,7 @@ from inductor.kernels.cpu.convolution import (
 from inductor.kernels.cpu.gemm import GEMM_NAME, GEMM_UNIT
 from inductor.kernels.cpu.half_gemm import HALF_NAME, HALF_UNIT
 from inductor.package.tables import entry_name
-from inductor.runtime.build import BuildError
+from inductor.runtime.build import BuildError, run_compiler
 from inductor.runtime.own_libraries import Units, with_fused_sums
 
 SOURCES = Path(__file__).parent / "cpp"
@@ -74,7 +73,7 @@ VECTORS = {macro: INSTRUCTIONS[macro] for macro in (
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A translation unit and how it is compiled. shared: by many packages, so it is kept."""
+    """A translation unit and how it is compiled. shared: by many packages, so it is cached."""
 
     source: str
     flags: tuple[str, ...]
@@ -157,9 +156,8 @@ def link_library(
     """The shared library. Errors: BuildError."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ThreadPoolExecutor(max_workers=max(1, cores)) as pool:
-            compiled = partial(_compiled, toolchain=toolchain, store=store, folder=folder)
-            paths = list(pool.map(compiled, range(len(objects)), objects))
+        paths = in_threads(lambda numbered: _compiled(*numbered, toolchain, store, folder),
+                           enumerate(objects), cores)
         variants = {one.variant for one in objects if one.variant is not None}
         if len(variants) > 1:
             kernels = [_merged([path for path, one in zip(paths, objects, strict=True)
@@ -169,9 +167,10 @@ def link_library(
             paths = [*kernels, *(path for path, one in others if one.variant is None)]
         library, exported = folder / "libmodel.so", folder / "exported"
         exported.write_text(EXPORTED)
-        _run([toolchain.compiler, *LINK, *toolchain.openmp_link_flags,
-              f"-Wl,--version-script={exported}", *map(str, paths), "-o", str(library),
-              *toolchain.libraries, "-lpthread", "-ldl"])  # fmt: skip
+        run_compiler([
+            toolchain.compiler, *LINK, *toolchain.openmp_link_flags,
+            f"-Wl,--version-script={exported}", *map(str, paths), "-o", str(library),
+            *toolchain.libraries, "-lpthread", "-ldl"])
         return library.read_bytes()
 
 
@@ -179,14 +178,12 @@ def _merged(paths: Sequence[Path], toolchain: Toolchain, merged: Path) -> Path:
     """One object, in which only the entry is known outside: kernels of variants share names."""
     if shutil.which("objcopy") is None:
         raise BuildError("packages of several sizes need objcopy (binutils), which is not there")
-    _run([toolchain.compiler, "-r", "-nostdlib", *map(str, paths), "-o", str(merged)])
-    _run(["objcopy", "--localize-hidden", str(merged)])
+    run_compiler([toolchain.compiler, "-r", "-nostdlib", *map(str, paths), "-o", str(merged)])
+    run_compiler(["objcopy", "--localize-hidden", str(merged)])
     return merged
 
 
-def _compiled(
-    number: int, one: Object, *, toolchain: Toolchain, store: Store, folder: Path
-) -> Path:
+def _compiled(number: int, one: Object, toolchain: Toolchain, store: Store, folder: Path) -> Path:
     path = folder / f"{number}.o"
     record = Record(CACHE, store, _key(one, toolchain), ".o")
     if one.shared and record.read(path.write_bytes) is not None:
@@ -195,7 +192,7 @@ def _compiled(
     source = folder / f"{number}.cpp"
     source.write_text(one.source)
     include = ["-I", str(SOURCES)] if one.include else []
-    _run([toolchain.compiler, *one.flags, *include, "-c", str(source), "-o", str(path)])
+    run_compiler([toolchain.compiler, *one.flags, *include, "-c", str(source), "-o", str(path)])
     if one.shared:
         record.write(path.read_bytes)
     return path
@@ -206,12 +203,6 @@ def _key(one: Object, toolchain: Toolchain) -> Key:
     return make_key("object", {
         "source": one.source + headers, "flags": " ".join(one.flags),
         "compiler": toolchain.version, "isa": toolchain.isa})
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command)}\n{done.stderr[:4000]}")
 
 
 def copy_header(folder: Path) -> None:

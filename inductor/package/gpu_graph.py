@@ -16,8 +16,8 @@ from torch import fx
 
 from dynamo.aot.api import functional_graph
 from dynamo.aot.records import Unsupported
-from dynamo.background.graphs import copied
 from dynamo.base.fallbacks import AT
+from dynamo.base.graph_copies import copy_module
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import (
     MODULE_HEAD,
@@ -75,7 +75,7 @@ def generate_gpu(
     those of the program and defects."""
     settings = {**settings, **SETTINGS, "gpu": _gpu_for(capability, settings.get("gpu", ""))}
     with config.patch(**settings), torch.no_grad():
-        gm = with_known_calls(copied(gm), examples, settings)
+        gm = with_known_calls(copy_module(gm), examples, settings)
         check_graph(gm, examples)
         serve_attention(gm)
         table = {**decompositions(), **gpu_decompositions()}

@@ -10,7 +10,6 @@ import hashlib
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import Unsupported
+from dynamo.base.waiting import in_threads
 from inductor.ir.gpus import MOST_SHARED as MOST_SHARED
 from inductor.ir.gpus import most_shared
 from inductor.ir.graph import ViewRef
@@ -94,10 +94,9 @@ def compile_functions(
         modules = {text: _module(text, Path(name)) for text in {one.text for one in functions}}
         install_unpacking()
         try:
-            with ThreadPoolExecutor(max(1, workers)) as pool:
-                made = pool.map(
-                    lambda one: _compiled(one, modules[one.text], capability), functions)
-                return dict(zip(functions, made, strict=True))
+            binaries = in_threads(
+                lambda one: _compiled(one, modules[one.text], capability), functions, workers)
+            return dict(zip(functions, binaries, strict=True))
         finally:
             for module in modules.values():
                 sys.modules.pop(module.__name__, None)

@@ -26,7 +26,7 @@ from dynamo.aot.records import (
     Unsupported,
     ViewOutput,
 )
-from dynamo.background.graphs import copied
+from dynamo.base.graph_copies import copy_module
 from dynamo.graph_operators.cuts import has_cuts
 from dynamo.graph_operators.gradients import has_gradients
 from inductor.config import OWN, config
@@ -121,7 +121,7 @@ def generate(
     those of the program and defects."""
     settings = {**SETTINGS, **settings}
     with config.patch(**settings), torch.no_grad():
-        gm = with_known_calls(copied(gm), examples, settings)
+        gm = with_known_calls(copy_module(gm), examples, settings)
         check_graph(gm, examples)
         if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in examples):
             raise Unsupported("its tensors are on a GPU and target=\"cpu\"; move them to the CPU")

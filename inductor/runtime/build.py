@@ -12,12 +12,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo.background.jobs import is_background
-from dynamo.base.waiting import work_now
+from dynamo.base.waiting import in_threads, work_now
 from dynamo.store.content import DIGEST, Key, Store, make_key
 from dynamo.store.toolchain import Toolchain, find_toolchain, last_toolchain
 
@@ -92,7 +91,8 @@ def build_library(
     ]
     with store.writing(path) as temporary:
         if len(sources) == 1:
-            _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
+            link = _link_command(toolchain, sources, temporary, compile_too=True)
+            run_compiler([*_politely(), *link])
         else:
             _build_split(toolchain, sources, temporary)
         _seal(temporary)
@@ -117,11 +117,9 @@ def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> Non
         for s, o in zip(sources, objects, strict=True)
     ]
     try:
-        with ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)))) as pool:
-            jobs = pool.map(_run, [[*_politely(), *command] for command in commands])
-            work_now()
-            list(jobs)
-        _run(_link_command(toolchain, objects, target, compile_too=False))
+        polite = [[*_politely(), *command] for command in commands]
+        in_threads(run_compiler, polite, len(os.sched_getaffinity(0)))
+        run_compiler(_link_command(toolchain, objects, target, compile_too=False))
     finally:
         for item in objects:
             item.unlink(missing_ok=True)
@@ -149,7 +147,7 @@ def _politely() -> list[str]:
     return [] if nice is None else [nice, "-n", "10"]
 
 
-def _run(command: list[str]) -> None:
+def run_compiler(command: list[str]) -> None:
     """Runs a compiler. In the thread that compiles, other work is done meanwhile. Errors:
     BuildError."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

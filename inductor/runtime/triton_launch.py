@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -25,6 +24,7 @@ from torch.autograd import profiler
 from dynamo.aot.boxed import with_list
 from dynamo.base.fallbacks import AT
 from dynamo.base.signals import is_of_signal
+from dynamo.base.waiting import in_threads
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall, Placeholder, Program
@@ -224,8 +224,8 @@ class Bound:
             return
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
         started = launcher.started.get(launcher.is_even(self.numbers))
-        kept = isinstance(launcher.function, Later)
-        if aligned and kept and started is not None:  # a thread that has no context yet
+        is_cached = isinstance(launcher.function, Later)
+        if aligned and is_cached and started is not None:  # a thread that has no context yet
             grid = self.grids[launcher.chosen or 0]
             packed = struct.pack(f"={launcher.kinds}", *self.numbers)
             start((started.function, grid, started.threads, started.shared), tensors, packed)
@@ -340,10 +340,8 @@ class Preparation:
         if self.device.type != "cuda" or self.measure:
             return {}
         likely = [launcher for launcher in self.launchers if launcher.ahead]
-        with ThreadPoolExecutor(workers) as pool:
-            errors = list(pool.map(_error_of, likely))
-        found = zip(likely, errors, strict=True)
-        return {name_of(one.function): error for one, error in found if error is not None}
+        outcomes = zip(likely, in_threads(_error_of, likely, workers), strict=True)
+        return {name_of(one.function): error for one, error in outcomes if error is not None}
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import torch
 import dynamo
 from dynamo.base import recordings
 from dynamo.base.config import config
-from dynamo.frames.graph_functions import copy_of_graph
+from dynamo.base.graph_copies import copy_graph
 from dynamo.graphs import Peaks
 from dynamo.reporting import report
 from dynamo.reporting.eager import Eager, eager_times
@@ -260,7 +260,7 @@ def test_what_could_be_seen_is_not_run_for_a_report(recorded: Report, capfd: pyt
 
     assert eager_times(replace(recorded, graphs=(graph,)))[graph.key].forward > 0
     for target, reason in ((torch.ops.report_test.sent.default, "an operator of others, sent.default"), (torch.linalg.inv, "RuntimeError on made-up values")):
-        changed = copy_of_graph(graph.captured)
+        changed = copy_graph(graph.captured)
         output = changed.output_node()
         with changed.inserting_before(output):
             node = changed.call_function(target, (next(iter(changed.nodes)),))

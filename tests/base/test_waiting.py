@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.base.waiting import while_waiting, work_now
+from dynamo.base.waiting import in_threads, while_waiting, work_now
 from dynamo.frames import entries
 from inductor.runtime import build
 
@@ -118,3 +118,21 @@ def test_guards_are_written_while_the_compiler_runs(
     assert told.count("guards") == 1
     began = told.index("guards")
     assert told[began - 1: began + 2] == ["compiler started", "guards", "waits for the compiler"]
+
+
+def test_threads_keep_the_order_and_leave_time_for_the_work() -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        assert begun.wait(60.0)
+        done.set()
+
+    def follow(number: int) -> int:
+        begun.set()
+        assert done.wait(60.0)
+        return 10 // number
+
+    with while_waiting(work):
+        assert in_threads(follow, [5, 2], 2) == [2, 5]
+        with pytest.raises(ZeroDivisionError):
+            in_threads(follow, [1, 0], 0)

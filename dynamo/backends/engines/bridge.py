@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from dynamo.backends.registry import lookup_backend
+from dynamo.base.graph_copies import copy_graph
 from inductor.dynamic_shapes.specialise import BySizes, is_symbolic
 
 
@@ -43,8 +44,7 @@ def _hint(value: Any) -> Any:
 
 def _with_numbers(module: fx.GraphModule, given: list[Any]) -> fx.GraphModule:
     """The graph for these numbers and sizes: the first are constants, the second are not noted."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = copy_graph(module.graph)
     for node in graph.nodes:
         node.meta.pop("example_value", None)
     for node, value in zip(graph.find_nodes(op="placeholder"), given, strict=True):

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from dynamo.backends.engines.records import Engine
+from dynamo.base.graph_copies import copy_graph
 from dynamo.store.content import cache_store
 from dynamo.store.records import Cache, Record
 from inductor.cache.graph_key import parts_of_graph
@@ -44,8 +45,7 @@ def converted(engine: Engine, module: fx.GraphModule, examples: list[torch.Tenso
 
 def _numbered(module: fx.GraphModule) -> fx.GraphModule:
     """A copy whose inputs have numbers: what they are called depends on the caller."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = copy_graph(module.graph)
     for number, node in enumerate(graph.find_nodes(op="placeholder")):
         node.name = node.target = f"input_{number}"
     return fx.GraphModule(module, graph)

@@ -26,7 +26,9 @@ from dynamo.backends.engines.records import MAKES, VIEWS, Built, Engine
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import SUBGRAPH, Site, failed, line_of, refused
+from dynamo.base.graph_copies import copy_graph
 from dynamo.base.signals import is_of_signal
+from dynamo.graph_operators.gradients import copy_strided
 from inductor.driver.freezing import Identities
 from inductor.runtime import _launch
 
@@ -251,7 +253,7 @@ class Part(torch.nn.Module):
                 return self._again(values, inputs)
             built, given = known[3], [x for n, x in enumerate(inputs) if n not in self.baked]
         results = [
-            value if value.stride() == fake.stride() else restride(value, fake)
+            value if value.stride() == fake.stride() else copy_strided(value, fake)
             for value, fake in zip(built(given), self.outputs, strict=True)]
         if not self.checked:
             self.checked = True
@@ -323,16 +325,9 @@ def example_of(fake: Any) -> Tensor:
     return torch.zeros(tuple(fake.shape), dtype=fake.dtype, device=fake.device)
 
 
-def restride(value: Tensor, fake: Any) -> Tensor:
-    """The tensor in the order that PyTorch has for it."""
-    made = torch.empty_strided(fake.shape, fake.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value)
-
-
 def bake(module: fx.GraphModule, places: Sequence[int], values: Sequence[Tensor]) -> fx.GraphModule:
     """The module with some of its inputs as constants."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
+    graph = copy_graph(module.graph)
     made = fx.GraphModule(module, graph)
     nodes = graph.find_nodes(op="placeholder")
     for place, value in zip(places, values, strict=True):

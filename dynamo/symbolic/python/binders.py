@@ -88,16 +88,9 @@ def binds(*kinds: type) -> Callable[[Binder], Binder]:
     return register
 
 
-@binds(types.FunctionType)
+@binds(types.FunctionType, Compiled, functools._lru_cache_wrapper)
 def bind_function(tx: Frame, raw: RawAttribute) -> Var:
-    """A method written in Python."""
-    function = raw.wrap(tx.trace)
-    return function if raw.instance is None else MethodVar(function, raw.instance)
-
-
-@binds(Compiled)
-def bind_compiled(tx: Frame, raw: RawAttribute) -> Var:
-    """A method that `compile` or `disable` has wrapped."""
+    """A method written in Python; one that `compile`, `disable` or lru_cache has wrapped."""
     function = raw.wrap(tx.trace)
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
@@ -271,13 +264,6 @@ def bind_getset(tx: Frame, raw: RawAttribute) -> Var:
     if raw.instance.is_constant():
         return tx.trace.constant(getattr(raw.instance.as_constant(), raw.name))
     raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
-
-
-@binds(functools._lru_cache_wrapper)
-def bind_cached_function(tx: Frame, raw: RawAttribute) -> Var:
-    """A method behind lru_cache."""
-    function = raw.wrap(tx.trace)
-    return function if raw.instance is None else MethodVar(function, raw.instance)
 
 
 # Packages whose classes nothing changes.

@@ -17,6 +17,7 @@ import torch.distributed
 from torch.utils._pytree import is_constant_class
 
 from dynamo.base.errors import Break
+from dynamo.base.value_types import VALUES
 from dynamo.guards.sources import (
     AttrSource,
     DictSource,
@@ -31,7 +32,6 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
 
-FIXED = (bool, int, float, complex, str, bytes, type(None))
 # One object for each value.
 UNIQUE = (torch.dtype, torch.layout, torch.memory_format, enum.Enum, type, types.FunctionType,
           types.BuiltinFunctionType)
@@ -45,7 +45,7 @@ def is_fixed(value: Any) -> bool:
     """True for what says all by its type and value, and can't change."""
     if type(value) is tuple:
         return all(map(is_fixed, value))
-    return type(value) in FIXED or type(value) is torch.device
+    return type(value) in VALUES or type(value) is torch.device
 
 
 def by_equality(value: Any) -> bool:

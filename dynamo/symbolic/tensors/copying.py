@@ -12,6 +12,7 @@ import copy
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.value_types import VALUES
 from dynamo.guards.sources import DictSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
@@ -52,7 +53,7 @@ def deepcopy_atom(
     tx: Frame, x: Var, memo: Var | None = None, _nil: Var | None = None
 ) -> Var | None:
     """Numbers, texts and None are their own copies, where the memo has nothing else for them."""
-    if _nil is not None or not isinstance(x, ConstVar) or x.python_type() not in ATOMS:
+    if _nil is not None or not isinstance(x, ConstVar) or x.python_type() not in VALUES:
         return None
     own, trace, name = vars(copy), tx.trace, "_deepcopy_dispatch"
     if own.get(name) is not DISPATCH or trace.effects.written_global(own, name)[0]:
@@ -69,7 +70,6 @@ def deepcopy_atom(
     return x if memo.lookup(tx, trace.call(tx, id, x)) is None else None
 
 
-ATOMS = frozenset((int, float, bool, str, bytes, complex, type(None)))
 DISPATCH = copy._deepcopy_dispatch  # type: ignore[attr-defined]
 ATOMIC = getattr(copy, "_deepcopy_atomic", None)  # 3.14 on: `deepcopy` asks for these types first
 
