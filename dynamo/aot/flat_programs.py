@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from dynamo.aot.fakes import is_fake, storage_key
+from dynamo.aot.open_recipes import is_open, reader_of, symbol_places
 from dynamo.aot.records import TAKES_WRAPPERS, Retrace, Unsupported, WrapperGradient
 from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
 
@@ -113,8 +114,8 @@ class _Leave(torch.autograd.Function):
     """The inner tensors of an output, then its carriers."""
 
     @staticmethod
-    def forward(ctx: Any, recipe: Recipe, form: Form, value: Any) -> Any:
-        ctx.form = form
+    def forward(ctx: Any, recipe: Recipe, value: Any) -> Any:
+        ctx.form = form = Form.of(value)  # with the sizes that the value has where this runs
         inner = inner_tensors(value, recipe)
         ctx.mark_non_differentiable(*inner)
         ctx.set_materialize_grads(False)
@@ -127,8 +128,8 @@ class _Leave(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         carried = grads[-len(ctx.form.facts):]
         if all(grad is None for grad in carried):
-            return None, None, None
-        return None, None, ctx.form.make(carried)
+            return None, None
+        return None, ctx.form.make(carried)
 
 
 def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,7 +148,7 @@ def _entering(index: int, given: _Input) -> Callable[..., Any]:
 def _leaving(recipe: Recipe, form: Form | None) -> Callable[..., Any]:
     if form is None:
         return _named("inner_tensors", lambda value: tuple(inner_tensors(value, recipe)))
-    return _named("leave_wrapper", lambda value: _Leave.apply(recipe, form, value))
+    return _named("leave_wrapper", lambda value: _Leave.apply(recipe, value))
 
 
 # -- around the program ------------------------------------------------------------------------
@@ -243,11 +244,13 @@ class _Input:
 
 @dataclass(slots=True)
 class _Output:
-    """An output of the program: a plain value, a wrapper, or a wrapper among the inputs."""
+    """An output of the program: a plain value, a wrapper, or a wrapper among the inputs. read: its
+    recipe at a call, where sizes in it are symbolic."""
 
     recipe: Recipe | None
     form: Form | None
     input: int | None = None
+    read: Callable[[Sequence[Any]], Recipe] | None = None
 
     def take(self, results: list[Any], inputs: Sequence[Any]) -> Any:
         """The output, of the results that are left (reversed)."""
@@ -257,9 +260,11 @@ class _Output:
             return results.pop()
         count = self.recipe.count + (0 if self.form is None else len(self.form.facts))
         given = [results.pop() for _ in range(count)]
+        recipe = self.recipe if self.read is None else self.read(inputs)
         if self.form is None:
-            return compose(self.recipe, given)
-        return _CarryOut.apply(self.recipe, self.form, *given)
+            return compose(recipe, given)
+        form = self.form if self.read is None else replace(self.form, recipe=recipe)
+        return _CarryOut.apply(recipe, form, *given)
 
 
 def has_wrapped_ends(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
@@ -278,10 +283,10 @@ def has_learners(examples: Sequence[Any]) -> bool:
 
 def compile_flat(
     gm: fx.GraphModule, examples: Sequence[Any],
-    compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled],
+    compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled], at_sizes: bool = False,
 ) -> Compiled:
-    """Compiles the plain program of one with wrappers. Errors: those of `compile_plain`;
-    Unsupported where a gradient has no form."""
+    """Compiles the plain program of one with wrappers. at_sizes: for the sizes at hand.
+    Errors: those of `compile_plain`; Unsupported where a gradient has no form."""
     trains = torch.is_grad_enabled()
     inputs = [_input_of(example, trains) for example in examples]
     for _ in range(len(inputs) + 1):
@@ -293,24 +298,35 @@ def compile_flat(
         except OtherGradient as other:
             if not other.form.has_gradients:
                 raise Unsupported(f"{other}, which autograd can't carry") from other
+            if not at_sizes:
+                _check_fixed(gm, other.index, other.form)
             inputs[other.index].form = other.form
             continue
         except WrapperGradient as other:
             index, form = _place_of(inputs, other.index), Form.of(other.grad)
             if not form.has_gradients or _is_written(gm, index):
                 raise Unsupported(f"{other}, which autograd can't carry") from other
+            if not at_sizes:
+                _check_fixed(gm, index, form)
             inputs[index].form = form
             continue
         return _around(compiled, inputs, outputs, spec)
     raise Unsupported("the gradients of its inputs change their class")
 
 
+def _check_fixed(gm: fx.GraphModule, index: int, form: Form) -> None:
+    """Errors: Unsupported for a gradient of many sizes: its carriers have one."""
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    shown = places[index].meta.get(VALUE)
+    if is_open((form.recipe, form.facts)) or is_open(tuple(getattr(shown, "shape", ()))):
+        raise Unsupported(f"the gradient of input {index}, a wrapper, has symbolic sizes")
+
+
 def has_symbolic_sizes(gm: fx.GraphModule) -> bool:
-    """True for a program of many sizes: carriers have one."""
+    """True for a program of many sizes."""
     values = [node.meta.get(VALUE) for node in gm.graph.nodes if node.op == "placeholder"]
-    numbers = [number for value in values
-               for number in (value.shape if isinstance(value, torch.Tensor) else (value,))]
-    return any(isinstance(number, torch.SymInt) for number in numbers)
+    return any(is_open(tuple(value.shape) if isinstance(value, torch.Tensor) else value)
+               for value in values)
 
 
 def _place_of(inputs: Sequence[_Input], index: int) -> int:
@@ -382,6 +398,7 @@ def _flat_module(
         made.meta[VALUE] = old.meta.get(VALUE)
         known[old] = made
     outputs: list[_Output] = []
+    symbols = symbol_places(gm)
     spec = None
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -393,10 +410,12 @@ def _flat_module(
         leaving: list[Any] = []
         for value in flat:
             outputs.append(_leave(graph, known, places, inputs, value, leaving))
+            recipe = outputs[-1].recipe
+            outputs[-1].read = None if recipe is None else reader_of(recipe, symbols)
         graph.output(tuple(leaving))
     module = fx.GraphModule(gm, graph)
     module.meta.update(gm.meta)
-    module.meta[TAKES_WRAPPERS] = torch.is_grad_enabled() and not has_symbolic_sizes(gm)
+    module.meta[TAKES_WRAPPERS] = torch.is_grad_enabled()
     return module, outputs, spec
 
 

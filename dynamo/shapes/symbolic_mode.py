@@ -23,6 +23,7 @@ from torch import _meta_registrations as kernels
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynamo.base.subclasses import is_foreign
 from dynamo.shapes.constants import READS, Constants, role_of
 from dynamo.shapes.direct import direct
 from dynamo.shapes.fake_tensor import NoFakeKernel
@@ -62,6 +63,8 @@ class SymbolicMode(FakeTensorMode):
     def dispatch(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if is_foreign(types):  # sizes that are known directly are not the wrapper's class
+            return NotImplemented
         if func in READS:
             known = [self.constants.value(arg) for arg in args if isinstance(arg, torch.Tensor)]
             if all(value is not None for value in known):

@@ -20,13 +20,12 @@ import torch
 from dynamo.aot.api import compile_forward, compile_inference, compile_training
 from dynamo.aot.boxed import run_as_it_is
 from dynamo.aot.budget import within
-from dynamo.aot.flat_programs import compile_flat, has_learners, has_wrapped_ends
+from dynamo.aot.flat_programs import has_learners, has_wrapped_ends
 from dynamo.aot.program import is_of_program
 from dynamo.aot.records import (
     TAKES_WRAPPERS,
     BackwardFails,
     NeedsGradients,
-    PlainRefused,
     Retrace,
     Unsupported,
 )
@@ -68,6 +67,7 @@ from inductor.driver.known_results import (
     with_known_calls,
 )
 from inductor.driver.survive import surviving
+from inductor.driver.wrapped_ends import compile_wrapped
 from inductor.dynamic_shapes.lift_numbers import lifts_all
 from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
 from inductor.dynamic_shapes.steps import Step, has_rates
@@ -105,12 +105,8 @@ def compile_fx(
         # else each subgraph is made of plain tensors: a gradient of another class than guessed is
         # learnt where a whole backward is recorded
         plainly = functools.partial(compile_fx, mode=mode, options=options)
-        try:
-            return compile_flat(gm, example_inputs, plainly)
-        except Unsupported as refusal:
-            return as_captured(settings, gm, refusal)
-        except PlainRefused as refused:
-            return as_captured(settings, gm, refused.refusal)
+        static = Strategies(settings, logs.compile_now()).compile_static
+        return compile_wrapped(gm, example_inputs, settings, plainly, static)
     gm = with_known_calls(gm, example_inputs, settings)
     strategies = Strategies(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):

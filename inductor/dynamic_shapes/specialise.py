@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import TAKES_WRAPPERS, PlainRefused, Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters
 from dynamo.base.fallbacks import SIZES, line_of, refused
@@ -62,6 +62,8 @@ def compile_for_sizes(
             try:
                 return Program(module, inputs, compile_symbolic).call
             except Unsupported as refusal:
+                if module.meta.get(TAKES_WRAPPERS):
+                    raise PlainRefused(refusal) from refusal
                 why = refusal.reason
             logs.log("dynamic").emit(f"a symbolic graph is compiled for each set of sizes: {why}")
         else:

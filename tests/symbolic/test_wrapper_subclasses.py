@@ -231,6 +231,47 @@ def test_training(wrap: Any, wrap_bias: Any, backend: str) -> None:
     assert_same(found, train(wrap, wrap_bias, as_it_is))
 
 
+@pytest.mark.parametrize("backend", [*BACKENDS, "aot_eager"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(("trains", "input_trains"), [(True, False), (False, True), (True, True)])
+def test_batches_of_many_sizes(
+    trains: bool, input_trains: bool, dynamic: bool | None, backend: str
+) -> None:
+    """One graph for all of them, and what it returns has sizes that are numbers."""
+    layers = [nn.Linear(8, 8), nn.Linear(8, 4)]
+    for layer in layers:
+        for name, value in list(layer.named_parameters()):
+            setattr(layer, name, nn.Parameter(with_two(value.detach()), requires_grad=trains))
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1])
+    counter = CompileCounter(backend)
+    compiled = dynamo.compile(model, backend=counter, dynamic=dynamic, fullgraph=True)
+    for size in (5, 3, 7, 4, 1, 6):
+        results = []
+        for call in (compiled, model):
+            torch.manual_seed(size)
+            x = torch.randn(size, 8, requires_grad=input_trains)
+            out = call(x)
+            (out * out).sum().backward()
+            leaves = [x, *model.parameters()]
+            results.append([out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
+            assert all(type(part) is int for part in (*out.shape, *out.stride()))
+            model.zero_grad()
+        assert_same(*results)
+    assert counter.frame_count <= 3  # a batch of one has a graph of its own
+    assert not dynamo.counters["not_compiled"]
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "aot_eager"])
+def test_returned_wrappers_of_many_sizes(backend: str) -> None:
+    f = lambda x: (TwoTensor(x * 2, x + 1), TwoTensor(x.t(), x.t()))  # noqa: E731
+    compiled = dynamo.compile(f, backend=backend, dynamic=True, fullgraph=True)
+    for x in (torch.randn(3, 8), torch.randn(5, 6)):
+        assert_same(compiled(x), f(x))
+        for found, wanted in zip(compiled(x), f(x), strict=True):
+            assert (found.shape, found.stride()) == (wanted.shape, wanted.stride())
+            assert all(type(part) is int for part in (*found.shape, *found.stride()))
+
+
 def test_training_in_pieces() -> None:
     """A gradient that is no wrapper, of a weight in a graph that is cut."""
 

@@ -73,10 +73,9 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     """The fake of one from outside, and its guards."""
     real, source = var.real, var.source
     assert real is not None and source is not None
-    if trace.world.is_symbolic and real.requires_grad:
-        raise NotSymbolic(f"a {type(real).__qualname__} requires grad")
     trace.guard("TENSOR", source, TensorFacts.of(real))
     names, context, _ = flattened(real)
+    check_symbolic(trace, real, not is_structural(context))
     guard_context(trace, real, source)
     if hasattr(real, SPEC):  # a DTensor
         guard_table(trace)
@@ -87,12 +86,19 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             part = trace.wrap(value, place_of(real, source, name))
             assert isinstance(part, TensorVar)
             inner[name] = part.fake
+            check_symbolic(trace, real, any(type(n) is not int for n in part.fake.shape))
     size, stride = tuple(real.shape), tuple(real.stride())
     try:
         return give_history(real, lambda: trace.world.run(
             compose_one, type(real), inner, context, size, stride))
     except NoFakeKernel as error:
         raise Break("tensor_subclass", f"{type(real).__qualname__}: {error}") from error
+
+
+def check_symbolic(trace: Evaluation, real: Any, many: bool) -> None:
+    """Errors: NotSymbolic for a wrapper that requires grad and is of many sizes, or may be."""
+    if many and trace.world.is_symbolic and real.requires_grad:
+        raise NotSymbolic(f"a {type(real).__qualname__} requires grad")
 
 
 def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
