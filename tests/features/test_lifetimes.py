@@ -73,6 +73,19 @@ gc.collect()
 e = dict(d) == dict(d)
 del a
 return y, e, sorted(d.values())
+# what a key of a dict refers to dies
+a, b = Thing(), Thing()
+refs = {weakref.ref(a): 1, weakref.ref(b): 2}
+gc.collect()
+one = len({r(): n for r, n in refs.items()})
+del a
+return x + one, [n for r, n in refs.items() if r() is not None]
+# a local that is alive is asked for weakly
+a = Thing()
+a.n = 2
+refs = [weakref.ref(a)]
+gc.collect()
+return x + [r().n for r in refs][0], a.n
 # a local of the part behind a break dies, no break before its reference is asked
 a = Thing()
 gc.collect()

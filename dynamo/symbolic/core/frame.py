@@ -239,6 +239,8 @@ class Evaluation(Objects, Protocol):
         """The record of this trace that a package keeps of its own things."""
 
     # -- values -----------------------------------------------------------------------------
+    def was_observed_local(self, value: Any) -> bool:
+        """True for a real value that the trace began with in a local, and that tells its end."""
     def guard(self, kind: str, source: Source | None, payload: Any = None) -> None:
         """Assumes something about the real value at `source`."""
     def wrap(self, value: Any, source: Source | None) -> Var:

@@ -200,6 +200,10 @@ class ObservedLocals:
     def __bool__(self) -> bool:
         return bool(self._unread)
 
+    def had(self, value: Any) -> bool:
+        """True for one of them, whether the program holds it still or not."""
+        return id(value) in self._unread
+
     def dropped(self, trace: RunningTrace) -> bool:
         """True where the program has let go of one since the last call."""
         gone = [key for key in self._unread if self._is_gone(trace, key)]

@@ -135,6 +135,9 @@ class Trace:
         """The number of the innermost frame's instruction."""
         return self.frames[-1].step_at_start if self.frames else self.steps
 
+    def was_observed_local(self, value: Any) -> bool:
+        return self.observed_locals is not None and self.observed_locals.had(value)
+
     # -- guards -----------------------------------------------------------------------------
 
     def guard(self, kind: str, source: Source | None, payload: Any = None) -> None:

@@ -15,6 +15,7 @@ from dynamo.guards.sources import LocalSource, Source, WeakRefSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import name_in_c
+from dynamo.symbolic.core.stack_values import UnreadVar
 from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
@@ -61,15 +62,17 @@ class WeakRefVar(Var):
     def is_alive(self, tx: Frame, target: Var) -> bool:
         """True where something certainly refers to the object."""
         work = [var for frame in tx.trace.frames for var in frame.alive()]
-        if target.source is not None and not tx.trace.effects.has_outside():
+        value = None if self._value is None else self._value()
+        # A local that the program has let go of may have been all that held the object.
+        lone = value is not None and tx.trace.was_observed_local(value)
+        if target.source is not None and not lone and not tx.trace.effects.has_outside():
             root = target.source.root()
-            # A local that the program has let go of may have been all that held the object.
             if not isinstance(root, LocalSource) or any(var.source == root for var in work):
                 return True
         reached: set[Var] = set()
         while work:
             var = work.pop()
-            if var is target:
+            if var is target or lone and isinstance(var, UnreadVar) and var.value is value:
                 return True
             if var not in reached and not isinstance(var, WeakRefVar):
                 reached.add(var)
