@@ -4,7 +4,7 @@ In: a cache (whose things they are), a key, what makes bytes of a value and a va
 the value that an earlier process has cached, or None. The log `cache` and an event say of each look
 whether there was one, and why not; the log says why a value is not cached. A file is read only
 where this user has written it, whole. What goes wrong in code that reads or writes is a defect: it
-costs a compile, is counted, and told once.
+costs a compile, is counted, and warned of once.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Record:
         return f"{self.key.kind} {self.key.digest}{self.about}"
 
     def read(self, load: Callable[[bytes], T]) -> T | None:
-        """What `load` makes of the bytes; None, and the reason is told, where there are none, or
-        they don't fit. What it gives is told by the caller, who may still find that it does not."""
+        """What `load` makes of the bytes; None, and the reason in the log, where there are none, or
+        they don't fit. The caller logs a hit, as it may still find that it does not."""
         try:
             value = self.content(load)
         except (Stale, OSError) as error:
@@ -97,7 +97,7 @@ class Record:
         return None
 
     def content(self, load: Callable[[bytes], T]) -> T | None:
-        """The same, and nothing is told. Errors: Stale; those of `load`."""
+        """The same without a log. Errors: Stale; those of `load`."""
         content = self.store.read(self.key, self.suffix)
         return None if content is None else load(opened(content))
 

@@ -37,9 +37,10 @@ SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduce
 # On a GPU, a program goes along a row. What it reads across comes in 32 bytes for each element,
 # and again where a row is larger than the cache of a multiprocessor: SiLU's gradient with its
 # maximum, beside float8 numbers of SiLU in another order, took 580 us for 4096 x 8192; apart, a
-# step with two of them takes 3.99 ms for 4.77 (H200).
+# step with two of them takes 3.99 ms for 4.77 (H200). Half of that cache on an H200, all or less of
+# it on other devices; both limits are chosen, and were not measured elsewhere.
 MOST_READ_ACROSS = 1 << 17  # bytes
-SHORTEST_ACROSS = 32
+SHORTEST_ACROSS = 32  # elements that a tile can read side by side
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
 

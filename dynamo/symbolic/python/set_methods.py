@@ -66,8 +66,8 @@ def combine(
             result = {**result, **other, **result}  # in their turn, of equal ones the first
         elif name == "intersection":  # CPython keeps the items of the smaller set, or of the other
             own = isinstance(given, SetVar) and len(other) > len(result)
-            kept, asked = (result, other) if own else (other, result)
-            result = {k: v for k, v in kept.items() if k in asked}
+            source, filter_ = (result, other) if own else (other, result)
+            result = {k: v for k, v in source.items() if k in filter_}
         elif name == "difference":
             result = {k: v for k, v in result.items() if k not in other}
         else:

@@ -1,8 +1,8 @@
 """A real set beside each modelled one: made by the same steps, it has the order that CPython's has.
 
-The order of a set's items hangs on their hashes, on the size of its table, and on what came and
+The order of a set's items depends on their hashes, on the size of its table, and on what came and
 went before; a copy has another order than its original. So nothing here computes an order: `Twin`
-does to a real set of stand-ins what the program does to its own, and is asked.
+does to a real set of proxies what the program does to its own, and is read.
 
 In: keys of items as `hash_key` gives them. Out: items in order; tables with which the new code
 makes sets (`fill_set`); the steps that it replays on a set from outside.
@@ -23,7 +23,7 @@ SetOperation = Callable[..., Any]
 
 
 class Item:
-    """Stands for an item: it has the hash of the real one, and equals what that equals."""
+    """A proxy of an item: it has the hash of the real one, and equals what that equals."""
 
     __slots__ = ("key", "hash", "var")
 
@@ -46,7 +46,7 @@ def item_of(key: Hashable, var: Var) -> Item | None:
 
 
 def items_of(entries: dict[Hashable, Var]) -> list[Item] | None:
-    """Stand-ins for all, None where one is not known."""
+    """Proxies of all, None where one is not known."""
     items = [item_of(key, var) for key, var in entries.items()]
     return None if None in items else items  # type: ignore[return-value]
 
@@ -73,7 +73,7 @@ HASHED_BY_PARTS: dict[str, Any] = {"tuple": tuple, "dataclass": tuple, "frozense
 
 
 def values_of(items: Iterable[Item]) -> list[Any]:
-    """The constants among the items, keys for the others: what is asked whether hashes last."""
+    """The constants among the items, keys for the others: for the check whether hashes last."""
     keys: list[Any] = [item.key for item in items]
     return [key[1] if key[0] == "constant" else key for key in keys]
 
@@ -170,7 +170,7 @@ class Twin:
             self.items.discard(item)
 
     def clear(self) -> None:
-        """What comes from here on hangs on nothing before."""
+        """What comes from here on depends on nothing before."""
         self.items, self.singly, self.rests_on = set(), True, ()
 
     def pop(self) -> Item:
@@ -194,7 +194,7 @@ class Twin:
         self.singly = self.singly and only_adds
 
     def guard(self, trace: Evaluation) -> None:
-        """The order is needed: what it hangs on is guarded."""
+        """The order is needed: what it depends on is guarded."""
         if self.items is not None:
             guard_order(trace, self.items, self.rests_on)
 

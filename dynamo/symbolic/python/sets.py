@@ -227,7 +227,7 @@ class SetVar(NativeVar):
             trace.guard("CONST", ItemSource(state, 1), set_table(self._real))
 
     def settle(self, trace: Evaluation) -> None:
-        """The new code will make the set: what the order hangs on is guarded."""
+        """The new code will make the set: what the order depends on is guarded."""
         if self.source is None and self.twin.has_own_table():
             self.twin.guard(trace)
 
