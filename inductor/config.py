@@ -128,7 +128,7 @@ STAGES: dict[str, str] = {
     "layout": "convolutions keep their format, loops run over the dimensions as they are written",
     "patterns": "attention that is written out stays so; biases stay with GEMMs; parts of "
     "tensors are read as they are written",
-    "lists": "on a GPU, kernels that do the same with other buffers are started one by one",
+    "lists": "on a GPU, kernels that could be one launch are started one by one",
     "dropout": "masks of dropout on a GPU are ATen's, and kept for backward",
     "templates": "no GEMMs or convolutions of our own: the library's alone",
     "attention": "no attention by kernels of our own: the library's alone",

@@ -80,7 +80,7 @@ def host_part(text: str, device: torch.device) -> str:
 def print_python_wrapper(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
     symbols: Sequence[str] = (), templates: Mapping[str, TemplateSource] | None = None,
-    lists: Mapping[str, ListSource] | None = None, dying: Collection[str] = (),
+    lists: Mapping[str, ListSource | TritonSource] | None = None, dying: Collection[str] = (),
 ) -> str:
     """Text of the module; `kernels` by name, without those that Triton cannot do. symbols: names of
     the sizes known at a call. dying: inputs that the caller lets go of."""
@@ -91,7 +91,7 @@ def print_python_wrapper(
 class _Writer:
     def __init__(
         self, graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
-        templates: Mapping[str, TemplateSource], lists: Mapping[str, ListSource],
+        templates: Mapping[str, TemplateSource], lists: Mapping[str, ListSource | TritonSource],
         given_up: frozenset[str],
     ) -> None:
         self.graph = graph
@@ -250,11 +250,14 @@ class _Writer:
         self.body[start:] = ["    " + line for line in self.body[start:]]
 
     def _run_list(self, step: KernelList) -> None:
-        """One launch for kernels that differ in nothing but their buffers and sizes."""
+        """One launch for several kernels."""
         for name in step.writes():
             if name not in self.alive:
                 self._allocate(name, self.layouts[name])
         source = self.lists[step.name]
+        if isinstance(source, TritonSource):  # unlike kernels
+            self.body.append(self._called(source, True))
+            return
         dtypes = "".join(f"{dtype}, " for dtype in source.dtypes)
         launchers = []
         for aligned in (True, not source.vectors):

@@ -27,8 +27,9 @@ from inductor.cache.launched import title_of
 from inductor.cache.recorded import GpuRecord, keep_on_gpu
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
-from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
-from inductor.codegen.triton.print_list import print_list
+from inductor.codegen.triton.print_joint import join_small
+from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource, print_kernel
+from inductor.codegen.triton.print_list import ListSource, print_list
 from inductor.codegen.triton.template import print_template
 from inductor.config import is_enabled
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
@@ -86,9 +87,11 @@ def generate(
     slow: list[str] = []
     if lists and not symbols and is_enabled("lists"):
         schedule = join_lists(graph, schedule, broken, dying)
-    joined = [step for step in schedule.steps if isinstance(step, KernelList)]
     with timed("inductor.codegen"):
-        printed = {step.name: print_list(step, layouts) for step in joined}
+        printed: dict[str, ListSource | TritonSource] = {
+            step.name: print_list(step, layouts)
+            for step in schedule.steps if isinstance(step, KernelList)
+        }
         for kernel in schedule.kernels():
             if kernel.name in broken:
                 slow.append(kernel.name)
@@ -103,8 +106,10 @@ def generate(
         if tuner is not None:
             kernels = tune_blocks(graph, schedule, kernels, tuner)
         templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
-        text = print_python_wrapper(
-            graph, schedule, kernels, symbols, templates, printed, dying)
+        if lists and not symbols and is_enabled("lists"):
+            schedule, small = join_small(graph, schedule, kernels)
+            printed |= small
+        text = print_python_wrapper(graph, schedule, kernels, symbols, templates, printed, dying)
     logs.log("output_code").emit(text)
     logs.keep("flex_kernels.py", text)
     logs.log("kernel_code").emit(
@@ -117,7 +122,9 @@ def generate(
     own = {template.name: name for name, template in templates.items()}
     own |= {source.name: name for name, source in printed.items()}
     record = keep_on_gpu(graph, schedule, {**functions, **own}, text)
-    by_function = {printed[step.name].name: step for step in joined}
+    by_function = {
+        printed[step.name].name: step for step in schedule.steps if isinstance(step, KernelList)
+    }
     return Generated(text, tuple(slow), functions, record, by_function)
 
 

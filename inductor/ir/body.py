@@ -16,7 +16,7 @@ operations occur once (loads too: nothing in one body reads what it writes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -229,6 +229,11 @@ class Ops:
         """1 in float32 whose mantissa has the four bits of an int32 from bit `at` on."""
         mask = self.constant(15 << at, torch.int32)
         return self._append("above_one", (word, mask), torch.float32)
+
+    def nibbles_dot(self, word: Value, numbers: Sequence[Value]) -> Value:
+        """The sum of eight numbers in float32, each times four bits of an int32, from the lowest
+        on."""
+        return self._append("nibbles_dot", (word, *numbers), torch.float32)
 
     def load(self, buffer: str, index: IndexLike, dtype: torch.dtype) -> Value:
         """An element of a buffer; 0, unread, where the surrounding mask is false."""

@@ -362,6 +362,11 @@ def up_to_multiple(value: int, step: int) -> int:
     return (value + (step - 1)) // step
 
 
+def power_of_two(count: int) -> int:
+    """The least power of two that is not less than `count`."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
 # -- parts ----------------------------------------------------------------------------------------
 
 

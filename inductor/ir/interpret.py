@@ -183,6 +183,12 @@ def _evaluate_above_one(state: _BodyState, op: Op) -> torch.Tensor:
     return 1 + (word & mask).to(op.dtype) / (1 << 23)
 
 
+def _evaluate_nibbles_dot(state: _BodyState, op: Op) -> torch.Tensor:
+    word, *numbers = state.args(op)
+    parts = [x * ((word >> 4 * at) & 15).to(op.dtype) for at, x in enumerate(numbers)]
+    return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
+
+
 def _evaluate_keep(state: _BodyState, op: Op) -> torch.Tensor:
     assert isinstance(op.imm, Draw)
     seed, offset, position = state.args(op)
@@ -229,6 +235,7 @@ _EVALUATORS: dict[str, Callable[[_BodyState, Op], Any]] = {
     "to_dtype": _evaluate_to_dtype,
     "bitcast": _evaluate_bitcast,
     "above_one": _evaluate_above_one,
+    "nibbles_dot": _evaluate_nibbles_dot,
 }
 
 

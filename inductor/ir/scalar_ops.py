@@ -64,6 +64,10 @@ def _floor_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b, rounding_mode="floor")
 
 
+_NIBBLES_IN_CPP = " + ".join(
+    f"k_convert<f32>(({{0}} >> i32({4 * at})) & i32(15)) * {{{at + 1}}}" for at in range(8)
+)
+
 _BINARY = [
     ScalarOp("add", 2, SAME, "if", "({T})({0} + {1})", "({0} + {1})", torch.add),
     ScalarOp("sub", 2, SAME, "if", "({T})({0} - {1})", "({0} - {1})", torch.sub),
@@ -196,6 +200,11 @@ _SPECIAL = [
     ScalarOp(
         "above_one", 2, GIVEN, "i", "__builtin_bit_cast(f32, ({0} & {1}) | 0x3F800000)",
         "k_above_one({0}, {1})", None, "1.0 whose mantissa has these bits of an int32",
+    ),
+    ScalarOp(
+        "nibbles_dot", 9, GIVEN, "if", f"({_NIBBLES_IN_CPP})",
+        "k_nibbles_dot({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})", None,
+        "the sum of eight numbers in float32, each times four bits of an int32, the lowest first",
     ),
 ]
 

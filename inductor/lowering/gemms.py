@@ -19,7 +19,13 @@ from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
 from inductor.ir.graph import Layout
 from inductor.ir.index import FloorDiv, Index, Var, constant, floordiv, mod
 from inductor.lowering.builder import contiguous, converting
-from inductor.lowering.packed import InWords, nibbles_of, sum_of_products
+from inductor.lowering.packed import (
+    InWords,
+    nibble_weights,
+    nibbles_of,
+    sum_by_units,
+    sum_of_products,
+)
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.sizes import Shaped
 from inductor.lowering.tensor import HALVES, Indices, Tensor
@@ -37,6 +43,10 @@ FEWEST_TERMS = 256  # of a sum that fills the threads of a program; chosen, not 
 FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
 EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
+# Of words that matrix units multiply: rows of the weight at a time, terms that four warps have
+# eight columns of, words with one scale.
+ROWS_OF_UNITS, TERMS_OF_UNITS, FEWEST_ALIKE = 16, 256, 4
+FIRST_WITH_UNITS = 80  # compute capability
 PACK_TERMS = 32  # of the terms that the four lanes of a column have in one word each
 BYTES = (torch.int8, torch.uint8)
 IN_WORD, IN_LONG_WORD = 4, 8  # bytes
@@ -47,11 +57,12 @@ BY_LIBRARY = "a library's is faster"
 class Reading:
     """How a weight is read. steps: so many neighbouring terms of a sum are computed at a time.
     words: the buffer of bytes that is loaded in words of this dtype, with all of these terms in
-    one; "" where elements are loaded as they are."""
+    one; "" where elements are loaded as they are. by_units: sums go through matrix units."""
 
     steps: int
     words: str = ""
     dtype: torch.dtype = torch.int32
+    by_units: bool = False
 
 
 @lowering(aten.mm.default, of_library=True)
@@ -188,7 +199,8 @@ def _gemm(
     if reading is None:
         return NotImplemented
     (rows, terms), columns, steps = left.size, right.size[1], reading.steps
-    turned = _turned(call, left, steps)
+    planes = steps // 2 if reading.by_units else steps
+    turned = _turned(call, left, planes)
     words = _as_words(call, reading.words, reading.dtype) if reading.words else None
     layout = contiguous((rows, columns, terms // steps), torch.float32, call.builder.device)
     quick = _reads_words(call) and call.result.dtype in HALVES
@@ -197,6 +209,12 @@ def _gemm(
         row, column, step = i
         bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
         weights = [right.load(bytewise, (step * steps + at, column)) for at in range(steps)]
+        if reading.by_units:  # which read halves of words
+            halves = [(row, constant(at % planes), step * 2 + at // planes) for at in range(steps)]
+            given = [turned.load(ops, half) for half in halves]
+            of_nibbles = nibble_weights(ops, weights)
+            assert of_nibbles is not None
+            return sum_by_units(ops, of_nibbles, given)
         given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
         return sum_of_products(ops, given, weights, quick)
 
@@ -322,6 +340,9 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
         return None
     if reads_words:
         bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
+        by_units = _reading_by_units(call, left, right, body, steps, bytes_of)
+        if by_units is not None:
+            return by_units
         if len(read) == len(bytes_of) == 1:
             for count in (IN_LONG_WORD, IN_WORD) if steps > 1 else (IN_WORD,):
                 longer = _body_of(right, columns, terms, steps * count)
@@ -329,6 +350,64 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
                     dtype = torch.int64 if count == IN_LONG_WORD else torch.int32
                     return Reading(steps * count, bytes_of[0], dtype)
     return Reading(steps)
+
+
+def _reading_by_units(
+    call: Call, left: Tensor, right: Tensor, body: LoopBody, steps: int, bytes_of: Sequence[str]
+) -> Reading | None:
+    """How matrix units read a weight of eight numbers in a word, with a scale and a shift for many
+    words; None where it is something else."""
+    terms, columns = right.size
+    if not _has_matrix_units(call) or left.size[0] != 1 or call.result.dtype not in HALVES:
+        return None
+    if left.dtype is not call.result.dtype or columns % ROWS_OF_UNITS:
+        return None
+    words = ""
+    if steps * IN_WORD == MOST_PACKED and len(bytes_of) == 1:
+        (words,) = bytes_of
+        body = _body_of(right, columns, terms, MOST_PACKED)
+        if terms % MOST_PACKED or not _has_words(call, body, words, IN_WORD):
+            return None
+    elif steps != MOST_PACKED:
+        return None
+    if terms % TERMS_OF_UNITS or not _has_long_groups(body):
+        return None
+    reading = Reading(MOST_PACKED, words, torch.int32, True)
+    return reading if _is_of_nibbles(call, right, reading) else None
+
+
+def _has_matrix_units(call: Call) -> bool:
+    device = call.builder.device
+    return device.type != "cpu" and properties_of(device).capability >= FIRST_WITH_UNITS
+
+
+def _has_long_groups(body: LoopBody) -> bool:
+    """Whether all that is not of the weight itself stays the same for `FEWEST_ALIKE` words."""
+    for op in _moving(body):
+        assert op.index is not None
+        divisors = [
+            atom.divisor for atom, _ in op.index.terms
+            if isinstance(atom, FloorDiv) and atom.base.depends_on("r0")
+        ]
+        if not _along(op.index) and any(each % FEWEST_ALIKE for each in divisors):
+            return False
+    return True
+
+
+def _is_of_nibbles(call: Call, right: Tensor, reading: Reading) -> bool:
+    """Whether the weights of a word are its bits, scaled and shifted."""
+    terms, columns = right.size
+    found = []
+    words = _as_words(call, reading.words, reading.dtype) if reading.words else None
+
+    def body(ops: Ops, i: Indices, r: Indices) -> None:
+        bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
+        weights = [right.load(bytewise, (r[0] * 8 + at, i[0])) for at in range(MOST_PACKED)]
+        found.append(nibble_weights(ops, weights))
+        ops.store("", constant(0), weights[0])
+
+    trace_body((columns,), (terms // MOST_PACKED,), body)
+    return found[-1] is not None
 
 
 def _scaled(call: Call, count: int) -> int:

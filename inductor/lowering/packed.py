@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,6 +75,56 @@ def sum_of_products(
     float32 does and much less than half precision.
     """
     return _whole(ops, *_parts(ops, left, right, quick))
+
+
+@dataclass(frozen=True, slots=True)
+class NibbleWeights:
+    """The weights of a sum as what four bits of `word` count, times `scale`, and `shift` added to
+    it; order: for each four bits, from the lowest on, which weight they are."""
+
+    word: Value
+    order: tuple[int, ...]
+    scale: Value | None
+    shift: Value | None
+
+
+def nibble_weights(ops: Ops, weights: Sequence[Value]) -> NibbleWeights | None:
+    """The weights so; None where they are something else, or not all bits of a word."""
+    for name in ("mul", "add", "sub"):
+        found = _common(ops, weights, name)
+        if found is None:
+            continue
+        shared, rest = found
+        inner = nibble_weights(ops, rest)
+        if inner is None:
+            return None
+        scale, shift = inner.scale, inner.shift
+        if name == "mul":
+            return replace(
+                inner, scale=shared if scale is None else ops.mul(scale, shared),
+                shift=None if shift is None else ops.mul(shift, shared))
+        if shift is not None:
+            return replace(inner, shift=ops.call(name, shift, shared))
+        return replace(inner, shift=shared if name == "add" else ops.neg(shared))
+    places = [_nibble_of(ops, weight) for weight in weights]
+    known = [place for place in places if place is not None]
+    bits = [bit for _, bit in known]
+    if len({word.position for word, _ in known}) != 1 or sorted(bits) != [*range(0, 32, 4)]:
+        return None
+    order = tuple(bits.index(bit) for bit in range(0, 32, 4))
+    return NibbleWeights(known[0][0], order, None, None)
+
+
+def sum_by_units(ops: Ops, weights: NibbleWeights, left: Sequence[Value]) -> Value:
+    """left[0] * weights[0] + .., of one word's eight, as matrix units take it
+    (`codegen/triton/matrix_sums.py`)."""
+    given = [left[at] for at in weights.order]
+    total = ops.nibbles_dot(weights.word, given)
+    if weights.scale is not None:
+        total = ops.mul(total, weights.scale)
+    if weights.shift is not None:
+        total = ops.add(total, ops.mul(_added(ops, given), weights.shift))
+    return total
 
 
 def _parts(

@@ -14,11 +14,12 @@ import torch
 
 from inductor.codegen.triton.aligned import has_unaligned_rows
 from inductor.codegen.triton.launch import Launch
+from inductor.codegen.triton.matrix_sums import find_matrix_sums, shape_of
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
 from inductor.codegen.triton.tiling import LONG_ROW, reads_windows, rows_alike
 from inductor.codegen.triton.unroll import count_of_rows
-from inductor.ir.extent import Extent, hint_of, up_to_multiple
+from inductor.ir.extent import Extent, hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import GpuProperties
 
 LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
@@ -96,11 +97,6 @@ class Choices:
     def likely(self) -> int:
         """The position of the class at the first compile; their number if there is none."""
         return sum(found.most < hint_of(self.measure) for found in self.classes)
-
-
-def power_of_two(count: int) -> int:
-    """The least power of two that is not less than `count`."""
-    return 1 << max(count - 1, 0).bit_length()
 
 
 def likely_rows(launch: Launch) -> int:
@@ -268,6 +264,10 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
     blocks: tuple[tuple[int, int, int], ...] = LOOP_BLOCKS_ALONG_ROWS
+    sums = find_matrix_sums(launch)
+    if sums:
+        shape = shape_of(launch, sums)
+        return (Config(shape.rows, shape.step // sums[0].per_column, shape.shares),)
     of_weights = _for_weights(launch)
     if of_weights:
         return _unique([Config(*block) for block in of_weights])

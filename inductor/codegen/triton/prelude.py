@@ -321,6 +321,19 @@ def _k_above_one_plainly(a, mask):
 k_above_one = _k_above_one_plainly if knobs.runtime.interpret else _k_above_one
 
 
+@triton.jit
+def k_nibbles_dot(w, a, b, c, d, e, f, g, h):
+    """The sum of eight numbers, each times four bits of an int32."""
+    low = k_nibble(w, 0) * a + k_nibble(w, 4) * b + k_nibble(w, 8) * c + k_nibble(w, 12) * d
+    high = k_nibble(w, 16) * e + k_nibble(w, 20) * f + k_nibble(w, 24) * g + k_nibble(w, 28) * h
+    return low + high
+
+
+@triton.jit
+def k_nibble(w, AT: tl.constexpr):
+    return ((w >> AT) & 15).to(tl.float32)
+
+
 def _saturates() -> bool:
     """Whether ATen makes the greatest number of what is too large, as from torch 2.13 on, and not
     NaN."""

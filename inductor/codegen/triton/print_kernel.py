@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 
 from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
 from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch
+from inductor.codegen.triton.matrix_sums import find_matrix_sums
 from inductor.codegen.triton.numbers import EVEN, MOST_INT32, Numbers, Parameter, reaches
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.plan import Plan, plan_kernel, plan_short_rows
-from inductor.codegen.triton.print_stage import Memory, StagePrinter
+from inductor.codegen.triton.print_matrix import printer_of
+from inductor.codegen.triton.print_stage import Memory
 from inductor.codegen.triton.relax import relax_stages, rounded_parts
 from inductor.codegen.triton.spelling import needs_int64
 from inductor.codegen.triton.writer import Columns, Frame, Writer, print_columns, program
@@ -39,8 +41,11 @@ from inductor.codegen.triton.prelude import (
     k_isinf, k_keep, k_keep_four, k_maximum, k_minimum, k_mod_index, k_mul, k_neg, k_normal_cdf,
     k_or, k_pow, k_quick_silu, k_remainder, k_shift_left, k_shift_right, k_sigmoid, k_sign,
     k_signbit, k_sqrt,
-    k_sum_of_exp, k_sum_of_four_exp, k_to_e4m3, k_to_e5m2, k_truediv,
+    k_sum_of_exp, k_sum_of_four_exp, k_to_e4m3, k_to_e5m2, k_truediv, k_nibbles_dot,
     libdevice,
+)
+from inductor.codegen.triton.prelude_units import (
+    k_bytes_bf16, k_bytes_fp16, k_nibbles_bf16, k_nibbles_fp16,
 )
 """
 
@@ -135,10 +140,11 @@ def print_launch(
     launch: Launch, elements: Mapping[str, int], title: str, parts: Collection[str] = ()
 ) -> TritonSource:
     """One function, called by the title and a digest of its text. parts: see `relax_stages`."""
-    choices = choose_configs(launch)
-    configs = choices.all()
     own = {local.name for local in launch.locals}
     launch = replace(launch, stages=relax_stages(launch.stages, own, parts))
+    choices = choose_configs(launch)
+    configs = choices.all()
+    sums = find_matrix_sums(launch)
     touched = _touched(launch, "load", own) | _touched(launch, "store", own)
     written = set(_touched(launch, "store", own))
     wide = _is_wide(launch, [elements[name] for name in touched])
@@ -154,8 +160,8 @@ def print_launch(
     columns = _print_blocks(writer, frame, configs)
     memory = Memory()
     printers = [
-        StagePrinter(stage, columns[stage.columns], frame, writer, memory)
-        for stage in launch.stages
+        printer_of(stage, columns[stage.columns], frame, writer, memory, sums if n == 0 else ())
+        for n, stage in enumerate(launch.stages)
     ]
     if printers[0].stage.reduction:
         for printer in printers[1:]:

@@ -11,9 +11,8 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.window import can_describe_window, takes_taps
-from inductor.ir.extent import hint_of, up_to_multiple
+from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
 from inductor.runtime.gpus import properties_of
 from inductor.scheduler.schedule import Blocks, Gemm, TemplateKernel

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.launch import Stage
 from inductor.codegen.triton.relax import PREFIX, RELAXED, relax_stages
 from inductor.codegen.triton.template_configs import (
@@ -26,7 +25,7 @@ from inductor.codegen.triton.template_configs import (
 )
 from inductor.codegen.triton.tiling import SLOW
 from inductor.codegen.triton.window import takes_taps, terms_of
-from inductor.ir.extent import hint_of, up_to_multiple
+from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Blocks, Gemm, Kernel, TemplateKernel

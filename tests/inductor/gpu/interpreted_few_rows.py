@@ -13,7 +13,7 @@ from interpreter_repairs import repair
 
 import dynamo
 from dynamo.shapes.by_device import results
-from inductor.codegen.triton import shared_rows, split
+from inductor.codegen.triton import matrix_sums, plan, shared_rows, split
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering import gemms, pointwise
 from inductor.lowering.builder import Builder
@@ -127,6 +127,51 @@ def test_activations_as_large_as_bfloat16_has_them(program) -> None:
     exact = program(x.double(), w, *(s.double() for s in scales))
     assert "k_above_one(v" in texts[-1]
     torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2e-2 * exact.abs().max().item())
+
+
+def nibbles_of(w):
+    if w.dtype is torch.int32:
+        return ((w[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32)) & 15).flatten(1)
+    return torch.stack([w & 15, w >> 4], -1).flatten(1)
+
+
+def minus_zeros(x, w, s, z):
+    n = nibbles_of(w).view(w.shape[0], s.shape[1], -1).to(x.dtype)
+    return F.linear(x, ((n - z[..., None]) * s[..., None]).flatten(1))
+
+
+def plus_zeros(x, w, s, z):
+    n = nibbles_of(w).view(w.shape[0], s.shape[1], -1).to(x.dtype)
+    return F.linear(x, ((n - 8) * s[..., None] + z[..., None]).flatten(1))
+
+
+def gated_zeros(x, w, s, z):
+    return F.silu(plus_zeros(x, w[:16], s[:16], z[:16])) * minus_zeros(x, w[16:32], s[16:32], z[16:32])
+
+
+def of_int8(x, w, s, z):
+    return x.sum(-1, keepdim=True) + F.linear(x, w.to(x.dtype)) * s[:, 0]
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+@pytest.mark.parametrize(("k", "group"), [(512, 128), (512, 64), (768, 32), (1280, 256), (2816, 128)])
+@pytest.mark.parametrize(("program", "stored"), [
+    (minus_zeros, torch.int32), (minus_zeros, torch.uint8), (plus_zeros, torch.int32), (gated_zeros, torch.int32), (of_int8, torch.int8)])
+def test_matrix_units(monkeypatch, program, stored, k, group, dtype) -> None:
+    """One row; shares, stretches and ends of many lengths."""
+    monkeypatch.setattr(gemms, "_has_matrix_units", lambda call: True)
+    monkeypatch.setattr(matrix_sums, "FEWEST_BYTES", 0)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    torch.manual_seed(0)
+    packed = {torch.int32: 8, torch.uint8: 2, torch.int8: 1}[stored]
+    w = numbers(stored, 48, k // packed) if packed < 8 else torch.randint(-(2**31), 2**31, (48, k // 8)).int()
+    s, z = (numbers(dtype, 48, k // group) for _ in range(2))
+    x = numbers(dtype, 1, k) * 0.1
+    found = dynamo.compile(program, backend=interpreted)(x, w, s, z)
+    eager, exact = program(x, w, s, z), program(x.double(), w, s.double(), z.double())
+    far = (eager.double() - exact).abs().max()
+    assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
+    assert ("k_bytes_" if program is of_int8 else "k_nibbles_") + {BF16: "bf16", torch.float16: "fp16"}[dtype] + "(" in texts[-1]
 
 
 def scaled_gemm(x, w, a, b):

@@ -1,0 +1,311 @@
+"""Which sums of one row times a weight go through matrix units, and how.
+
+In: a `Launch` whose loop sums products of a narrow weight, row by row, with what all rows have in
+common. Out: its `MatrixSum`s, or nothing. A scalar unit converts and multiplies each number by
+itself, which takes longer than memory does to bring int4 (4.6 instructions a number, on an H200
+33 us for 2 x 14336 x 4096 where memory takes 14.5; through matrix units 1.6, and 22 us). Units
+multiply with eight columns where one is needed. These hold eight stretches of the terms, so that
+each stretch may have a scale and a shift of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from inductor.codegen.triton.launch import Launch
+from inductor.ir.body import Op
+from inductor.ir.extent import power_of_two, up_to_multiple
+from inductor.ir.index import FloorDiv, Index, Mod, Var, variable
+
+FIRST_WITH_UNITS = 80  # compute capability, of asynchronous copies and matrix units of bfloat16
+STRETCHES = 8  # columns of a matrix unit
+# Elements of which a copy has eight; a stretch has as many at least.
+LEAST_STRETCH = 8
+LEAST_ROWS = 16
+NIBBLES, BYTES = "nibbles", "bytes"
+PLANES = {NIBBLES: 4, BYTES: 1}  # numbers of an element as it is read
+ELEMENT = {NIBBLES: torch.int16, BYTES: torch.int8}
+ALIGNMENT = 16  # bytes of a copy
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSum:
+    """One sum: `reduction` is its position among the ops; of scale * (weight @ left) + shift * sum
+    of left.
+
+    kind: how the weight is stored. weight: its load. left: the loads of what it is multiplied with,
+    one for each number of an element as it is read. scale, shift: positions of values that are the
+    same for a stretch, or None.
+    """
+
+    reduction: int
+    kind: str
+    weight: Op
+    left: tuple[Op, ...]
+    scale: int | None = None
+    shift: int | None = None
+
+    @property
+    def per_column(self) -> int:
+        """Elements as they are read for each column of the launch."""
+        return 2 if self.kind == NIBBLES else 1
+
+
+def find_matrix_sums(launch: Launch) -> tuple[MatrixSum, ...]:
+    """See the top of the file."""
+    first, *others = launch.stages
+    known = type(launch.rows) is int and type(first.columns) is int
+    if launch.gpu.capability < FIRST_WITH_UNITS or not known or launch.rows % LEAST_ROWS:
+        return ()
+    if launch.persistent or launch.tiled or launch.splits != 1:
+        return ()
+    if not first.reduction or first.serial != 1 or any(stage.columns != 1 for stage in others):
+        return ()
+    if any(op.name == "store" and _moves(op) for op in first.ops):
+        return ()
+    found: list[MatrixSum] = []
+    for position, op in enumerate(first.ops):
+        if op.name == "reduction":
+            each = _sum_of(first.ops, position, launch.rows, first.columns)
+            if each is None or found and (each.kind, each.left) != (found[0].kind, found[0].left):
+                return ()
+            found.append(each)
+    if found and found[0].kind == BYTES:
+        count = len(found) * launch.rows * first.columns
+        if count < launch.gpu.scaled_by_bandwidth(FEWEST_BYTES):
+            return ()
+    return tuple(found)
+
+
+def longest_stretch(launch: Launch, sums: Sequence[MatrixSum]) -> int:
+    """So many elements as they are read, a power of two, have one scale and one shift at least."""
+    ops, found = launch.stages[0].ops, 0
+    for each in sums:
+        for index in _indices_behind(ops, (each.scale, each.shift)):
+            for step in _steps(index):
+                found |= step * each.per_column
+    return found & -found if found else 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a launch sums. shares: warps that share the terms of a row. terms: elements, as they are
+    read, of a share; step: of those that are summed at a time; stretch: of those in one column.
+    stages: of the pipeline of loads."""
+
+    rows: int
+    shares: int
+    terms: int
+    step: int
+    stretch: int
+    stages: int
+
+
+# On an H200, torch 2.11, triton 3.6, us with weights that are not in the cache, by scalar units and
+# so (rows x terms): int4 in groups of 128, 4096 x 4096 8.4 and 6.9, 6144 x 4096 11.1 and 8.8,
+# 11008 x 4096 17.4 and 12.7, 8192 x 8192 25.9 and 13.8, 4096 x 14336 22.0 and 13.6, 8192 x 28672
+# 75.5 and 42.5, 128256 x 4096 162 and 75.3; two of 14336 x 4096 32.8 and 22.6. Of int8, 4096 x 4096
+# 7.6 and 7.8, 8192 x 8192 24.1 and 21.2, 4096 x 14336 19.5 and 18.1, two of 14336 x 4096 33.7 and
+# 32.3, so that only large ones do. More stages or longer steps leave room for fewer programs.
+STEPS = {NIBBLES: 128, BYTES: 256}  # elements as they are read
+ENOUGH_WARPS = 384  # sum at a time
+ENOUGH_TERMS, FEWEST_STEPS = 1024, 2  # of a share
+MOST_SHARES = 4
+FEWEST_BYTES = 48 << 20  # of int8
+MANY_PROGRAMS = 512  # of which several run beside each other
+
+
+def shape_of(launch: Launch, sums: Sequence[MatrixSum]) -> Shape:
+    """The likely best."""
+    first = sums[0]
+    terms = launch.stages[0].columns * first.per_column
+    step, longest = STEPS[first.kind], longest_stretch(launch, sums)
+    stretch = step // STRETCHES if longest > step else longest
+    step = min(step, STRETCHES * stretch)
+    rows = 2 * LEAST_ROWS if first.kind == NIBBLES and len(sums) == 1 else LEAST_ROWS
+    wanted = MOST_SHARES
+    if first.kind == NIBBLES:
+        few = power_of_two(up_to_multiple(launch.gpu.scaled(ENOUGH_WARPS), launch.rows // rows))
+        wanted = min(wanted, max(few, power_of_two(up_to_multiple(terms, ENOUGH_TERMS))))
+    shares = wanted
+    while shares > 1 and (terms % (shares * stretch) or terms < shares * FEWEST_STEPS * step):
+        shares //= 2
+    if shares < wanted or launch.rows % rows:
+        rows = LEAST_ROWS
+    many = launch.rows // rows >= launch.gpu.scaled(MANY_PROGRAMS)
+    stages = 2 if len(sums) > 1 or first.kind == BYTES and many else 3
+    found = Shape(rows, shares, terms // shares, step, stretch, stages)
+    while _shared_of(found, sums) > launch.gpu.shared and found.shares > 1:
+        if found.stages > 2:
+            found = replace(found, stages=2)
+        else:
+            found = replace(found, shares=found.shares // 2, terms=found.terms * 2)
+    return found
+
+
+def _shared_of(shape: Shape, sums: Sequence[MatrixSum]) -> int:
+    """Bytes of shared memory: what is loaded while another step is summed, and what goes from warp
+    to warp in the end."""
+    first = sums[0]
+    weights = len(sums) * shape.rows * ELEMENT[first.kind].itemsize
+    left = PLANES[first.kind] * STRETCHES * first.left[0].dtype.itemsize
+    stretches = 2 * len(sums) * shape.rows * STRETCHES * torch.float32.itemsize
+    of_step = shape.shares * (shape.step * (weights + left) + stretches)
+    return (shape.stages - 1) * of_step
+
+
+def _moves(op: Op) -> bool:
+    return op.index is not None and op.index.depends_on("r")
+
+
+def _sum_of(ops: Sequence[Op], position: int, rows: int, columns: int) -> MatrixSum | None:
+    op = ops[position]
+    if op.imm != "sum" or len(op.args) != 1 or op.dtype is not torch.float32:
+        return None
+    found = _nibbles_of(ops, position) or _bytes_of(ops, position)
+    if found is None or not _reads_rows(found, rows, columns):
+        return None
+    stretch = [step for index in _indices_behind(ops, (found.scale, found.shift))
+               for step in _steps(index)]
+    if any(step * found.per_column % LEAST_STRETCH for step in stretch):
+        return None
+    return found if _are_loads_of_stretches(ops, (found.scale, found.shift)) else None
+
+
+def _bytes_of(ops: Sequence[Op], position: int) -> MatrixSum | None:
+    """The sum of x * weight, where the weight is int8."""
+    product = ops[ops[position].args[0]]
+    if product.name != "mul":
+        return None
+    for one, other in (product.args, product.args[::-1]):
+        weight, left = _loaded(ops, one), _loaded(ops, other)
+        if weight is None or left is None:
+            continue
+        if weight.dtype is torch.int8 and left.dtype in HALVES:
+            return MatrixSum(position, BYTES, weight, (left,))
+    return None
+
+
+def _loaded(ops: Sequence[Op], position: int) -> Op | None:
+    """The load that is converted to float32 here."""
+    op = ops[position]
+    if op.name != "to_dtype" or op.dtype is not torch.float32:
+        return None
+    source = ops[op.args[0]]
+    return source if source.name == "load" and not source.args else None
+
+
+def _nibbles_of(ops: Sequence[Op], position: int) -> MatrixSum | None:
+    """The sum of scale * nibbles_dot + shift * sum of what the nibbles are multiplied with."""
+    at = ops[position].args[0]
+    shift, total = None, None
+    if ops[at].name == "add":
+        at, shifted = ops[at].args
+        if ops[shifted].name != "mul":
+            return None
+        total, shift = ops[shifted].args
+    scale = None
+    if ops[at].name == "mul":
+        at, scale = ops[at].args
+    dot = ops[at]
+    if dot.name != "nibbles_dot" or total is not None and not _adds(ops, total, dot.args[1:]):
+        return None
+    word, *numbers = dot.args
+    weight, left = ops[word], [_loaded(ops, number) for number in numbers]
+    if weight.name != "load" or weight.args or weight.dtype is not torch.int32:
+        return None
+    known = [load for load in left if load is not None]
+    planes = PLANES[NIBBLES]
+    if len(known) != 2 * planes or any(load.dtype not in HALVES for load in known):
+        return None
+    low, high = known[:planes], known[planes:]
+    beside = all(
+        one.buffer == other.buffer and _index(one) + 1 == _index(other)
+        for one, other in zip(low, high, strict=True)
+    )
+    return MatrixSum(position, NIBBLES, weight, tuple(low), scale, shift) if beside else None
+
+
+def _adds(ops: Sequence[Op], position: int, numbers: Sequence[int]) -> bool:
+    """Whether the value is the sum of just these."""
+    leaves, waiting = [], [position]
+    while waiting:
+        at = waiting.pop()
+        if ops[at].name == "add" and at not in numbers:
+            waiting += ops[at].args
+        else:
+            leaves.append(at)
+    return sorted(leaves) == sorted(numbers)
+
+
+def _index(op: Op) -> Index:
+    assert op.index is not None
+    return op.index
+
+
+def _reads_rows(found: MatrixSum, rows: int, columns: int) -> bool:
+    """Whether rows of the weight lie in memory element by element, and what they are multiplied
+    with too, all at multiples of what is copied at a time."""
+    r = variable("r", columns)
+    inner = _index(found.weight) - r
+    if inner.depends_on("r") or any(var.name != "x" for var in inner.variables()):
+        return False
+    step = inner.stride_of("x")
+    if step is None or step * found.weight.dtype.itemsize % ALIGNMENT:
+        return False
+    if inner.offset * found.weight.dtype.itemsize % ALIGNMENT:
+        return False
+    first = found.left[0]
+    for load in found.left:
+        rest = _index(load) - r * found.per_column
+        if not rest.is_constant or rest.offset * load.dtype.itemsize % ALIGNMENT:
+            return False
+        if (load.buffer, load.dtype) != (first.buffer, first.dtype):
+            return False
+    return True
+
+
+def _behind(ops: Sequence[Op], positions: Sequence[int | None]) -> Iterator[Op]:
+    """The ops of which these values are made."""
+    waiting = [position for position in positions if position is not None]
+    seen: set[int] = set()
+    while waiting:
+        at = waiting.pop()
+        if at not in seen:
+            seen.add(at)
+            waiting += ops[at].args
+            yield ops[at]
+
+
+def _indices_behind(ops: Sequence[Op], positions: Sequence[int | None]) -> Iterator[Index]:
+    for op in _behind(ops, positions):
+        if op.index is not None:
+            yield op.index
+
+
+def _steps(index: Index) -> Iterator[int]:
+    """How many columns an index stays at a place for, for each of its parts; 1 if that is not
+    sure."""
+    for atom, _ in index.terms:
+        if isinstance(atom, FloorDiv) and atom.base.depends_on("r"):
+            base = atom.base
+            simple = len(base.terms) == 1 and not base.offset and base.stride_of("r") == 1
+            yield atom.divisor if simple and type(atom.divisor) is int else 1
+        elif isinstance(atom, Mod):
+            if atom.base.depends_on("r"):
+                yield 1
+        elif isinstance(atom, Var) and atom.name == "r":
+            yield 1
+
+
+def _are_loads_of_stretches(ops: Sequence[Op], positions: Sequence[int | None]) -> bool:
+    """Whether scales and shifts are made of loads and arithmetic alone."""
+    return all(
+        op.name not in ("reduction", "indirect", "keep", "index_expr", "nibbles_dot", "store")
+        and not (op.name == "load" and op.args)
+        for op in _behind(ops, positions)
+    )

@@ -1,0 +1,202 @@
+"""The statements of a stage whose sums go through matrix units (`matrix_sums.py`).
+
+In: what `StagePrinter` takes, and the sums. Out: lines in the writer. The program's rows of the
+weight are the rows of matrix units, in three axes: the shares of the terms (each warp sums one),
+the rows, the terms. What the rows are multiplied with has its terms in the column of their stretch
+and zeros elsewhere. So a column sums a stretch; scale and shift are tiles of the same shape, and
+what the columns and the shares hold is added behind the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from inductor.codegen.triton.launch import Stage
+from inductor.codegen.triton.matrix_sums import (
+    ELEMENT,
+    NIBBLES,
+    PLANES,
+    STRETCHES,
+    MatrixSum,
+    shape_of,
+)
+from inductor.codegen.triton.print_stage import Memory, StagePrinter
+from inductor.codegen.triton.spelling import print_dtype, print_index
+from inductor.codegen.triton.writer import ROWS, Columns, Frame, Text, Writer, program
+from inductor.ir.body import Op
+from inductor.ir.extent import up_to_multiple
+from inductor.ir.index import variable
+
+BITS = 4
+ABOVE = {torch.bfloat16: "128.0", torch.float16: "1024.0"}  # what nibbles are added to
+SUFFIX = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+class MatrixPrinter(StagePrinter):
+    """Prints a stage with matrix sums."""
+
+    def __init__(
+        self, stage: Stage, columns: Columns, frame: Frame, writer: Writer, memory: Memory,
+        sums: tuple[MatrixSum, ...],
+    ) -> None:
+        # Rows and terms fill tiles, so that nothing is masked.
+        super().__init__(stage, replace(columns, mask=""), frame, writer, memory)
+        self.sums = sums
+        self.first = sums[0]
+        self.shape_of_sums = shape_of(frame.launch, sums)
+        self.in_stretches = replace(stage, ops=tuple(map(self._in_stretch, stage.ops)))
+
+    def _print_columns(self) -> None:
+        late = []
+        for position, op in enumerate(self.stage.ops):
+            if op.name == "reduction" or self.phases.inside[position]:
+                continue
+            if self.phases.after[position] or op.name == "store":
+                late.append(position)
+            else:
+                self._print_op(position)
+        totals = self._print_sums()
+        for each, total in zip(self.sums, totals, strict=True):
+            text = f"tl.sum(tl.sum({total}, 2), 0)[:, None]"
+            self.values[each.reduction] = Text(self.writer.define(text), ROWS)
+        for position in late:
+            self._print_op(position)
+
+    def _print_sums(self) -> list[str]:
+        """The loop; the names of what it sums, a tile for each sum."""
+        line, each, shape = self.writer.line, self.first, self.shape_of_sums
+        wide = ".to(tl.int64)" if self.frame.wide else ""
+        line(f"STEP: tl.constexpr = {each.per_column} * {self.columns.block}")
+        line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
+        line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
+        line(f"stretch = tl.arange(0, {STRETCHES})[None, None, :]")
+        line("along = tl.arange(0, STEP)")
+        line(f"own = (along // {shape.stretch})[None, :, None] == stretch")
+        tile = f"[{shape.shares}, XBLOCK, {STRETCHES}]"
+        totals = [self.writer.fresh("acc") for _ in self.sums]
+        for total in totals:
+            line(f"{total} = tl.zeros({tile}, tl.float32)")
+        bounds = f"0, {shape.terms}, STEP, num_stages={shape.stages}"
+        with self.writer.block(f"for base in tl.range({bounds}):"):
+            line(f"begin = share * {shape.terms} + base")
+            masked = ""
+            if shape.terms % shape.step:
+                line(f"inside = base + along < {shape.terms}")
+                line("own_inside = own & inside[None, :, None]")
+                masked = "inside[None, None, :] & (rows >= 0), other=0"
+            self._print_step_of_sums(totals, masked)
+        return totals
+
+    def _print_step_of_sums(self, totals: list[str], masked: str) -> None:
+        line, first = self.writer.line, self.first
+        dtype = first.left[0].dtype
+        own = "own_inside" if masked else "own & (share >= 0)"
+        lefts = []
+        for load in first.left:
+            assert load.index is not None
+            place = load.index.substitute({"r": 0}).offset
+            lefts.append(self.writer.fresh("left"))
+            at = f"begin + along[None, :, None] + 0 * stretch + {place}"
+            pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
+            line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
+        shift = ""
+        if first.kind == NIBBLES:
+            shift = self._print_sums_of_left(lefts, dtype)
+        for each, total in zip(self.sums, totals, strict=True):
+            part = self._print_products(each, lefts, dtype, masked)
+            if first.kind == NIBBLES:
+                part = f"({part} - {ABOVE[dtype]} * {shift})"
+            scale, more = self._print_stretches(each)
+            part = f"{part} * {scale}" if scale else part
+            part = f"{part} + {shift} * {more}" if more else part
+            line(f"{total} += {part}")
+
+    def _print_sums_of_left(self, lefts: list[str], dtype: torch.dtype) -> str:
+        """The sums of the stretches, which the units make, too."""
+        ones = f"tl.full([{self.shape_of_sums.shares}, XBLOCK, STEP], 1.0, tl.float32)"
+        name = self.writer.define(f"{ones}.to({print_dtype(dtype)})")
+        total = self.writer.fresh("sums")
+        for n, left in enumerate(lefts):
+            self.writer.line(f"{total} = tl.dot({name}, {left}{f', {total}' if n else ''})")
+        return total
+
+    def _print_products(
+        self, each: MatrixSum, lefts: list[str], dtype: torch.dtype, masked: str
+    ) -> str:
+        assert each.weight.index is not None
+        first = each.weight.index.substitute({"r": 0})
+        row = print_index(first, {"x": "rows"}, self.frame.numbers)
+        pointer = self.frame.parameters[each.weight.buffer]
+        if ELEMENT[each.kind] is not each.weight.dtype:
+            pointer = f"{pointer}.to(tl.pointer_type({print_dtype(ELEMENT[each.kind])}))"
+        mask = f", {masked}" if masked else ""
+        at = f"{each.per_column} * ({row}) + begin + along[None, None, :]"
+        word = self.writer.fresh("words")
+        self.writer.line(f"{word} = tl.load({pointer} + ({at}){mask})")
+        part = self.writer.fresh("part")
+        for n in range(PLANES[each.kind]):
+            bits = f", {BITS * n}" if each.kind == NIBBLES else ""
+            made, before = f"k_{each.kind}_{SUFFIX[dtype]}({word}{bits})", f", {part}" if n else ""
+            self.writer.line(f"{part} = tl.dot({made}, {lefts[n]}{before})")
+        return part
+
+    def _print_stretches(self, each: MatrixSum) -> tuple[str, str]:
+        """Scale and shift of each row and stretch, "" for those that there are not."""
+        wanted = [at for at in (each.scale, each.shift) if at is not None]
+        if not wanted:
+            return "", ""
+        with self._in_stretches():
+            for position in sorted(self._needed(wanted)):
+                self._print_op(position)
+            scale, shift = (
+                "" if at is None else self.values[at].name for at in (each.scale, each.shift))
+        return scale, shift
+
+    def _needed(self, positions: list[int]) -> set[int]:
+        found, waiting = set[int](), list(positions)
+        while waiting:
+            at = waiting.pop()
+            if at not in found:
+                found.add(at)
+                waiting += self.stage.ops[at].args
+        return found
+
+    def _in_stretch(self, op: Op) -> Op:
+        """The op at the first column of the stretch `q`."""
+        columns = self.shape_of_sums.stretch // self.first.per_column
+        if op.index is None:
+            return op
+        number = variable("q", up_to_multiple(self.columns.extent, columns))
+        return replace(op, index=op.index.substitute({"r": number * columns}))
+
+    @contextmanager
+    def _in_stretches(self) -> Iterator[None]:
+        """Indices are those of the rows and the stretches."""
+        shape, masks = self.shape_of_sums, []
+        number = self.writer.define(f"begin // {shape.stretch} + stretch")
+        if shape.step // shape.stretch < STRETCHES:
+            masks.append(f"(stretch < {shape.step // shape.stretch})")
+        if shape.terms % shape.step:
+            last = f"(share * {shape.terms} + {shape.terms - 1}) // {shape.stretch}"
+            masks.append(f"({number} <= {last})")
+        stage, names, values, columns = self.stage, self.names, dict(self.values), self.columns
+        self.stage, self.axes["q"] = self.in_stretches, frozenset("r")
+        self.names = {**names, "x": "rows", "q": number}
+        if masks:
+            self.columns = replace(columns, mask=self.writer.define(" & ".join(masks)))
+        yield
+        self.stage, self.names, self.values, self.columns = stage, names, values, columns
+
+
+def printer_of(
+    stage: Stage, columns: Columns, frame: Frame, writer: Writer, memory: Memory,
+    sums: tuple[MatrixSum, ...],
+) -> StagePrinter:
+    """What prints a stage, with or without matrix sums."""
+    if not sums:
+        return StagePrinter(stage, columns, frame, writer, memory)
+    return MatrixPrinter(stage, columns, frame, writer, memory, sums)
