@@ -205,27 +205,28 @@ def _gemm(
     layout = contiguous((rows, columns, terms // steps), torch.float32, call.builder.device)
     quick = _reads_words(call) and call.result.dtype in HALVES
 
+    def given(ops: Ops, row: Index, step: Index) -> list[Value]:
+        if reading.by_units:  # which read halves of words
+            return [
+                turned.load(ops, (row, constant(at % planes), step * 2 + at // planes))
+                for at in range(steps)
+            ]
+        return [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
+
     def element(ops: Ops, i: Indices) -> Value:
         row, column, step = i
         bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
         weights = [right.load(bytewise, (step * steps + at, column)) for at in range(steps)]
-        if reading.by_units:  # which read halves of words
-            halves = [(row, constant(at % planes), step * 2 + at // planes) for at in range(steps)]
-            given = [turned.load(ops, half) for half in halves]
+        if reading.by_units:
             of_nibbles = nibble_weights(ops, weights)
             assert of_nibbles is not None
-            return sum_by_units(ops, of_nibbles, given)
-        given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
-        return sum_of_products(ops, given, weights, quick)
+            return sum_by_units(ops, of_nibbles, given(ops, row, step))
+        return sum_of_products(ops, given(ops, row, step), weights, quick)
 
     def exact(ops: Ops, i: Indices) -> Value:
         row, column, step = i
-        terms = [
-            ops.mul(turned.load(ops, (row, constant(at), step)),
-                    right.load(ops, (step * steps + at, column)))
-            for at in range(steps)
-        ]
-        return functools.reduce(ops.add, terms)
+        weights = [right.load(ops, (step * steps + at, column)) for at in range(steps)]
+        return functools.reduce(ops.add, map(ops.mul, given(ops, row, step), weights))
 
     quick_terms = call.builder.computed(layout, [turned, right], 2, element)
     has_second_loop = steps > 1 and not _reads_words(call)

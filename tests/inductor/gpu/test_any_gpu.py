@@ -23,6 +23,7 @@ from inductor.config import config
 from inductor.ir.gpus import described
 from inductor.kernels import attention_spec
 from inductor.kernels.gpu.attention.launches import kernel as attention_kernel
+from inductor.lowering import gemms
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.lists import join_lists
 from inductor.scheduler.run import schedule_graph
@@ -90,6 +91,37 @@ def test_every_operation(gpu, tmp_path) -> None:
     kernel, buffers = every_operation(torch.float32)
     layouts = {name: replace(layout_of(t), device=DEVICE) for name, t in buffers.items()}
     build_printed(gpu, print_kernel(kernel, layouts), layouts, tmp_path)
+
+
+def int4(x, w, s, z):
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=w.device)
+    n = ((w[..., None] >> shifts) & 15).view(w.shape[0], -1, 128).to(x.dtype)
+    return nn.functional.linear(x, ((n - 8) * s[..., None] + z[..., None]).flatten(1))
+
+
+def gated_int4(x, w, s, z, *up):
+    return nn.functional.silu(int4(x, w, s, z)) * int4(x, *up)
+
+
+@pytest.mark.parametrize(("rows", "terms", "dtype", "count"), [
+    (4096, 14336, torch.int32, 1), (14336, 4096, torch.int32, 2), (128256, 4096, torch.int32, 1), (14336, 8192, torch.int8, 1)])
+@for_kinds
+def test_one_row(monkeypatch, gpu, rows, terms, dtype, count, tmp_path) -> None:
+    """Through matrix units where there are those of NVIDIA."""
+    monkeypatch.setattr(gemms, "_reads_words", lambda call: True)
+    monkeypatch.setattr(gemms, "_has_matrix_units", lambda call: gpu.capability >= gemms.FIRST_WITH_UNITS)
+    empty = functools.partial(torch.empty, device="meta")
+    weight = [empty(rows, terms // (1 if dtype is torch.int8 else 8), dtype=dtype)]
+    program, half = lambda x, w: nn.functional.linear(x, w.to(x.dtype)), torch.bfloat16
+    if dtype is torch.int32:
+        program = gated_int4 if count == 2 else int4
+        weight += [empty(rows, terms // 128, dtype=half)] * 2
+    graph = lower_graph(capture(program, [empty(1, terms, dtype=half), *weight * count], mode="fake")).graph
+    layouts = {name: replace(layout, device=DEVICE) for name, layout in graph.layouts().items()}
+    printed = [print_kernel(kernel, layouts) for kernel in schedule_graph(graph, 8).kernels()]
+    assert ("tl.dot" in "".join(source.text for each in printed for source in each.sources)) == bool(gpu.capability)
+    for each in printed:
+        build_printed(gpu, each, layouts, tmp_path)
 
 
 @for_kinds
