@@ -229,7 +229,7 @@ def _gemm(
         return functools.reduce(ops.add, map(ops.mul, given(ops, row, step), weights))
 
     quick_terms = call.builder.computed(layout, [turned, right], 2, element)
-    has_second_loop = steps > 1 and not _reads_words(call)
+    has_second_loop = steps > 1 and _may_sum_twice(call)
     total = _summed(call, quick_terms, exact if has_second_loop else None)
     return call.builder.computed(
         call.layout, [total, *more], 1, lambda ops, i: finish(ops, total.load(ops, i), i))
@@ -417,8 +417,15 @@ def _scaled(call: Call, count: int) -> int:
     return count if device.type == "cpu" else properties_of(device).scaled_by_bandwidth(count)
 
 
+def _may_sum_twice(call: Call) -> bool:
+    """Whether a kernel can sum again where its first sum is not finite: not on a GPU."""
+    return call.builder.device.type == "cpu" and not _reads_words(call)
+
+
 def _reads_words(call: Call) -> bool:
-    return call.builder.device.type != "cpu"
+    """Whether numbers are read out of words by NVIDIA's instructions."""
+    device = call.builder.device
+    return device.type != "cpu" and properties_of(device).capability > 0
 
 
 def _has_words(call: Call, body: LoopBody, buffer: str, count: int) -> bool:

@@ -288,6 +288,7 @@ class StagePrinter:
         source = self.stage.ops[op.args[0]].dtype
         if op.name == "to_dtype":
             is_loaded = self.stage.ops[op.args[0]].name == "load"
+            is_loaded &= self.frame.launch.gpu.capability > 0  # by instructions of NVIDIA's
             text = print_conversion(args[0].name, source, op.dtype, is_loaded)
         else:
             relaxed = op.name.startswith(PREFIX)
