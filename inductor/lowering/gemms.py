@@ -47,6 +47,7 @@ MOST_PACKED = 8  # values in an element of a packed weight
 # eight columns of, words with one scale.
 ROWS_OF_UNITS, TERMS_OF_UNITS, FEWEST_ALIKE = 16, 256, 4
 FIRST_WITH_UNITS = 80  # compute capability
+MOST_VECTORS = 8  # columns of matrix units
 PACK_TERMS = 32  # of the terms that the four lanes of a column have in one word each
 BYTES = (torch.int8, torch.uint8)
 IN_WORD, IN_LONG_WORD = 4, 8  # bytes
@@ -294,7 +295,7 @@ def _reading_of(call: Call, left: Tensor, right: Tensor) -> Reading | None:
         call.reason = "sizes that are known at a call, or nothing"
     elif call.result.dtype not in (*HALVES, torch.float32):
         call.reason = "a library's dtype"
-    elif left.size[0] > max(_most_rows(call, True), MOST_ROWS_OF_WORDS):
+    elif left.size[0] > max(_most_rows(call, True), MOST_ROWS_OF_WORDS, MOST_VECTORS):
         call.reason = BY_LIBRARY
     else:
         return _reading_of_weight(call, left, right)
@@ -330,20 +331,22 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
     is_narrow = 0 < width < call.result.dtype.itemsize
     few = _most_rows(call, is_narrow)
     reads_words = is_narrow and _reads_words(call) and (steps > 1 or in_groups)
-    if reads_words:
-        few = max(few, MOST_ROWS_OF_WORDS)
-    if left.size[0] > few or not (is_narrow or read and call.result.dtype in HALVES):
+    if not (is_narrow or read and call.result.dtype in HALVES):
         return None
     size = width * columns * terms
     if terms < FEWEST_TERMS or size < _scaled(call, FEWEST_BYTES):
         return None
     if not is_narrow and (size < _scaled(call, FEWEST_OF_HALVES) or terms % EVEN_TERMS):
         return None
+    bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
     if reads_words:
-        bytes_of = [name for name, dtype in read.items() if dtype in BYTES]
         by_units = _reading_by_units(call, left, right, body, steps, bytes_of)
         if by_units is not None:
             return by_units
+        few = max(few, MOST_ROWS_OF_WORDS)
+    if left.size[0] > few:
+        return None
+    if reads_words:
         if len(read) == len(bytes_of) == 1:
             for count in (IN_LONG_WORD, IN_WORD) if steps > 1 else (IN_WORD,):
                 longer = _body_of(right, columns, terms, steps * count)
@@ -359,7 +362,9 @@ def _reading_by_units(
     """How matrix units read a weight of eight numbers in a word, with a scale and a shift for many
     words; None where it is something else."""
     terms, columns = right.size
-    if not _has_matrix_units(call) or left.size[0] != 1 or call.result.dtype not in HALVES:
+    if not _has_matrix_units(call) or call.result.dtype not in HALVES:
+        return None
+    if left.size[0] > MOST_VECTORS:
         return None
     if left.dtype is not call.result.dtype or columns % ROWS_OF_UNITS:
         return None

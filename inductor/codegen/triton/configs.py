@@ -265,9 +265,9 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
     blocks: tuple[tuple[int, int, int], ...] = LOOP_BLOCKS_ALONG_ROWS
     sums = find_matrix_sums(launch)
-    if sums:
+    if sums is not None:
         shape = shape_of(launch, sums)
-        return (Config(shape.rows, shape.step // sums[0].per_column, shape.shares),)
+        return (Config(shape.rows, shape.step // sums.per_column, shape.shares),)
     of_weights = _for_weights(launch)
     if of_weights:
         return _unique([Config(*block) for block in of_weights])

@@ -1,11 +1,12 @@
-"""Which sums of one row times a weight go through matrix units, and how.
+"""Which sums of a few vectors times a weight go through matrix units, and how.
 
 In: a `Launch` whose loop sums products of a narrow weight, row by row, with what all rows have in
-common. Out: its `MatrixSum`s, or nothing. A scalar unit converts and multiplies each number by
+common. Out: its `MatrixSums`, or None. A scalar unit converts and multiplies each number by
 itself, which takes longer than memory does to bring int4 (4.6 instructions a number, on an H200
 33 us for 2 x 14336 x 4096 where memory takes 14.5; through matrix units 1.6, and 22 us). Units
-multiply with eight columns where one is needed. These hold eight stretches of the terms, so that
-each stretch may have a scale and a shift of its own.
+multiply with eight columns. One vector is in all of them, each with another stretch of the terms,
+so that each stretch may have a scale and a shift of its own; of several vectors each has a column,
+and a step of the loop is a stretch.
 """
 
 from __future__ import annotations
@@ -34,13 +35,42 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class MatrixSum:
-    """One sum: `reduction` is its position among the ops; of scale * (weight @ left) + shift * sum
-    of left.
+    """Sums of one weight: scale * (weight @ left) + shift * sum of left, for each vector.
 
-    kind: how the weight is stored. weight: its load. left: the loads of what it is multiplied with,
-    one for each number of an element as it is read. scale, shift: positions of values that are the
-    same for a stretch, or None.
+    reductions: their positions among the ops, a vector each. weight: its load. scale, shift:
+    positions of values that are the same for a stretch, or None.
     """
+
+    reductions: tuple[int, ...]
+    weight: Op
+    scale: int | None = None
+    shift: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSums:
+    """kind: how weights are stored. left: the loads of what they are multiplied with, one for each
+    number of an element as it is read, of the first vector; the next begins `apart` elements
+    behind it."""
+
+    kind: str
+    left: tuple[Op, ...]
+    sums: tuple[MatrixSum, ...]
+    apart: int = 0
+
+    @property
+    def vectors(self) -> int:
+        return len(self.sums[0].reductions)
+
+    @property
+    def per_column(self) -> int:
+        """Elements as they are read for each column of the launch."""
+        return 2 if self.kind == NIBBLES else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One reduction so."""
 
     reduction: int
     kind: str
@@ -51,43 +81,67 @@ class MatrixSum:
 
     @property
     def per_column(self) -> int:
-        """Elements as they are read for each column of the launch."""
         return 2 if self.kind == NIBBLES else 1
 
 
-def find_matrix_sums(launch: Launch) -> tuple[MatrixSum, ...]:
+def find_matrix_sums(launch: Launch) -> MatrixSums | None:
     """See the top of the file."""
     first, *others = launch.stages
     known = type(launch.rows) is int and type(first.columns) is int
     if launch.gpu.capability < FIRST_WITH_UNITS or not known or launch.rows % LEAST_ROWS:
-        return ()
+        return None
     if launch.persistent or launch.tiled or launch.splits != 1:
-        return ()
+        return None
     if not first.reduction or first.serial != 1 or any(stage.columns != 1 for stage in others):
-        return ()
+        return None
     if any(op.name == "store" and _moves(op) for op in first.ops):
-        return ()
-    found: list[MatrixSum] = []
+        return None
+    found: list[_Found] = []
     for position, op in enumerate(first.ops):
         if op.name == "reduction":
             each = _sum_of(first.ops, position, launch.rows, first.columns)
-            if each is None or found and (each.kind, each.left) != (found[0].kind, found[0].left):
-                return ()
+            if each is None or found and each.kind != found[0].kind:
+                return None
             found.append(each)
-    if found and found[0].kind == BYTES:
-        count = len(found) * launch.rows * first.columns
-        if count < launch.gpu.scaled_by_bandwidth(FEWEST_BYTES):
-            return ()
-    return tuple(found)
+    made = _by_weight(found) if found else None
+    if made is not None and made.kind == BYTES:
+        count = len(made.sums) * launch.rows * first.columns
+        if made.vectors > 1 or count < launch.gpu.scaled_by_bandwidth(FEWEST_BYTES):
+            return None
+    return made
 
 
-def longest_stretch(launch: Launch, sums: Sequence[MatrixSum]) -> int:
+def _by_weight(found: Sequence[_Found]) -> MatrixSums | None:
+    """The same, those of one weight together; None unless each has all vectors."""
+    groups: dict[tuple[Op, int | None, int | None], list[_Found]] = {}
+    for each in found:
+        groups.setdefault((each.weight, each.scale, each.shift), []).append(each)
+    sums = []
+    lefts: list[tuple[Op, ...]] = []
+    for (weight, scale, shift), group in groups.items():
+        group.sort(key=lambda each: _index(each.left[0]).offset)
+        lefts = lefts or [each.left for each in group]
+        if [each.left for each in group] != lefts:
+            return None
+        reductions = tuple(each.reduction for each in group)
+        sums.append(MatrixSum(reductions, weight, scale, shift))
+    apart = _index(lefts[1][0]).offset - _index(lefts[0][0]).offset if len(lefts) > 1 else 0
+    for n, left in enumerate(lefts):
+        for one, other in zip(lefts[0], left, strict=True):
+            if one.buffer != other.buffer or _index(one) + n * apart != _index(other):
+                return None
+    if len(lefts) > STRETCHES or apart * lefts[0][0].dtype.itemsize % ALIGNMENT:
+        return None
+    return MatrixSums(found[0].kind, lefts[0], tuple(sums), apart)
+
+
+def longest_stretch(launch: Launch, made: MatrixSums) -> int:
     """So many elements as they are read, a power of two, have one scale and one shift at least."""
     ops, found = launch.stages[0].ops, 0
-    for each in sums:
+    for each in made.sums:
         for index in _indices_behind(ops, (each.scale, each.shift)):
             for step in _steps(index):
-                found |= step * each.per_column
+                found |= step * made.per_column
     return found & -found if found else 1 << 30
 
 
@@ -115,20 +169,24 @@ STEPS = {NIBBLES: 128, BYTES: 256}  # elements as they are read
 ENOUGH_WARPS = 384  # sum at a time
 ENOUGH_TERMS, FEWEST_STEPS = 1024, 2  # of a share
 MOST_SHARES = 4
+STAGES_OF_SEVERAL = 4  # vectors, of which a step is short (chosen, not measured)
 FEWEST_BYTES = 48 << 20  # of int8
 MANY_PROGRAMS = 512  # of which several run beside each other
 
 
-def shape_of(launch: Launch, sums: Sequence[MatrixSum]) -> Shape:
+def shape_of(launch: Launch, made: MatrixSums) -> Shape:
     """The likely best."""
-    first = sums[0]
-    terms = launch.stages[0].columns * first.per_column
-    step, longest = STEPS[first.kind], longest_stretch(launch, sums)
-    stretch = step // STRETCHES if longest > step else longest
-    step = min(step, STRETCHES * stretch)
-    rows = 2 * LEAST_ROWS if first.kind == NIBBLES and len(sums) == 1 else LEAST_ROWS
+    terms = launch.stages[0].columns * made.per_column
+    step, longest = STEPS[made.kind], longest_stretch(launch, made)
+    if made.vectors > 1:
+        step = stretch = min(step, longest)
+    else:
+        stretch = step // STRETCHES if longest > step else longest
+        step = min(step, STRETCHES * stretch)
+    alone = len(made.sums) == 1
+    rows = 2 * LEAST_ROWS if made.kind == NIBBLES and alone else LEAST_ROWS
     wanted = MOST_SHARES
-    if first.kind == NIBBLES:
+    if made.kind == NIBBLES:
         few = power_of_two(up_to_multiple(launch.gpu.scaled(ENOUGH_WARPS), launch.rows // rows))
         wanted = min(wanted, max(few, power_of_two(up_to_multiple(terms, ENOUGH_TERMS))))
     shares = wanted
@@ -137,23 +195,25 @@ def shape_of(launch: Launch, sums: Sequence[MatrixSum]) -> Shape:
     if shares < wanted or launch.rows % rows:
         rows = LEAST_ROWS
     many = launch.rows // rows >= launch.gpu.scaled(MANY_PROGRAMS)
-    stages = 2 if len(sums) > 1 or first.kind == BYTES and many else 3
+    stages = 2 if not alone or made.kind == BYTES and many else 3
+    if made.vectors > 1:
+        stages = STAGES_OF_SEVERAL
     found = Shape(rows, shares, terms // shares, step, stretch, stages)
-    while _shared_of(found, sums) > launch.gpu.shared and found.shares > 1:
+    while _shared_of(found, made) > launch.gpu.shared and (found.stages > 2 or found.shares > 1):
         if found.stages > 2:
-            found = replace(found, stages=2)
+            found = replace(found, stages=found.stages - 1)
         else:
             found = replace(found, shares=found.shares // 2, terms=found.terms * 2)
     return found
 
 
-def _shared_of(shape: Shape, sums: Sequence[MatrixSum]) -> int:
+def _shared_of(shape: Shape, made: MatrixSums) -> int:
     """Bytes of shared memory: what is loaded while another step is summed, and what goes from warp
     to warp in the end."""
-    first = sums[0]
-    weights = len(sums) * shape.rows * ELEMENT[first.kind].itemsize
-    left = PLANES[first.kind] * STRETCHES * first.left[0].dtype.itemsize
-    stretches = 2 * len(sums) * shape.rows * STRETCHES * torch.float32.itemsize
+    count = len(made.sums)
+    weights = count * shape.rows * ELEMENT[made.kind].itemsize
+    left = PLANES[made.kind] * STRETCHES * made.left[0].dtype.itemsize
+    stretches = 2 * count * shape.rows * STRETCHES * torch.float32.itemsize
     of_step = shape.shares * (shape.step * (weights + left) + stretches)
     return (shape.stages - 1) * of_step
 
@@ -162,7 +222,7 @@ def _moves(op: Op) -> bool:
     return op.index is not None and op.index.depends_on("r")
 
 
-def _sum_of(ops: Sequence[Op], position: int, rows: int, columns: int) -> MatrixSum | None:
+def _sum_of(ops: Sequence[Op], position: int, rows: int, columns: int) -> _Found | None:
     op = ops[position]
     if op.imm != "sum" or len(op.args) != 1 or op.dtype is not torch.float32:
         return None
@@ -176,7 +236,7 @@ def _sum_of(ops: Sequence[Op], position: int, rows: int, columns: int) -> Matrix
     return found if _are_loads_of_stretches(ops, (found.scale, found.shift)) else None
 
 
-def _bytes_of(ops: Sequence[Op], position: int) -> MatrixSum | None:
+def _bytes_of(ops: Sequence[Op], position: int) -> _Found | None:
     """The sum of x * weight, where the weight is int8."""
     product = ops[ops[position].args[0]]
     if product.name != "mul":
@@ -186,7 +246,7 @@ def _bytes_of(ops: Sequence[Op], position: int) -> MatrixSum | None:
         if weight is None or left is None:
             continue
         if weight.dtype is torch.int8 and left.dtype in HALVES:
-            return MatrixSum(position, BYTES, weight, (left,))
+            return _Found(position, BYTES, weight, (left,))
     return None
 
 
@@ -199,7 +259,7 @@ def _loaded(ops: Sequence[Op], position: int) -> Op | None:
     return source if source.name == "load" and not source.args else None
 
 
-def _nibbles_of(ops: Sequence[Op], position: int) -> MatrixSum | None:
+def _nibbles_of(ops: Sequence[Op], position: int) -> _Found | None:
     """The sum of scale * nibbles_dot + shift * sum of what the nibbles are multiplied with."""
     at = ops[position].args[0]
     shift, total = None, None
@@ -227,7 +287,7 @@ def _nibbles_of(ops: Sequence[Op], position: int) -> MatrixSum | None:
         one.buffer == other.buffer and _index(one) + 1 == _index(other)
         for one, other in zip(low, high, strict=True)
     )
-    return MatrixSum(position, NIBBLES, weight, tuple(low), scale, shift) if beside else None
+    return _Found(position, NIBBLES, weight, tuple(low), scale, shift) if beside else None
 
 
 def _adds(ops: Sequence[Op], position: int, numbers: Sequence[int]) -> bool:
@@ -247,7 +307,7 @@ def _index(op: Op) -> Index:
     return op.index
 
 
-def _reads_rows(found: MatrixSum, rows: int, columns: int) -> bool:
+def _reads_rows(found: _Found, rows: int, columns: int) -> bool:
     """Whether rows of the weight lie in memory element by element, and what they are multiplied
     with too, all at multiples of what is copied at a time."""
     r = variable("r", columns)

@@ -160,7 +160,7 @@ def print_launch(
     columns = _print_blocks(writer, frame, configs)
     memory = Memory()
     printers = [
-        printer_of(stage, columns[stage.columns], frame, writer, memory, sums if n == 0 else ())
+        printer_of(stage, columns[stage.columns], frame, writer, memory, sums if n == 0 else None)
         for n, stage in enumerate(launch.stages)
     ]
     if printers[0].stage.reduction:

@@ -2,9 +2,10 @@
 
 In: what `StagePrinter` takes, and the sums. Out: lines in the writer. The program's rows of the
 weight are the rows of matrix units, in three axes: the shares of the terms (each warp sums one),
-the rows, the terms. What the rows are multiplied with has its terms in the column of their stretch
-and zeros elsewhere. So a column sums a stretch; scale and shift are tiles of the same shape, and
-what the columns and the shares hold is added behind the loop.
+the rows, the terms. A vector that the rows are multiplied with has its terms in the column of their
+stretch and zeros elsewhere. So a column sums a stretch; scale and shift are tiles of the same
+shape, and what the columns and the shares hold is added behind the loop. Several vectors have a
+column each.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from inductor.codegen.triton.matrix_sums import (
     PLANES,
     STRETCHES,
     MatrixSum,
+    MatrixSums,
     shape_of,
 )
 from inductor.codegen.triton.print_stage import Memory, StagePrinter
@@ -41,13 +43,12 @@ class MatrixPrinter(StagePrinter):
 
     def __init__(
         self, stage: Stage, columns: Columns, frame: Frame, writer: Writer, memory: Memory,
-        sums: tuple[MatrixSum, ...],
+        made: MatrixSums,
     ) -> None:
         # Rows and terms fill tiles, so that nothing is masked.
         super().__init__(stage, replace(columns, mask=""), frame, writer, memory)
-        self.sums = sums
-        self.first = sums[0]
-        self.shape_of_sums = shape_of(frame.launch, sums)
+        self.made = made
+        self.shape_of_sums = shape_of(frame.launch, made)
         self.in_stretches = replace(stage, ops=tuple(map(self._in_stretch, stage.ops)))
 
     def _print_columns(self) -> None:
@@ -60,24 +61,35 @@ class MatrixPrinter(StagePrinter):
             else:
                 self._print_op(position)
         totals = self._print_sums()
-        for each, total in zip(self.sums, totals, strict=True):
-            text = f"tl.sum(tl.sum({total}, 2), 0)[:, None]"
-            self.values[each.reduction] = Text(self.writer.define(text), ROWS)
+        for each, total in zip(self.made.sums, totals, strict=True):
+            if self.made.vectors == 1:
+                self._end_sum(each.reductions[0], f"tl.sum(tl.sum({total}, 2), 0)")
+                continue
+            together = self.writer.define(f"tl.sum({total}, 0)")
+            column = f"tl.arange(0, {STRETCHES})[None, :]"
+            for n, reduction in enumerate(each.reductions):
+                self._end_sum(reduction, f"tl.sum(tl.where({column} == {n}, {together}, 0.0), 1)")
         for position in late:
             self._print_op(position)
 
+    def _end_sum(self, reduction: int, text: str) -> None:
+        self.values[reduction] = Text(self.writer.define(f"{text}[:, None]"), ROWS)
+
     def _print_sums(self) -> list[str]:
-        """The loop; the names of what it sums, a tile for each sum."""
-        line, each, shape = self.writer.line, self.first, self.shape_of_sums
+        """The loop; the names of what it sums, a tile for each weight."""
+        line, made, shape = self.writer.line, self.made, self.shape_of_sums
         wide = ".to(tl.int64)" if self.frame.wide else ""
-        line(f"STEP: tl.constexpr = {each.per_column} * {self.columns.block}")
+        line(f"STEP: tl.constexpr = {made.per_column} * {self.columns.block}")
         line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
         line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
-        line(f"stretch = tl.arange(0, {STRETCHES})[None, None, :]")
+        line(f"column = tl.arange(0, {STRETCHES})[None, None, :]")
         line("along = tl.arange(0, STEP)")
-        line(f"own = (along // {shape.stretch})[None, :, None] == stretch")
+        if made.vectors == 1:
+            line(f"own = (along // {shape.stretch})[None, :, None] == column")
+        else:
+            line(f"own = (along >= 0)[None, :, None] & (column < {made.vectors})")
         tile = f"[{shape.shares}, XBLOCK, {STRETCHES}]"
-        totals = [self.writer.fresh("acc") for _ in self.sums]
+        totals = [self.writer.fresh("acc") for _ in made.sums]
         for total in totals:
             line(f"{total} = tl.zeros({tile}, tl.float32)")
         bounds = f"0, {shape.terms}, STEP, num_stages={shape.stages}"
@@ -92,23 +104,23 @@ class MatrixPrinter(StagePrinter):
         return totals
 
     def _print_step_of_sums(self, totals: list[str], masked: str) -> None:
-        line, first = self.writer.line, self.first
-        dtype = first.left[0].dtype
+        line, made = self.writer.line, self.made
+        dtype = made.left[0].dtype
         own = "own_inside" if masked else "own & (share >= 0)"
         lefts = []
-        for load in first.left:
+        for load in made.left:
             assert load.index is not None
             place = load.index.substitute({"r": 0}).offset
             lefts.append(self.writer.fresh("left"))
-            at = f"begin + along[None, :, None] + 0 * stretch + {place}"
+            at = f"begin + along[None, :, None] + {made.apart} * column + {place}"
             pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
             line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
         shift = ""
-        if first.kind == NIBBLES:
+        if made.kind == NIBBLES:
             shift = self._print_sums_of_left(lefts, dtype)
-        for each, total in zip(self.sums, totals, strict=True):
+        for each, total in zip(made.sums, totals, strict=True):
             part = self._print_products(each, lefts, dtype, masked)
-            if first.kind == NIBBLES:
+            if made.kind == NIBBLES:
                 part = f"({part} - {ABOVE[dtype]} * {shift})"
             scale, more = self._print_stretches(each)
             part = f"{part} * {scale}" if scale else part
@@ -128,19 +140,20 @@ class MatrixPrinter(StagePrinter):
         self, each: MatrixSum, lefts: list[str], dtype: torch.dtype, masked: str
     ) -> str:
         assert each.weight.index is not None
+        kind = self.made.kind
         first = each.weight.index.substitute({"r": 0})
         row = print_index(first, {"x": "rows"}, self.frame.numbers)
         pointer = self.frame.parameters[each.weight.buffer]
-        if ELEMENT[each.kind] is not each.weight.dtype:
-            pointer = f"{pointer}.to(tl.pointer_type({print_dtype(ELEMENT[each.kind])}))"
+        if ELEMENT[kind] is not each.weight.dtype:
+            pointer = f"{pointer}.to(tl.pointer_type({print_dtype(ELEMENT[kind])}))"
         mask = f", {masked}" if masked else ""
-        at = f"{each.per_column} * ({row}) + begin + along[None, None, :]"
+        at = f"{self.made.per_column} * ({row}) + begin + along[None, None, :]"
         word = self.writer.fresh("words")
         self.writer.line(f"{word} = tl.load({pointer} + ({at}){mask})")
         part = self.writer.fresh("part")
-        for n in range(PLANES[each.kind]):
-            bits = f", {BITS * n}" if each.kind == NIBBLES else ""
-            made, before = f"k_{each.kind}_{SUFFIX[dtype]}({word}{bits})", f", {part}" if n else ""
+        for n in range(PLANES[kind]):
+            bits = f", {BITS * n}" if kind == NIBBLES else ""
+            made, before = f"k_{kind}_{SUFFIX[dtype]}({word}{bits})", f", {part}" if n else ""
             self.writer.line(f"{part} = tl.dot({made}, {lefts[n]}{before})")
         return part
 
@@ -167,7 +180,7 @@ class MatrixPrinter(StagePrinter):
 
     def _in_stretch(self, op: Op) -> Op:
         """The op at the first column of the stretch `q`."""
-        columns = self.shape_of_sums.stretch // self.first.per_column
+        columns = self.shape_of_sums.stretch // self.made.per_column
         if op.index is None:
             return op
         number = variable("q", up_to_multiple(self.columns.extent, columns))
@@ -177,9 +190,10 @@ class MatrixPrinter(StagePrinter):
     def _in_stretches(self) -> Iterator[None]:
         """Indices are those of the rows and the stretches."""
         shape, masks = self.shape_of_sums, []
-        number = self.writer.define(f"begin // {shape.stretch} + stretch")
-        if shape.step // shape.stretch < STRETCHES:
-            masks.append(f"(stretch < {shape.step // shape.stretch})")
+        of_column = " + column" if self.made.vectors == 1 else ""
+        number = self.writer.define(f"begin // {shape.stretch}{of_column}")
+        if of_column and shape.step // shape.stretch < STRETCHES:
+            masks.append(f"(column < {shape.step // shape.stretch})")
         if shape.terms % shape.step:
             last = f"(share * {shape.terms} + {shape.terms - 1}) // {shape.stretch}"
             masks.append(f"({number} <= {last})")
@@ -194,9 +208,9 @@ class MatrixPrinter(StagePrinter):
 
 def printer_of(
     stage: Stage, columns: Columns, frame: Frame, writer: Writer, memory: Memory,
-    sums: tuple[MatrixSum, ...],
+    made: MatrixSums | None,
 ) -> StagePrinter:
     """What prints a stage, with or without matrix sums."""
-    if not sums:
+    if made is None:
         return StagePrinter(stage, columns, frame, writer, memory)
-    return MatrixPrinter(stage, columns, frame, writer, memory, sums)
+    return MatrixPrinter(stage, columns, frame, writer, memory, made)

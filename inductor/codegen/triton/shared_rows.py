@@ -46,7 +46,7 @@ def _can_share(kernel: Kernel, axis: int) -> bool:
 
 def _is_converted(op: Op) -> bool:
     """Whether these are weights of 8 bits, or of 4, which take longer to convert than to load."""
-    return op.name == "above_one" or op.name == "load" and op.dtype.itemsize == 1
+    return op.name in ("above_one", "nibbles_dot") or op.name == "load" and op.dtype.itemsize == 1
 
 
 def _reads_weights(stage: LoopBody, axis: int) -> bool:

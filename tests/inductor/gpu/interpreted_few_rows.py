@@ -157,8 +157,9 @@ def of_int8(x, w, s, z):
 @pytest.mark.parametrize(("k", "group"), [(512, 128), (512, 64), (768, 32), (1280, 256), (2816, 128)])
 @pytest.mark.parametrize(("program", "stored"), [
     (minus_zeros, torch.int32), (minus_zeros, torch.uint8), (plus_zeros, torch.int32), (gated_zeros, torch.int32), (of_int8, torch.int8)])
-def test_matrix_units(monkeypatch, program, stored, k, group, dtype) -> None:
-    """One row; shares, stretches and ends of many lengths."""
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_matrix_units(monkeypatch, program, stored, k, group, dtype, rows) -> None:
+    """Shares, stretches and ends of many lengths; several rows of int8 go another way."""
     monkeypatch.setattr(gemms, "_has_matrix_units", lambda call: True)
     monkeypatch.setattr(matrix_sums, "FEWEST_BYTES", 0)
     monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
@@ -166,7 +167,7 @@ def test_matrix_units(monkeypatch, program, stored, k, group, dtype) -> None:
     packed = {torch.int32: 8, torch.uint8: 2, torch.int8: 1}[stored]
     w = numbers(stored, 48, k // packed) if packed < 8 else torch.randint(-(2**31), 2**31, (48, k // 8)).int()
     s, z = (numbers(dtype, 48, k // group) for _ in range(2))
-    x = numbers(dtype, 1, k) * 0.1
+    x = numbers(dtype, rows if stored is not torch.int8 else 1, k) * 0.1
     found = dynamo.compile(program, backend=interpreted)(x, w, s, z)
     eager, exact = program(x, w, s, z), program(x.double(), w, s.double(), z.double())
     far = (eager.double() - exact).abs().max()
