@@ -47,7 +47,7 @@ MOST_PACKED = 8  # values in an element of a packed weight
 # eight columns of, words with one scale.
 ROWS_OF_UNITS, TERMS_OF_UNITS, FEWEST_ALIKE = 16, 256, 4
 FIRST_WITH_UNITS = 80  # compute capability
-MOST_VECTORS = 8  # columns of matrix units
+MOST_VECTORS = 16  # columns of two matrix units
 PACK_TERMS = 32  # of the terms that the four lanes of a column have in one word each
 BYTES = (torch.int8, torch.uint8)
 IN_WORD, IN_LONG_WORD = 4, 8  # bytes

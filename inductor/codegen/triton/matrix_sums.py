@@ -23,6 +23,7 @@ from inductor.ir.index import FloorDiv, Index, Mod, Var, variable
 
 FIRST_WITH_UNITS = 80  # compute capability, of asynchronous copies and matrix units of bfloat16
 STRETCHES = 8  # columns of a matrix unit
+MOST_VECTORS = 16  # in two units
 # Elements of which a copy has eight; a stretch has as many at least.
 LEAST_STRETCH = 8
 LEAST_ROWS = 16
@@ -61,6 +62,11 @@ class MatrixSums:
     @property
     def vectors(self) -> int:
         return len(self.sums[0].reductions)
+
+    @property
+    def columns(self) -> int:
+        """Of a tile of sums."""
+        return STRETCHES if self.vectors <= STRETCHES else MOST_VECTORS
 
     @property
     def per_column(self) -> int:
@@ -130,7 +136,7 @@ def _by_weight(found: Sequence[_Found]) -> MatrixSums | None:
         for one, other in zip(lefts[0], left, strict=True):
             if one.buffer != other.buffer or _index(one) + n * apart != _index(other):
                 return None
-    if len(lefts) > STRETCHES or apart * lefts[0][0].dtype.itemsize % ALIGNMENT:
+    if len(lefts) > MOST_VECTORS or apart * lefts[0][0].dtype.itemsize % ALIGNMENT:
         return None
     return MatrixSums(found[0].kind, lefts[0], tuple(sums), apart)
 
@@ -212,8 +218,8 @@ def _shared_of(shape: Shape, made: MatrixSums) -> int:
     to warp in the end."""
     count = len(made.sums)
     weights = count * shape.rows * ELEMENT[made.kind].itemsize
-    left = PLANES[made.kind] * STRETCHES * made.left[0].dtype.itemsize
-    stretches = 2 * count * shape.rows * STRETCHES * torch.float32.itemsize
+    left = PLANES[made.kind] * made.columns * made.left[0].dtype.itemsize
+    stretches = 2 * count * shape.rows * made.columns * torch.float32.itemsize
     of_step = shape.shares * (shape.step * (weights + left) + stretches)
     return (shape.stages - 1) * of_step
 

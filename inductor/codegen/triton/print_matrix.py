@@ -66,7 +66,7 @@ class MatrixPrinter(StagePrinter):
                 self._end_sum(each.reductions[0], f"tl.sum(tl.sum({total}, 2), 0)")
                 continue
             together = self.writer.define(f"tl.sum({total}, 0)")
-            column = f"tl.arange(0, {STRETCHES})[None, :]"
+            column = f"tl.arange(0, {self.made.columns})[None, :]"
             for n, reduction in enumerate(each.reductions):
                 self._end_sum(reduction, f"tl.sum(tl.where({column} == {n}, {together}, 0.0), 1)")
         for position in late:
@@ -82,13 +82,13 @@ class MatrixPrinter(StagePrinter):
         line(f"STEP: tl.constexpr = {made.per_column} * {self.columns.block}")
         line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
         line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
-        line(f"column = tl.arange(0, {STRETCHES})[None, None, :]")
+        line(f"column = tl.arange(0, {made.columns})[None, None, :]")
         line("along = tl.arange(0, STEP)")
         if made.vectors == 1:
             line(f"own = (along // {shape.stretch})[None, :, None] == column")
         else:
             line(f"own = (along >= 0)[None, :, None] & (column < {made.vectors})")
-        tile = f"[{shape.shares}, XBLOCK, {STRETCHES}]"
+        tile = f"[{shape.shares}, XBLOCK, {made.columns}]"
         totals = [self.writer.fresh("acc") for _ in made.sums]
         for total in totals:
             line(f"{total} = tl.zeros({tile}, tl.float32)")

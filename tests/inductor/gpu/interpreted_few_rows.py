@@ -157,7 +157,7 @@ def of_int8(x, w, s, z):
 @pytest.mark.parametrize(("k", "group"), [(512, 128), (512, 64), (768, 32), (1280, 256), (2816, 128)])
 @pytest.mark.parametrize(("program", "stored"), [
     (minus_zeros, torch.int32), (minus_zeros, torch.uint8), (plus_zeros, torch.int32), (gated_zeros, torch.int32), (of_int8, torch.int8)])
-@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("rows", [1, 3, 8, 11])
 def test_matrix_units(monkeypatch, program, stored, k, group, dtype, rows) -> None:
     """Shares, stretches and ends of many lengths; several rows of int8 go another way."""
     monkeypatch.setattr(gemms, "_has_matrix_units", lambda call: True)
