@@ -21,6 +21,7 @@ from inductor.ir.index import FloorDiv, Index, Var, constant, floordiv, mod
 from inductor.lowering.builder import contiguous, converting
 from inductor.lowering.packed import (
     InWords,
+    NibbleWeights,
     nibble_weights,
     nibbles_of,
     sum_by_units,
@@ -104,7 +105,9 @@ def weight_int4pack_mm(
     if not _takes_pack(call, left, weight, scales):
         return call.refuse(BY_LIBRARY)
     (rows, terms), columns, words = left.size, weight.size[0] * 8, weight.size[3]
-    dtype = torch.int32 if words % 2 or group < 2 * PACK_TERMS else torch.int64
+    by_units = _packs_for_units(call, left, words, group)
+    single = by_units or words % 2 or group < 2 * PACK_TERMS
+    dtype = torch.int32 if single else torch.int64
     stored = _as_words(call, weight.realize().buffer, dtype)
     halves = dtype.itemsize // torch.int32.itemsize
     words //= halves
@@ -120,7 +123,13 @@ def weight_int4pack_mm(
             + mod(nibble, 4) * MOST_PACKED + floordiv(nibble, 4)
         )
 
-    turned = _turned(call, left, steps, tile, place)
+    def place_of_half(at: Index, half: Index) -> Index:
+        return place(at + 4 * mod(half, 2), floordiv(half, 2))
+
+    if by_units:
+        turned = _turned(call, left, steps // 2, tile, place_of_half)
+    else:
+        turned = _turned(call, left, steps, tile, place)
 
     def element(ops: Ops, i: Indices) -> Value:
         row, column, step = i
@@ -131,8 +140,12 @@ def weight_int4pack_mm(
             ops.to_dtype(scales.load(ops, (of_group, column, constant(n))), torch.float32)
             for n in (0, 1)
         )
-        nibbles = nibbles_of(ops, stored.load(ops, where))
         less = ops.constant(8.0, torch.float32)
+        if by_units:
+            shift = ops.sub(zero, ops.mul(scale, less))
+            weight = NibbleWeights(stored.load(ops, where), tuple(range(steps)), scale, shift)
+            return sum_by_units(ops, weight, _by_halves(turned, ops, row, step))
+        nibbles = nibbles_of(ops, stored.load(ops, where))
         weights = [ops.add(ops.mul(ops.sub(n, less), scale), zero) for n in nibbles]
         given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
         return sum_of_products(ops, given, weights, True)
@@ -142,6 +155,23 @@ def weight_int4pack_mm(
     return call.builder.computed(call.layout, [total], 1, lambda ops, i: total.load(ops, i))
 
 
+def _packs_for_units(call: Call, left: Tensor, words: int, group: int) -> bool:
+    """Whether matrix units take such a weight: a scale for whole tiles of it."""
+    return (
+        _has_matrix_units(call) and left.dtype in HALVES and group % (words * PACK_TERMS) == 0
+        and left.size[1] % TERMS_OF_UNITS == 0 and call.result.shape[1] % ROWS_OF_UNITS == 0
+    )
+
+
+def _by_halves(turned: Tensor, ops: Ops, row: Index, step: Index) -> list[Value]:
+    """What the eight numbers of a word are multiplied with, where units read halves of words."""
+    planes = MOST_PACKED // 2
+    return [
+        turned.load(ops, (row, constant(at % planes), step * 2 + at // planes))
+        for at in range(MOST_PACKED)
+    ]
+
+
 def _takes_pack(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> bool:
     """Whether the GEMM is of few rows, and a weight of known sizes that nothing writes."""
     numbers = (*left.size, *weight.size, *scales.size)
@@ -149,9 +179,11 @@ def _takes_pack(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> boo
         return False
     layout = weight.realize()
     dense = contiguous(weight.size, weight.dtype, call.builder.device)
+    by_units = _packs_for_units(call, left, weight.size[3], left.size[1] // scales.size[0])
+    most = MOST_VECTORS if by_units else MOST_ROWS_OF_WORDS
     return (
-        _reads_words(call) and torch.version.hip is None
-        and left.size[0] <= MOST_ROWS_OF_WORDS and layout.buffer.startswith(("arg", "const"))
+        _reads_words(call) and torch.version.hip is None and left.size[0] <= most
+        and layout.buffer.startswith(("arg", "const"))
         and not weight.layout.offset and weight.layout.stride == dense.stride
         and math.prod(weight.size) * weight.dtype.itemsize >= _scaled(call, FEWEST_BYTES)
     )
@@ -207,11 +239,8 @@ def _gemm(
     quick = _reads_words(call) and call.result.dtype in HALVES
 
     def given(ops: Ops, row: Index, step: Index) -> list[Value]:
-        if reading.by_units:  # which read halves of words
-            return [
-                turned.load(ops, (row, constant(at % planes), step * 2 + at // planes))
-                for at in range(steps)
-            ]
+        if reading.by_units:
+            return _by_halves(turned, ops, row, step)
         return [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
 
     def element(ops: Ops, i: Indices) -> Value:

@@ -19,7 +19,7 @@ import torch
 from inductor.codegen.triton.launch import Launch
 from inductor.ir.body import Op
 from inductor.ir.extent import power_of_two, up_to_multiple
-from inductor.ir.index import FloorDiv, Index, Mod, Var, variable
+from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, floordiv, mod, variable
 
 FIRST_WITH_UNITS = 80  # compute capability, of asynchronous copies and matrix units of bfloat16
 STRETCHES = 8  # columns of a matrix unit
@@ -314,17 +314,11 @@ def _index(op: Op) -> Index:
 
 
 def _reads_rows(found: _Found, rows: int, columns: int) -> bool:
-    """Whether rows of the weight lie in memory element by element, and what they are multiplied
-    with too, all at multiples of what is copied at a time."""
+    """Whether rows of the weight lie in memory element by element, in stretches at least, and what
+    they are multiplied with too, all at multiples of what is copied at a time."""
+    if not _lies_in_stretches(_index(found.weight), found.weight.dtype.itemsize):
+        return False
     r = variable("r", columns)
-    inner = _index(found.weight) - r
-    if inner.depends_on("r") or any(var.name != "x" for var in inner.variables()):
-        return False
-    step = inner.stride_of("x")
-    if step is None or step * found.weight.dtype.itemsize % ALIGNMENT:
-        return False
-    if inner.offset * found.weight.dtype.itemsize % ALIGNMENT:
-        return False
     first = found.left[0]
     for load in found.left:
         rest = _index(load) - r * found.per_column
@@ -333,6 +327,51 @@ def _reads_rows(found: _Found, rows: int, columns: int) -> bool:
         if (load.buffer, load.dtype) != (first.buffer, first.dtype):
             return False
     return True
+
+
+def _lies_in_stretches(index: Index, itemsize: int) -> bool:
+    """Whether an index goes element by element along `r`, or along stretches that begin at
+    multiples of what is copied at a time."""
+    counted = 0
+    for atom, factor in index.terms:
+        along = _goes_along(atom, itemsize)
+        if along and not isinstance(atom, FloorDiv):
+            counted += factor
+        elif factor * itemsize % ALIGNMENT or not (along or _is_of_rows(atom)):
+            return False
+    return counted == 1 and not index.offset * itemsize % ALIGNMENT
+
+
+def _goes_along(atom: Atom, itemsize: int) -> bool:
+    """Whether it is `r`, or the number of a stretch, or the place in one."""
+    if isinstance(atom, Var):
+        return atom.name == "r"
+    assert isinstance(atom, FloorDiv | Mod)
+    base = atom.base
+    alone = len(base.terms) == 1 and not base.offset and base.stride_of("r") == 1
+    return alone and atom.divisor * itemsize % ALIGNMENT == 0
+
+
+def _is_of_rows(atom: Atom) -> bool:
+    if isinstance(atom, Var):
+        return atom.name == "x"
+    assert isinstance(atom, FloorDiv | Mod)
+    return all(var.name == "x" for var in atom.base.variables())
+
+
+def in_elements(index: Index, made: MatrixSums, columns: int) -> Index:
+    """The index of a weight in elements as they are read; `r` counts those, too."""
+    count = made.per_column
+    r = variable("r", columns * count)
+    total = index.substitute({"r": 0}) * count
+    for atom, factor in index.terms:
+        if isinstance(atom, Var):
+            total += r if atom.name == "r" else 0
+        elif isinstance(atom, Mod) and atom.base.depends_on("r"):
+            total += mod(r, atom.divisor * count)
+        elif isinstance(atom, FloorDiv) and atom.base.depends_on("r"):
+            total += floordiv(r, atom.divisor * count) * (factor * count)
+    return total
 
 
 def _behind(ops: Sequence[Op], positions: Sequence[int | None]) -> Iterator[Op]:

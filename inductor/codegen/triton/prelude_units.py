@@ -5,6 +5,7 @@ added to it, two at a time; differences of such numbers are exact. The instructi
 GPUs (compute capability 8.0 and later) have a plain twin for Triton's interpreter.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import triton

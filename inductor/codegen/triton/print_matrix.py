@@ -24,6 +24,7 @@ from inductor.codegen.triton.matrix_sums import (
     STRETCHES,
     MatrixSum,
     MatrixSums,
+    in_elements,
     shape_of,
 )
 from inductor.codegen.triton.print_stage import Memory, StagePrinter
@@ -95,6 +96,7 @@ class MatrixPrinter(StagePrinter):
         bounds = f"0, {shape.terms}, STEP, num_stages={shape.stages}"
         with self.writer.block(f"for base in tl.range({bounds}):"):
             line(f"begin = share * {shape.terms} + base")
+            line("terms = begin + along[None, None, :]")
             masked = ""
             if shape.terms % shape.step:
                 line(f"inside = base + along < {shape.terms}")
@@ -141,15 +143,13 @@ class MatrixPrinter(StagePrinter):
     ) -> str:
         assert each.weight.index is not None
         kind = self.made.kind
-        first = each.weight.index.substitute({"r": 0})
-        row = print_index(first, {"x": "rows"}, self.frame.numbers)
+        index = in_elements(each.weight.index, self.made, self.columns.extent)
+        at = print_index(index, {"x": "rows", "r": "terms"}, self.frame.numbers)
         pointer = self.frame.parameters[each.weight.buffer]
         if ELEMENT[kind] is not each.weight.dtype:
             pointer = f"{pointer}.to(tl.pointer_type({print_dtype(ELEMENT[kind])}))"
-        mask = f", {masked}" if masked else ""
-        at = f"{self.made.per_column} * ({row}) + begin + along[None, None, :]"
         word = self.writer.fresh("words")
-        self.writer.line(f"{word} = tl.load({pointer} + ({at}){mask})")
+        self.writer.line(f"{word} = tl.load({pointer} + ({at}){f', {masked}' if masked else ''})")
         part = self.writer.fresh("part")
         for n in range(PLANES[kind]):
             bits = f", {BITS * n}" if kind == NIBBLES else ""

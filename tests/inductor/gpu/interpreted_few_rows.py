@@ -14,10 +14,12 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.shapes.by_device import results
 from inductor.codegen.triton import matrix_sums, plan, shared_rows, split
+from inductor.driver import cuda
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering import gemms, pointwise
 from inductor.lowering.builder import Builder
 from inductor.lowering.run import lower_graph
+from inductor.scheduler.run import schedule_graph
 
 sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
 from for_all_sizes import capture
@@ -223,6 +225,22 @@ def test_packed_for_tensor_cores(rows, tiles, group) -> None:
     (found,) = interpret_graph(lower_graph(capture(program, given, mode="fake")).graph, given)
     s, z = scales.double().repeat_interleave(group, 0).unbind(-1)
     torch.testing.assert_close(found.double(), F.relu(x.double() @ ((w.t() - 8) * s + z)), rtol=8e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows, tiles, group, k", [(1, 8, 128, 512), (5, 8, 256, 1024), (1, 4, 64, 256), (1, 2, 256, 768)])
+def test_packed_for_tensor_cores_by_matrix_units(monkeypatch, rows, tiles, group, k) -> None:
+    monkeypatch.setattr(gemms, "_has_matrix_units", lambda call: True)
+    n = 48
+    w, x = torch.randint(0, 16, (n, k)), numbers(BF16, rows, k) * 0.1
+    scales = numbers(BF16, k // group, n, 2)
+    given = x, int4_packed(w, tiles), scales
+    graph = lower_graph(capture(lambda x, w, s: torch._weight_int4pack_mm(x, w, group, s), given, mode="fake")).graph
+    text = cuda.generate(graph, schedule_graph(graph, 8)).text
+    assert "k_nibbles_bf16(" in text
+    s, z = scales.double().repeat_interleave(group, 0).unbind(-1)
+    exact = x.double() @ ((w.t() - 8) * s + z)
+    for (found,) in (interpret_graph(graph, given), cuda.load(text, graph, False)()(*given)):
+        torch.testing.assert_close(found.double(), exact, rtol=8e-3, atol=4e-3 * exact.abs().max().item())
 
 
 def test_sizes_of_what_is_packed_for_tensor_cores() -> None:
