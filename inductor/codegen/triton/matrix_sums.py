@@ -102,6 +102,10 @@ def find_matrix_sums(launch: Launch) -> MatrixSums | None:
         return None
     if any(op.name == "store" and _moves(op) for op in first.ops):
         return None
+    stored = {op.buffer for stage in launch.stages for op in stage.ops if op.name == "store"}
+    stored |= {local.name for local in launch.locals}
+    if any(op.name == "load" and _moves(op) and op.buffer in stored for op in first.ops):
+        return None
     found: list[_Found] = []
     for position, op in enumerate(first.ops):
         if op.name == "reduction":

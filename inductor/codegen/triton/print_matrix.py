@@ -80,7 +80,7 @@ class MatrixPrinter(StagePrinter):
         """The loop; the names of what it sums, a tile for each weight."""
         line, made, shape = self.writer.line, self.made, self.shape_of_sums
         wide = ".to(tl.int64)" if self.frame.wide else ""
-        line(f"STEP: tl.constexpr = {made.per_column} * {self.columns.block}")
+        line(f"STEP: tl.constexpr = {shape.step}")
         line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
         line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
         line(f"column = tl.arange(0, {made.columns})[None, None, :]")
