@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+
+from dynamo.backends.services import SERVICES
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
@@ -138,6 +143,43 @@ def test_imports_point_up() -> None:
                 if not allowed(name_of(path), name):
                     wrong.append(f"{place}: {name_of(path)} imports {name}")
     assert not wrong, wrong
+
+
+TABLES = {"dynamo/backends/registry.py", "dynamo/backends/services.py"}
+# These load modules by names that they are given: of packages, of the program, of one's own package.
+LOADERS = {*TABLES, "dynamo/__init__.py", "dynamo/backends/check.py", "dynamo/backends/engines/cached_parts.py",
+           "dynamo/base/extension.py", "dynamo/base/loading.py", "dynamo/base/terminal.py", "dynamo/exporting/packaged.py"}
+
+
+def loads(path: Path) -> Iterator[tuple[ast.expr, int, bool]]:
+    """What a file gives to `import_module` (True) or looks up in `sys.modules`, with the line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and call in ("importlib.import_module", "sys.modules.get"):
+            yield node.args[0], node.lineno, call.startswith("importlib")
+
+
+@pytest.mark.parametrize("text", ["importlib.import_module('inductor.metrics')", "importlib.import_module(name)",
+                                  "sys.modules.get('inductor.metrics')"])
+def test_loads_are_seen(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text(f"x = {text}")
+    assert len(list(loads(tmp_path / "file.py"))) == 1
+
+
+def test_modules_of_later_layers_are_loaded_by_tables() -> None:
+    wrong = []
+    for path in modules():
+        file = str(path.relative_to(ROOT))
+        for given, line, imported in loads(path):
+            name = given.value if isinstance(given, ast.Constant) else None
+            later = isinstance(name, str) and within(name, ("dynamo", "inductor")) and not allowed(name_of(path), name)
+            if later or name is None and imported and file not in LOADERS:
+                wrong.append(f"{file}:{line}: {ast.unparse(given)}")
+    assert not wrong, wrong
+
+
+def test_services_exist() -> None:
+    assert all(importlib.util.find_spec(name) is not None for name in SERVICES.values())
 
 
 def import_graph() -> dict[str, set[str]]:

@@ -11,7 +11,6 @@ A record (`dynamo/store/records.py`) holds the last traces of a key, newest firs
 from __future__ import annotations
 
 import contextlib
-import importlib
 import pickle
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 
 from dynamo import hook
+from dynamo.backends.services import service
 from dynamo.base import counters, events, logs
 from dynamo.base.breaks import group_of
 from dynamo.base.config import config
@@ -132,7 +132,7 @@ class Place:
     def note_graph(self, module: torch.fx.GraphModule) -> None:
         """Keeps the captured graph as it is now."""
         try:
-            rows = importlib.import_module("inductor.cache.graph_rows")
+            rows = service("graph_rows")
             self.graph = rows.write_rows(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
@@ -211,8 +211,8 @@ class Restored:
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
-        rows = importlib.import_module("inductor.cache.graph_rows").read_rows(self.cached.graph)
-        module = importlib.import_module("dynamo.aot.plain_graphs").module_of(rows)
+        rows = service("graph_rows").read_rows(self.cached.graph)
+        module = service("plain_graphs").module_of(rows)
         context, about = self.place.context, self.cached.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
                              about["again"], about["tensors"])
