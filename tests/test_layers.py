@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -194,6 +195,24 @@ def import_graph() -> dict[str, set[str]]:
             graph[name].add(full if full in names else module)
         graph[name] &= names.keys() - {"dynamo"}  # `from dynamo import _C` is no use of the package
     return graph
+
+
+def namesakes() -> Iterator[tuple[str, str]]:
+    """Files of one name whose packages import each other, or of which one imports the other."""
+    files = {name_of(path): path for path in modules() if path.stem != "__init__"}
+    package = {name: name.rpartition(".")[0] for name in files}
+    arrows = {(name, f"{module}.{part}" if f"{module}.{part}" in files else module)
+              for name, path in files.items() for module, part, *_ in facts_of(path).imports}
+    rooms = {(package[one], package[other]) for one, other in arrows if other in files}
+    for one, other in itertools.permutations(files, 2):
+        if files[one].stem == files[other].stem:
+            here, there = package[one], package[other]
+            if (one, other) in arrows or (here, there) in rooms and (there, here) in rooms:
+                yield one, other
+
+
+def test_no_file_meets_its_namesake() -> None:
+    assert list(namesakes()) == [("inductor.config", "dynamo.base.config")]  # what users know them by
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:

@@ -27,10 +27,10 @@ from dynamo.base.config import config
 from dynamo.base.errors import DynamoError
 from dynamo.base.gpu_state import settle_choices
 from dynamo.base.subclasses import as_in_program
-from dynamo.captures import keys, records
+from dynamo.captures import cached_traces, keys
+from dynamo.captures.cached_traces import ABOUT, CachedTrace, Draft, Traced
 from dynamo.captures.fingerprints import Fingerprints
 from dynamo.captures.lines import difference, text_of_lines
-from dynamo.captures.records import ABOUT, CachedTrace, Draft, Traced
 from dynamo.captures.tables import read_plain
 from dynamo.codegen.continuation import Continuations
 from dynamo.frames.entries import Checks, EntryRecord
@@ -144,7 +144,7 @@ class Place:
             function = result.met.about_gpus
             if function and not self.knows_gpus:
                 raise Uncacheable(f"it keeps what {function} gave before the program used a GPU")
-            self.draft = records.draft(
+            self.draft = cached_traces.draft(
                 Traced(self.frame, *checks, tuple(inputs), result.met), self.continuations)
         except (Uncacheable, pickle.PicklingError) as why:
             self.why_no_draft = str(why)
@@ -168,7 +168,8 @@ class Place:
             raise Uncacheable(self.why_no_draft)
         if function is not None and self.graph is None:
             raise Uncacheable(f"its graph is not cached: {self.why_no_graph}")
-        new = records.finish(self.draft, code, function, self.graph, about, self.continuations)
+        new = cached_traces.finish(
+            self.draft, code, function, self.graph, about, self.continuations)
         others: list[CachedTrace] = []
         with contextlib.suppress(Exception):  # damaged: it is written anew
             others = self.record.content(self._rows) or []
@@ -188,23 +189,23 @@ class Restored:
         """prints: of this moment. Errors: Stale where the trace does not fit; those of the
         backend."""
         frame, cached, continuations = self.frame, self.cached, self.place.continuations
-        objects = records.read_head(cached, frame, self.scope, continuations, prints)
-        parts = records.read_parts(cached, objects, continuations)
+        objects = cached_traces.read_head(cached, frame, self.scope, continuations, prints)
+        parts = cached_traces.read_parts(cached, objects, continuations)
         program = assemble(parts.program)
-        guards = records.guards_later(cached, parts.held, objects, continuations)
+        guards = cached_traces.guards_later(cached, parts.held, objects, continuations)
         with as_in_program():
             holds = program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]
         if not holds:
             failed = failures(guards(), self.scope)
             raise Stale(str(failed[0]) if failed else "a guard fails")
         self.has_answers = bool(parts.answers)
-        records.recheck_answers(parts)  # functions of the program, as tracing it would
+        cached_traces.recheck_answers(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if cached.graph is not None:
             function = self.compile(compile_graph, parts.inputs)
             if cached.about["direct"] is not None:
                 direct = (function.function, *cached.about["direct"])
-        code = records.read_code(cached, objects, continuations, function)
+        code = cached_traces.read_code(cached, objects, continuations, function)
         self.record_event()
         record = EntryRecord(
             guards, self.place.context.compile_id, frame.code, tuple(cached.about["changes"]))

@@ -35,7 +35,7 @@ from dynamo.codegen.direct import Direct, direct_call
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.local_names import name_locals
-from dynamo.codegen.modes import Modes
+from dynamo.codegen.mode_resets import Modes
 from dynamo.codegen.operands import operands
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
 from dynamo.codegen.release import release

@@ -201,7 +201,7 @@ def _name(keys: Sequence[Any], names: Sequence[str]) -> str:
 
 
 class _PackagePlaces(Places):
-    """Places are those of `inductor/package/graph.py: Place`."""
+    """Places are those of `inductor/package/cpu_graph.py: Place`."""
 
     def __init__(
         self, whole: Whole, arguments: _Arguments, owned: Sequence[tuple[str, torch.Tensor]]

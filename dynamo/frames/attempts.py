@@ -54,7 +54,7 @@ from dynamo.symbolic.shapes.symbolic_text import UnreadText
 from dynamo.symbolic.shapes.unbacked import UnbackedNumber
 from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.function_modes import enter_outer_modes
-from dynamo.symbolic.tensors.gradients import watch_wanted
+from dynamo.symbolic.tensors.gradient_calls import watch_wanted
 from dynamo.symbolic.tensors.inference import outside_inference_mode
 from dynamo.symbolic.tensors.memory import (
     guard_views_apart,

@@ -58,7 +58,7 @@ HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
-from inductor.runtime.lists import over
+from inductor.runtime.list_launches import over
 from inductor.runtime.triton_launch import (
     Allocation, BySize, OperatorCall, boxed, current_stream, recorded, view,
 )

@@ -28,7 +28,7 @@ from inductor.codegen.wrapper import print_wrapper
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library, library_without_compiler
-from inductor.scheduler.convolutions import bounds_of
+from inductor.scheduler.fuse_convolutions import bounds_of
 from inductor.scheduler.gemms import epilogue_over_rows
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.schedule import Kernel, Schedule

@@ -36,8 +36,8 @@ from inductor.fx_passes.pipeline import rewritten
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.scheduler.convolution_chains import chain_convolutions
-from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.cpu_gemms import attach_epilogues, join_chains
+from inductor.scheduler.fuse_convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 

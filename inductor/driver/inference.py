@@ -144,7 +144,7 @@ class Generated:
 def generate_inference(
     module: torch.fx.GraphModule, fakes: list[Any], frozen: frozenset[int], steady: frozenset[int]
 ) -> Generated:
-    """The code of an ATen graph of inference on a CPU, for a package (`package/graph.py`)."""
+    """The code of an ATen graph of inference on a CPU, for a package (`package/cpu_graph.py`)."""
     if has_symbols(module):
         with timed("inductor.passes"):
             module = laid_out(module)

@@ -30,7 +30,7 @@ from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.fx_passes.fakes import fake_runner
 from inductor.ir.philox import BYTES
 from inductor.operators.dropout_ops import MASK, STATE
-from inductor.runtime.philox import why_not
+from inductor.runtime.dropout_state import why_not
 
 aten = torch.ops.aten
 DROPOUT = aten.native_dropout.default

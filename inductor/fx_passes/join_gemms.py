@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from dynamo.aot.fakes import facts_of, is_fake, is_static
 from inductor.fx_passes.places import NotInPlace, OpOverload, is_view, run_on_fake
 from inductor.operators.joined_gemms import OPERATOR, lie_in_order
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 HasKernel = Callable[[OpOverload], bool]

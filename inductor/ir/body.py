@@ -217,7 +217,7 @@ class Ops:
 
     def rounded(self, value: Value, dtype: torch.dtype) -> Value:
         """The value of float32 that half precision holds of it, because something is decided by
-        it: what leads to it is computed exactly (`inductor/ir/repeats.py`)."""
+        it: what leads to it is computed exactly (`inductor/ir/loop_repeats.py`)."""
         half = self._append("to_dtype", (value,), dtype, imm=DECIDES)
         return self.to_dtype(half, value.dtype)
 

@@ -23,7 +23,7 @@ from inductor.lowering.packed import InWords, nibbles_of, sum_of_products
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.sizes import Shaped
 from inductor.lowering.tensor import HALVES, Indices, Tensor
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 MOST_ROWS = 1  # more go through matrix units (`codegen/triton/template.py`)

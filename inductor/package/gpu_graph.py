@@ -37,10 +37,10 @@ from inductor.ir.gpus import described, most_shared
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, Origins, ViewRef
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
+from inductor.package.cpu_graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
 from inductor.package.decompositions import gpu_decompositions
 from inductor.package.gpu_attention import attention_launch, is_attention, serve_attention
 from inductor.package.gpu_kernels import Function, Launch, Operand
-from inductor.package.graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
 from inductor.scheduler.gemms import choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.memory import pack_arena
 from inductor.scheduler.peak import with_less_held
@@ -57,8 +57,8 @@ EXACT = {"sanitize_overflow": False, "enable_fp_fusion": False, "enable_reflect_
 
 @dataclass(frozen=True, slots=True)
 class GpuCode:
-    """spec: slots and `arena_bytes`, as in `graph.Code`. launches: in order, each with the slot and
-    the byte of each operand. results, written: as there."""
+    """spec: slots and `arena_bytes`, as in `cpu_graph.Code`. launches: in order, each with the
+    slot and the byte of each operand. results, written: as there."""
 
     launches: tuple[tuple[Function, tuple[int, int, int], tuple[tuple[int, int], ...]], ...]
     spec: dict[str, Any]
@@ -71,8 +71,8 @@ def generate_gpu(
     inputs: Sequence[Place], results: Sequence[Place], settings: Mapping[str, Any],
     weights: Weights, capability: int,
 ) -> GpuCode:
-    """As `graph.generate`. capability: 90 stands for compute capability 9.0. Errors: Unsupported;
-    those of the program and defects."""
+    """As `cpu_graph.generate`. capability: 90 stands for compute capability 9.0. Errors:
+    Unsupported; those of the program and defects."""
     settings = {**settings, **SETTINGS, "gpu": _gpu_for(capability, settings.get("gpu", ""))}
     with config.patch(**settings), torch.no_grad():
         gm = with_known_calls(copy_module(gm), examples, settings)

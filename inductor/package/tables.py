@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from dynamo.base.dtype_numbers import NUMBERS
+from inductor.package.cpu_graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_of
 from inductor.package.gpu_graph import GpuCode
 from inductor.package.gpu_kernels import Binary, Function
-from inductor.package.graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_of
 
 ALIGNMENT = 64
 CUBINS = (

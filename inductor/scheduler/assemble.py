@@ -14,7 +14,7 @@ from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import ComputedBuffer, joined_origins
 from inductor.ir.index import Index, Var, constant, variable
-from inductor.ir.repeats import finds_places, is_exact
+from inductor.ir.loop_repeats import finds_places, is_exact
 from inductor.scheduler.domain import (
     boundaries,
     flat_position,

@@ -24,7 +24,7 @@ from inductor.codegen.triton.writer import Columns, Frame, Writer, print_columns
 from inductor.ir.extent import Extent, divides, up_to_multiple
 from inductor.ir.gpus import GpuProperties
 from inductor.ir.graph import Layout, Origins
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.schedule import Kernel
 
 LONGEST_TITLE = 60

@@ -16,7 +16,7 @@ from inductor.codegen.triton.launch import positions
 from inductor.codegen.triton.numbers import is_one
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.index import Index, constant
-from inductor.ir.repeats import decides_by_buffer, is_exact
+from inductor.ir.loop_repeats import decides_by_buffer, is_exact
 from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.schedule import Kernel, Local, local_position
 

@@ -15,7 +15,7 @@ from inductor.codegen.triton.configs import power_of_two
 from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.schedule import Blocks, Gemm, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))

@@ -22,7 +22,7 @@ from inductor.driver.cpu import need_toolchain
 from inductor.ir.convolutions import Geometry
 from inductor.ir.graph import ExternKernel
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
-from inductor.scheduler.convolutions import bounds_of
+from inductor.scheduler.fuse_convolutions import bounds_of
 from inductor.scheduler.schedule import Schedule
 from tests.inductor.runtime.own_functions import (
     assert_near,
