@@ -11,6 +11,7 @@ a result are moved so that the place of a pixel is the one in the window.
 from __future__ import annotations
 
 from inductor.ir.convolutions import MOST_LINKS, MOST_POINTERS
+from inductor.kernels.cpu.types import TYPES_TEXT
 
 CHAIN_STRUCT = """\
 struct ConvolutionStage {
@@ -41,10 +42,8 @@ void lines_by_channels(const long* numbers, const float* x, const float* weight,
 """
 
 CHAIN = (
-    "\ntypedef long i64;\ntypedef float f32;\n"
-    'extern "C" {\nvoid* memcpy(void*, const void*, unsigned long);\n'
-    "void* memmove(void*, const void*, unsigned long);\n"
-    "int omp_get_thread_num();\nint omp_get_num_threads();\n}\n"
+    TYPES_TEXT
+    + 'extern "C" void* memmove(void*, const void*, unsigned long);\n'
     + CHAIN_PARTS
     + CHAIN_STRUCT
     + f"enum {{ MOST_LINKS = {MOST_LINKS}, MOST_POINTERS = {MOST_POINTERS} }};\n"

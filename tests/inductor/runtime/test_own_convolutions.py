@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -133,6 +134,20 @@ def test_depthwise_lines_of_each_length(convolver: Convolver, side: int, stride:
             how = ((stride, stride), (1, padding), (1, 1))
             made = convolve(convolver, x, weight, bias, *how, 1, groups=24)
             assert_right(made, x, weight, bias, *how, 24)
+
+
+def test_processors_without_avx() -> None:
+    toolchain = need_toolchain(store := cache_store())
+    if platform.machine() != "x86_64" or "-march=native" not in toolchain.compile_flags:
+        pytest.skip("the flag is that of compilers for x86-64")
+    flags = ["-march=x86-64" if flag == "-march=native" else flag for flag in toolchain.compile_flags]
+    plain = load_convolver(store, replace(toolchain, compile_flags=tuple(flags)))
+    assert plain.lanes == 4
+    how = (1, 1), (1, 1), (1, 1)
+    for groups in (1, 12):
+        x, weight, bias = torch.randn(2, 12, 13, 15), torch.randn(12, 12 // groups, 3, 3), torch.randn(12)
+        out = convolve(plain, x, weight, bias, *how, 2, groups=groups)
+        assert_right(out, x, weight, bias, *how, groups)
 
 
 def test_infinite_weights_beside_an_image_are_left_out(convolver: Convolver) -> None:
