@@ -23,7 +23,7 @@ from dynamo.graph_operators.cuts import RANGES, is_cut
 from dynamo.graph_operators.gradients import GRADIENTS
 from dynamo.graph_operators.regions import has_repeated, region_of
 from dynamo.shapes.fake import Fake
-from inductor.dynamic_shapes.lift_numbers import takes
+from inductor.dynamic_shapes.numbers.lift import takes
 from inductor.dynamic_shapes.subgraph import CompileSubgraph, Subgraph
 
 # They give a size that follows from their arguments: no data is read.
