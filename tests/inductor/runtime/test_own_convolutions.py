@@ -18,6 +18,7 @@ import dynamo
 from dynamo.store.content import cache_store
 from inductor.autotune import library_convolutions, preparation, trials
 from inductor.autotune.answers import Answer
+from inductor.autotune.library_settings import LibrarySettings
 from inductor.config import config
 from inductor.driver.cpu import need_toolchain
 from inductor.ir.convolutions import Geometry
@@ -460,7 +461,7 @@ def test_without_time_most_answers_decide(
     geometry = Geometry(1, channels, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
     known = {"one": Answer({"ours": ratio}, 1, 1), "other": Answer({"ours": ratio, "winograd": other}, 1, 1)}
     asked = SimpleNamespace(
-        answers=SimpleNamespace(known=known), library=convolver, with_ours=True,
+        answers=SimpleNamespace(known=known), library=convolver, settings=LibrarySettings(),
         _is_followed=lambda node: False, _is_linked=lambda node: False, kind=lambda node, geometry: "a third",
     )  # fmt: skip
     with trials.spending(0.0):
