@@ -61,7 +61,7 @@ def compile(
     at once, False none; a dict says which sizes of which arguments change,
     `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
     mode: a set of options of the backend by name; options: single ones, by `name: value`.
-    disable: True gives `model` back. name: a text that what is told of recompiles shows.
+    disable: True gives `model` back. name: a text that messages about recompiles show.
     recompile_limit: entries that a function keeps, by default `config.recompile_limit`. Calls of
     `compile` for the same code with the same options and settings share their entries;
     isolate_recompiles: True gives this call entries of its own.

@@ -216,7 +216,7 @@ class Restored:
         module = service("plain_graphs").module_of(rows)
         context, about = self.place.context, self.cached.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
-                             about["again"], about["tensors"])
+                             about["repeatable"], about["tensors"])
 
     def record_event(self) -> None:
         """What was reported when the frame was traced."""

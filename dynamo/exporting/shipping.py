@@ -192,7 +192,7 @@ def _of_arguments(guard: Guard) -> Guard | None:
     payload = strongly(guard.payload)
     if payload is None and guard.payload is not None:
         return None  # about the class of the compiled module, which is gone
-    if guard.kind in ("TYPE", "SUBCLASS"):  # classes of the program are told by `description`
+    if guard.kind in ("TYPE", "SUBCLASS"):  # classes of the program are checked by `description`
         return guard if _has_name(payload) else None
     if guard.kind == "ID":
         return guard if any(payload is single for single in SINGLETONS) else None

@@ -193,7 +193,7 @@ class Attempts:
             guard_rest(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
-        met = what_was_met(trace) if trace.context.kept else None
+        met = what_was_met(trace) if trace.context.cacheable else None
         return TraceResult(
             frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes, met)
 

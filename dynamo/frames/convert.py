@@ -117,7 +117,7 @@ class Converter:
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
         options, compile_id = context.settings, context.compile_id
         keeping = self.traces.place_of(frame, context, frame.code is self.requested)
-        context.kept = keeping is not None
+        context.cacheable = keeping is not None
         if keeping is not None:
             with counters.timed("kept"), collection_paused():
                 found = keeping.find(self.functions.compile)
@@ -151,8 +151,8 @@ class Converter:
             waiting = nullcontext() if opened else while_waiting(prepare)
             with waiting, counters.timed("backend"):
                 function = self.functions.compile(
-                    graph.record.module, graph.sources(), frame, options, compile_id, graph.again,
-                    graph.tensors(), result.guards)
+                    graph.record.module, graph.sources(), frame, options, compile_id,
+                    graph.repeatable, graph.tensors(), result.guards)
         if graph.record is None or opened:
             prepare()
         plan = plan_of(frame, result, graph, function)
@@ -163,6 +163,6 @@ class Converter:
         if keeping is not None:
             with counters.timed("keep"), collection_paused():
                 keeping.keep(code, function, direct,
-                             {"again": graph.again, "changes": entry.keepalive.changes,
+                             {"repeatable": graph.repeatable, "changes": entry.keepalive.changes,
                               "event": event.data, "tensors": graph.tensors()})
         return entry

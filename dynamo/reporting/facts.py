@@ -174,11 +174,11 @@ def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
         if data.get("break", {}).get("repeated"):
             continue  # the call alone that has cut the frames around it
         key = (data["region"], event.compile_id)
-        kept, count, in_python = assumed.get(key, ((), 0, 0))
+        assumptions, count, in_python = assumed.get(key, ((), 0, 0))
         yield Graph(
             number if data["operations"] else None, key, name_of(data["name"]), data["file"],
-            data["line"], data["operations"], tuple(data["lines"]), "break" in data, kept, count,
-            in_python, captured.get(key), tuple(part for part in found if part.key == key),
+            data["line"], data["operations"], tuple(data["lines"]), "break" in data, assumptions,
+            count, in_python, captured.get(key), tuple(part for part in found if part.key == key),
             tuple(dict.fromkeys(left.get(event.compile_id, ()))))
         number += bool(data["operations"])
 

@@ -80,7 +80,7 @@ def parts(with_code: bool = True) -> list[Part]:
     launch, launched = loaded_service("launcher"), loaded_service("launched")
     if launch is None or launched is None:  # that backend has not worked
         return []
-    made = {id(kept.data.steps): kept.data for kept in recordings.recorded("lowered")}
+    made = {id(record.data.steps): record.data for record in recordings.recorded("lowered")}
     found = [_part(launcher, launched, made, with_code) for launcher in launch.launchers()]
     recorded = loaded_service("gpu_records")
     on_gpu = () if recorded is None else list(recorded.gpu_records)

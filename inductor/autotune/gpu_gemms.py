@@ -198,10 +198,10 @@ def _candidate(
     name: str, graph: LoopGraph, steps: Sequence[Step], results: Sequence[str], sizes: Sizes
 ) -> Candidate:
     part, schedule = part_of(graph, steps)
-    kept = tuple(out for out in part.outputs if getattr(out, "buffer", None) in results)
+    read_outside = tuple(out for out in part.outputs if getattr(out, "buffer", None) in results)
     names = sorted((b for b in part.inputs if b is not None), key=lambda buffer: buffer.name)
     inputs = tuple(replace(buffer, position=n) for n, buffer in enumerate(names))
-    part = replace(part, outputs=kept, inputs=inputs)  # the same inputs for each way
+    part = replace(part, outputs=read_outside, inputs=inputs)  # the same inputs for each way
     layouts = part.layouts()
     kernels = {s.name: print_kernel(s, layouts) for s in steps if isinstance(s, Kernel)}
     templates = {t.name: print_template(t, layouts) for t in schedule.templates()}

@@ -337,7 +337,7 @@ def _gpu_module(*parts: Any) -> GpuModule:
 
 
 def _reduce_graphing(writer: _Writer, value: Graphing) -> Any:
-    return Graphing, (value.recorder, value.values, value.written, value.again)
+    return Graphing, (value.recorder, value.values, value.written, value.repeatable)
 
 
 def _reduce_mapping(writer: _Writer, value: Any) -> Any:

@@ -111,8 +111,8 @@ def compile_fx(
     strategies = Strategies(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
-    in_pieces = _in_subgraphs(gm, example_inputs, settings)
-    if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
+    in_subgraphs = _in_subgraphs(gm, example_inputs, settings)
+    if in_subgraphs or has_gradients(gm) and _records(settings, example_inputs):
         try:
             return strategies.compile_cut(gm)
         except Unsupported as refusal:

@@ -207,7 +207,7 @@ def _meets(kernel: Kernel) -> bool:
 
 def load(
     text: str, graph: LoopGraph, measure: bool, graphed: Graphing | None = None,
-    kept: GpuRecord | None = None,
+    cached: GpuRecord | None = None,
 ) -> Callable[..., Callable[..., Any]]:
     """Import the module and compile its kernels. The result takes the values of the symbols (if
     there are any) and gives the callable for them: flat tensors in, a tuple out.
@@ -233,11 +233,11 @@ def load(
 
     def bound(*sizes: int) -> Callable[..., Any]:
         call = finished(bind(*sizes), graph.device, constants, graphed, title)
-        if kept is None:
+        if cached is None:
             return call
         return with_recipe(call, GpuModule(
-            text, graph.device, tuple(constants), binaries_of(preparation), graphed, kept.steps,
-            kept.functions))
+            text, graph.device, tuple(constants), binaries_of(preparation), graphed, cached.steps,
+            cached.functions))
 
     return bound
 

@@ -340,11 +340,11 @@ def _drop_dead(recorded: list[Op]) -> tuple[Op, ...]:
         if op.index is not None:
             used_vars.update(var.name for var in op.index.variables())
     new_position: dict[int, int] = {}
-    kept: list[Op] = []
+    live: list[Op] = []
     for position, op in enumerate(recorded):
         if needed[position]:
-            new_position[position] = len(kept)
+            new_position[position] = len(live)
             args = tuple(new_position[arg] for arg in op.args)
-            kept.append(op if args == op.args else
+            live.append(op if args == op.args else
                         Op(op.name, args, op.dtype, op.buffer, op.index, op.imm))
-    return tuple(kept)
+    return tuple(live)

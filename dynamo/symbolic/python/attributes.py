@@ -299,8 +299,8 @@ class Attributes:
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
             # From Python 3.14 on, what was read once is kept under another name.
-            kept = {"__annotations__", "__annotations_cache__"} & class_dict(var.cls).keys()
-            if name == "__annotations__" and not kept and not is_settled(var.cls):
+            own_names = {"__annotations__", "__annotations_cache__"} & class_dict(var.cls).keys()
+            if name == "__annotations__" and not own_names and not is_settled(var.cls):
                 raise Break("attribute_unknown", f"{name} of {var!r}: reading makes a dict")
             value = self.trace.run_real(lambda: getattr(var.cls, name))
             if is_settled(var.cls):

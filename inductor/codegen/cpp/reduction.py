@@ -462,8 +462,8 @@ class ReductionPrinter:
             for accumulator in found:
                 for line in accumulator.merge:
                     for variable in accumulator.variables:
-                        kept = f"q_{variable.name}[{self._slot_of(place)}]"
-                        line = line.replace(f"#{variable.name}#", kept)
+                        element = f"q_{variable.name}[{self._slot_of(place)}]"
+                        line = line.replace(f"#{variable.name}#", element)
                     self._for_lanes(line)
         for accumulator in found:
             self._finish(accumulator)

@@ -65,7 +65,7 @@ class TritonSource:
     splits: int
     columns: int
     may_fail: bool
-    again: bool
+    repeatable: bool
     even: tuple[int, ...]
     likely_even: bool
 

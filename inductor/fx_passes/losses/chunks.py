@@ -23,7 +23,7 @@ from torch import fx
 
 from dynamo.aot.graphs import is_effect, is_once, remove_dead_code
 from dynamo.aot.joint import SAVED
-from dynamo.aot.records import AGAIN, CHECKS, FAILS
+from dynamo.aot.records import CHECKS, FAILS, RECOMPUTED
 from dynamo.aot.rows import merge_equal
 from dynamo.base import logs
 from inductor.autotune.library_convolutions import is_native
@@ -67,7 +67,7 @@ def chunk_losses(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_candidate(node: fx.Node) -> bool:
-    if node.target not in GEMMS or not is_tensor(node) or AGAIN in node.meta:
+    if node.target not in GEMMS or not is_tensor(node) or RECOMPUTED in node.meta:
         return False
     value = node.meta["val"]
     if value.dtype not in DTYPES or not is_large(value):

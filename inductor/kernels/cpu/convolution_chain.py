@@ -3,7 +3,7 @@
 What is here: the text of a function of the library of convolutions (`convolution.py`). Each thread
 computes some lines of the last result at a time, and before that, of each result that is read, the
 lines which those need and which are not there from the strip before. The lines of a result that
-only the next convolution reads stand one behind another in a window: a piece of its memory for each
+only the next convolution reads stand one behind another in a window: a part of its memory for each
 thread, used again for each strip. What follows a convolution is called as ever; pointers into such
 a result are moved so that the place of a pixel is the one in the window.
 """
