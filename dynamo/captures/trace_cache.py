@@ -118,7 +118,7 @@ class Place:
             except Exception as defect:
                 self.defect("what was read", defect)
                 continue
-            self.record.tell_hit()
+            self.record.report_hit()
             counters.counters["stats"]["captures_reused"] += 1
             return entry
         return None

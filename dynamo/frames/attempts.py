@@ -26,7 +26,7 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.subclasses import as_in_program, outer_modes
 from dynamo.codegen.break_frames import differentiated, exit_roots
 from dynamo.codegen.continuation import Continuations
-from dynamo.codegen.live import live_frames, tells_lifetimes
+from dynamo.codegen.live import live_frames, may_show_lifetimes
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.graph_operators.gradients import own_saved_tensor_hooks
 from dynamo.guards.explain import failures
@@ -173,7 +173,7 @@ class Attempts:
             root.leave()
         except EndTrace as end:
             keeps = self.continuations.keeps_all(frame.code)
-            all_values = keeps or tells_lifetimes(end.exit)
+            all_values = keeps or may_show_lifetimes(end.exit)
             exit = live_frames(end.exit, self.codes, trace.objects.real_values(), all_values)
             guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)

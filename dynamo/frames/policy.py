@@ -255,7 +255,7 @@ class FramePolicy:
             "The stance 'fail_on_recompile' (set_stance) forbids it."
         )
 
-    def serve(self, model: Any, compiled: Any) -> None:
+    def add_compiled(self, model: Any, compiled: Any) -> None:
         """One more compiled function is of this policy."""
         living = {key: ref for key, ref in [*self.compiled_for.items()] if ref() is not None}
         self.compiled_for = {**living, id(model): weakref.ref(compiled)}

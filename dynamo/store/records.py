@@ -91,9 +91,9 @@ class Record:
             reason = self.cache.defect("what was read", defect)
         else:
             if value is None:
-                tell_cache(self.title, False, self._why_missing)
+                report_lookup(self.title, False, self._why_missing)
             return value
-        tell_cache(self.title, False, lambda: f"it is not usable, {reason}")
+        report_lookup(self.title, False, lambda: f"it is not usable, {reason}")
         return None
 
     def content(self, load: Callable[[bytes], T]) -> T | None:
@@ -104,8 +104,8 @@ class Record:
     def _why_missing(self) -> str:
         return self.store.explain_miss(self.key, same=self.same, notes=self.notes())
 
-    def tell_hit(self) -> None:
-        tell_cache(self.title, True, str)
+    def report_hit(self) -> None:
+        report_lookup(self.title, True, str)
 
     def write(self, make: Callable[[], bytes]) -> None:
         """Puts the bytes there that `make` gives, if it can."""
@@ -120,7 +120,7 @@ class Record:
         logs.log("cache").emit(lambda: f"{self.title}: it is not cached, {reason}")
 
 
-def tell_cache(what: str, hit: bool, reason: Callable[[], str]) -> None:
+def report_lookup(what: str, hit: bool, reason: Callable[[], str]) -> None:
     """A look into a cache. what: what was looked for; reason: asked for only where somebody wants
     to know, since it may have to read files."""
     log = logs.log("cache")

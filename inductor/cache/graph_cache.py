@@ -191,7 +191,7 @@ class CacheEntry:
         if cached is None:
             return None
         made, fallbacks = cached
-        record.tell_hit()
+        record.report_hit()
         metrics.count("graphs_reused")
         report_fallbacks(fallbacks)
         if are_many():  # its collectives may be joined

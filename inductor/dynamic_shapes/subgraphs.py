@@ -57,7 +57,7 @@ def has_unbacked(gm: fx.GraphModule) -> bool:
     return any(makes_unbacked for _, makes_unbacked in _makers(gm))
 
 
-def asks_numbers(gm: fx.GraphModule) -> bool:
+def reads_floats(gm: fx.GraphModule) -> bool:
     """True where an operation of the graph has to know a number that is no int."""
     leaves = ("placeholder", "output", "get_attr")
     return not all(

@@ -39,7 +39,7 @@ from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.package.cpu_graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
 from inductor.package.decompositions import gpu_decompositions
-from inductor.package.gpu_attention import attention_launch, is_attention, serve_attention
+from inductor.package.gpu_attention import attention_launch, is_attention, replace_attention
 from inductor.package.gpu_kernels import Function, Launch, Operand
 from inductor.scheduler.gemms import choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.memory import pack_arena
@@ -77,7 +77,7 @@ def generate_gpu(
     with config.patch(**settings), torch.no_grad():
         gm = with_known_calls(copy_module(gm), examples, settings)
         check_graph(gm, examples)
-        serve_attention(gm)
+        replace_attention(gm)
         table = {**decompositions(), **gpu_decompositions()}
         graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
         written = written_places(graph, inputs)

@@ -25,7 +25,7 @@ from inductor.dynamic_shapes.numbers.lift import Lifted, lift_numbers
 from inductor.dynamic_shapes.numbers.steps import Step, has_rates
 from inductor.dynamic_shapes.specialise import fits
 from inductor.dynamic_shapes.subgraph import CompileSubgraph
-from inductor.dynamic_shapes.subgraphs import NothingToCompile, asks_numbers
+from inductor.dynamic_shapes.subgraphs import NothingToCompile, reads_floats
 
 Compiled = Callable[..., Any]
 CompileGraph = Callable[[fx.GraphModule, list[Any]], Compiled]
@@ -59,7 +59,7 @@ def compile_for_numbers(
     if not all_fit:
         return compilers.for_each(gm, inputs)
     left = inputs if lifted is None else lifted.inputs_of(tuple(inputs))
-    if any(type(value) is float for value in left) and asks_numbers(gm):
+    if any(type(value) is float for value in left) and reads_floats(gm):
         try:
             return compilers.cut(gm)
         except NothingToCompile:
