@@ -24,7 +24,7 @@ from inductor.scheduler.schedule import Kernel, Schedule
 
 ROUNDS = 2  # of neighbours
 FEWEST_BYTES = 1 << 20  # that a kernel touches
-MOST_WARPS = 16
+MOST_WARPS = 16  # of a neighbour; chosen, not measured: bounds what is tried
 GAIN = 0.98  # of the time so far: less is noise
 LIMIT = 0.9  # of the speed of a copy
 LEAST_TIME = 1.0  # microseconds that any kernel takes

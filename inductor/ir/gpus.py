@@ -80,7 +80,7 @@ class GpuProperties:
             scalars=self.scalars * part)
 
 
-FIRST_WITH_DESCRIPTORS = 90
+FIRST_WITH_DESCRIPTORS = 90  # compute capability: Hopper's, the first with TMA
 # KiB of shared memory of one program by compute capability: "CUDA C++ Programming Guide", table
 # "Technical Specifications per Compute Capability"; the same table has 64 K registers for all.
 MOST_SHARED = {

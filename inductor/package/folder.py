@@ -51,7 +51,7 @@ from inductor.package.tables import (
 )
 
 LIBRARY, WEIGHTS, DESCRIPTION, SUMS = "libmodel.so", "weights.bin", "model.json", "package.sum"
-HEADER = 4096
+HEADER = 4096  # bytes: a page, so that weights behind it are mapped at their own
 MAGIC = "dynamo package weights 1\n"
 
 CMAKE = """\

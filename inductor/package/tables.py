@@ -18,7 +18,7 @@ from inductor.package.cpu_graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_
 from inductor.package.gpu_graph import GpuCode
 from inductor.package.gpu_kernels import Binary, Function
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes, as `scheduler/memory.py` has it
 CUBINS = (
     'asm(".section .rodata\\n.global dynamo_package_cubins\\n.hidden dynamo_package_cubins\\n"\n'
     '    ".balign 64\\ndynamo_package_cubins:\\n.incbin \\"kernels.bin\\"\\n.previous\\n");'

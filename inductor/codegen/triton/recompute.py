@@ -20,6 +20,8 @@ from inductor.ir.loop_repeats import decides_by_buffer, is_exact
 from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.schedule import Kernel, Local, local_position
 
+# Of a value, so that making it again costs less than the two passes over memory that it saves; more
+# loads cost as much as these. Both are chosen, not measured.
 MOST_LOADS = 3
 MOST_OPS = 40
 

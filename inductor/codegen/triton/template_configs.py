@@ -31,7 +31,7 @@ BOXED = (  # the same through descriptors; columns are the rows of the matrix un
     Blocks(128, 64, 64, 4, 4, persistent=True, resident=2, descriptors=True),
 )
 FEWEST_OF_UNITS = 64  # rows of the matrix units
-DEEPEST_BOX = 64
+DEEPEST_BOX = 64  # halves: 128 bytes, the widest pattern in which TMA stores a window's box
 SINGLE = (Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3))  # float32
 WINDOWS = (  # convolutions
     Blocks(128, 128, 64, 8, 3),
@@ -41,14 +41,14 @@ WINDOWS = (  # convolutions
     Blocks(256, 64, 64, 8, 3),
     Blocks(128, 256, 64, 8, 3),
 )
-FEW = 16
+FEW = 16  # rows of a GEMM that fit into one tile of matrix units
 SPARE_SHARED = 3 << 10  # bytes of shared memory for all but the tiles of operands
 MOST_SHARED = MEASURED.shared - SPARE_SHARED  # what the lists above were made to fill
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
-MOST_SPLITS = 8
+MOST_SPLITS = 8  # programs that share a sum; chosen, not measured: bounds what is tried
 FEWEST_ELEMENTS = 16  # of a tile, for each thread
-LEAST_STAGES = 2
+LEAST_STAGES = 2  # with one, no load would run beside the products
 LEAST_STEPS = 4  # of a program that shares a sum
 ALIGNMENT = 16  # bytes, of what a descriptor describes
 
