@@ -90,9 +90,9 @@ class SecondOrder:
         """The gradients of all inputs. grads: of the values of the program."""
         return self._in_places(self._differentiate(args, grads), len(args))
 
-    def _in_places(self, found: Sequence[Any], count: int) -> list[Any]:
+    def _in_places(self, computed: Sequence[Any], count: int) -> list[Any]:
         gradients: list[Any] = [None] * count
-        for at, grad in zip(self.wanted, found, strict=True):
+        for at, grad in zip(self.wanted, computed, strict=True):
             gradients[at] = grad
         return gradients
 

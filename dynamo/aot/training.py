@@ -218,9 +218,9 @@ def _in_places(plan: NodePlan, backward: LazyBackward) -> Ends:
     nothing = (None,) * (2 + plan.arity)
     gradients = plan.gradients
 
-    def give(found: Any) -> Any:
+    def give(computed: Any) -> Any:
         results: list[Any] = [*nothing]
-        for at, grad in zip(gradients, found, strict=False):
+        for at, grad in zip(gradients, computed, strict=False):
             results[2 + at] = grad
         return tuple(results)
 

@@ -162,7 +162,7 @@ def _since(kind: str) -> list[Event]:
     return [event for event in events.events(kind) if event.time >= counters.since()]
 
 
-def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
+def _graphs(frames: Sequence[Event], compiled: Sequence[Part]) -> Iterator[Graph]:
     assumed = _entries()
     captured = {(r.compile.region, r.compile.id): r.data for r in recordings.recorded("graph")}
     left: dict[str, list[tuple[str, str]]] = {}
@@ -178,7 +178,8 @@ def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
         yield Graph(
             number if data["operations"] else None, key, name_of(data["name"]), data["file"],
             data["line"], data["operations"], tuple(data["lines"]), "break" in data, assumptions,
-            count, in_python, captured.get(key), tuple(part for part in found if part.key == key),
+            count, in_python, captured.get(key),
+            tuple(part for part in compiled if part.key == key),
             tuple(dict.fromkeys(left.get(event.compile_id, ()))))
         number += bool(data["operations"])
 

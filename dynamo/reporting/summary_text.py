@@ -106,8 +106,8 @@ def summary() -> Summary:
     return Summary.of(head, f"{times}; {_cache()}", sections, _skipped())
 
 
-def _section(what: str, found: Counter[str]) -> Section:
-    return Section(what, sum(found.values()), len(found), found.most_common(SHOWN))
+def _section(what: str, counts: Counter[str]) -> Section:
+    return Section(what, sum(counts.values()), len(counts), counts.most_common(SHOWN))
 
 
 def _skipped() -> str:

@@ -82,7 +82,7 @@ def choose_templates(
     return made
 
 
-def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandidate]) -> bool:
+def _is_worth_asking(candidate: TemplateCandidate, chosen: Sequence[TemplateCandidate]) -> bool:
     """Not a GEMM of many rows alone: the library is faster by a tenth. A convolution through a
     window alone only where nothing can follow it."""
     template = candidate.template
@@ -92,7 +92,7 @@ def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandi
     if one.window is None:
         return hint_of(one.m) <= FEW
     return not any(
-        one in each.template.gemms() for each in found if not is_alone(each.template)
+        one in each.template.gemms() for each in chosen if not is_alone(each.template)
     )
 
 

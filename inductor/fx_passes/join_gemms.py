@@ -190,13 +190,13 @@ def _join(graph: fx.Graph, run: list[_Member]) -> bool:
     return True
 
 
-def _views_of(node: fx.Node, fake: Any, found: dict[fx.Node, Any]) -> None:
+def _views_of(node: fx.Node, fake: Any, views: dict[fx.Node, Any]) -> None:
     """What all views of a node are where it is this fake. Errors: NotInPlace."""
     for user in node.users:
         if is_view(user):
             rest: Any = user.args[1:]
             if isinstance(user.target, OpOverload):
-                found[user] = run_on_fake(user.target, fake, rest, user.kwargs)
+                views[user] = run_on_fake(user.target, fake, rest, user.kwargs)
             else:
-                found[user] = fake[rest[0]]
-            _views_of(user, found[user], found)
+                views[user] = fake[rest[0]]
+            _views_of(user, views[user], views)

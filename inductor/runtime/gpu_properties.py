@@ -84,9 +84,9 @@ def properties_from(facts: Any, measure: Callable[[], float]) -> GpuProperties:
     return replace(found, **stated)
 
 
-def _unless_near(of_row: Any, asked: Any) -> Any:
+def _unless_near(of_row: Any, stated: Any) -> Any:
     """What the driver says, if it says so, and is not what the row rounds."""
-    return asked if asked and abs(asked - of_row) > NEAR * of_row else of_row
+    return stated if stated and abs(stated - of_row) > NEAR * of_row else of_row
 
 
 def _bandwidth(facts: Any) -> float:

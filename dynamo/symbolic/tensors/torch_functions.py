@@ -479,13 +479,13 @@ def run_on_fakes(
         tx.trace.raise_exception(type(error), *error.args)
 
 
-def collect_tensors(var: Var, found: list[TensorVar]) -> None:
+def collect_tensors(var: Var, tensors: list[TensorVar]) -> None:
     """Appends the tensors in an argument, nested containers included."""
     if isinstance(var, TensorVar):
-        found.append(var)
+        tensors.append(var)
     elif isinstance(var, TupleVar | ListVar):
         for item in var.items:
-            collect_tensors(item, found)
+            collect_tensors(item, tensors)
 
 
 PLAIN_RESULTS = frozenset({

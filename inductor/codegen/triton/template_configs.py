@@ -101,15 +101,15 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     return (*tried, *shared)
 
 
-def fitting(found: Iterable[Blocks], template: TemplateKernel) -> tuple[Blocks, ...]:
+def fitting(candidates: Iterable[Blocks], template: TemplateKernel) -> tuple[Blocks, ...]:
     """The blocks that the template's device can run, or smaller ones in their place."""
     gpu = gpu_of(template)
     if not gpu.has_descriptors:
-        found = [b for b in found if not b.descriptors]
+        candidates = [b for b in candidates if not b.descriptors]
     if gpu.shared - SPARE_SHARED < MOST_SHARED:
         is_held = functools.partial(_is_held, template=template, gpu=gpu)
-        found = [shrunk(b, is_held, LEAST_STAGES, LEAST) for b in found]
-    return tuple(dict.fromkeys(b for b in found if shared_of(b, template) <= gpu.shared))
+        candidates = [shrunk(b, is_held, LEAST_STAGES, LEAST) for b in candidates]
+    return tuple(dict.fromkeys(b for b in candidates if shared_of(b, template) <= gpu.shared))
 
 
 def _is_held(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> bool:
