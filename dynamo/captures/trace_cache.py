@@ -31,7 +31,6 @@ from dynamo.captures import cached_traces, keys
 from dynamo.captures.cached_traces import ABOUT, CachedTrace, Draft, Traced
 from dynamo.captures.fingerprints import Fingerprints
 from dynamo.captures.lines import difference, text_of_lines
-from dynamo.captures.tables import read_plain
 from dynamo.codegen.continuation import Continuations
 from dynamo.frames.entries import Checks, EntryRecord
 from dynamo.guards.build import assemble
@@ -39,7 +38,7 @@ from dynamo.guards.explain import failures
 from dynamo.guards.records import name_of_part
 from dynamo.guards.sources import Scope, Source
 from dynamo.store.content import Key, Notes, Stale, cache_store
-from dynamo.store.records import Cache, Record, Uncacheable
+from dynamo.store.records import Cache, Record, Uncacheable, read_plain
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
 

@@ -113,9 +113,12 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if config.kernels:
         module = with_chunks(module)
     if config.kernels:  # ATen's results would have the strides of what they read
-        module = read_parts(module) if is_enabled("patterns") else module
-        module = share_growing_cats(module, LOWERINGS.__contains__)
-        module = write_in_place(module, LOWERINGS.__contains__)
-        module = call_in_place(module)
-    module = run_pass("post_grad_custom_post_pass", module)
-    return module
+        module = where_it_lies(module)
+    return run_pass("post_grad_custom_post_pass", module)
+
+
+def where_it_lies(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Parts of tensors are read, and results written, where they lie."""
+    module = read_parts(module) if is_enabled("patterns") else module
+    module = share_growing_cats(module, LOWERINGS.__contains__)
+    return call_in_place(write_in_place(module, LOWERINGS.__contains__))

@@ -30,12 +30,9 @@ from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.config import config, is_enabled
 from inductor.driver.known_results import with_known_calls
-from inductor.fx_passes.in_place import write_in_place
-from inductor.fx_passes.parts import read_parts
-from inductor.fx_passes.pipeline import decompositions
+from inductor.fx_passes.pipeline import decompositions, where_it_lies
 from inductor.ir.gpus import described, most_shared
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, Origins, ViewRef
-from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.package.cpu_graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
 from inductor.package.decompositions import gpu_decompositions
@@ -81,7 +78,7 @@ def generate_gpu(
         table = {**decompositions(), **gpu_decompositions()}
         graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
         written = written_places(graph, inputs)
-        module = write_in_place(read_parts(graph.module), LOWERINGS.__contains__)
+        module = where_it_lies(graph.module)
         loops = lower_graph(
             module, inline=is_enabled("inlining"), in_memory_order=is_enabled("layout")).graph
         _check_devices(loops)
