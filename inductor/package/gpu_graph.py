@@ -26,7 +26,7 @@ from inductor.codegen.triton.print_kernel import (
     print_kernel,
 )
 from inductor.codegen.triton.template import TemplateSource, print_template
-from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.codegen.triton.template_configs import candidate_blocks, shared_of
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.config import config, is_enabled
 from inductor.driver.known_results import with_known_calls
@@ -153,11 +153,8 @@ def _with_blocks(
 
 
 def _fits(blocks: Blocks, template: TemplateKernel, capability: int) -> bool:
-    width = max(len(part.gemms) for part in template.parts)
-    size = template.gemms()[0].dtype.itemsize
-    tile = (blocks.rows + width * blocks.columns) * blocks.depth * size
     result = blocks.rows * blocks.columns * 4  # an epilogue may move what was summed
-    return max(blocks.stages * tile, result) <= most_shared(capability)
+    return max(shared_of(blocks, template), result) <= most_shared(capability)
 
 
 # -- launches -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ config with more warps than a program may have there has fewer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +22,7 @@ from inductor.codegen.triton.unroll import count_of_rows
 from inductor.ir.extent import Extent, hint_of, up_to_multiple
 from inductor.ir.gpus import GpuProperties
 
+Cut = TypeVar("Cut", bound=Any)  # a record of numbers by which a kernel is cut
 LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
 LIKELY_COLUMNS = 1 << 9  # the same of columns; both are chosen, not measured
 TILE = 4096  # elements of a persistent tile of several rows
@@ -74,7 +76,7 @@ LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (1
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run a launch. `columns` is the greatest block of a loop over columns."""
+    """A candidate for a launch. `columns` is the greatest block of a loop over columns."""
 
     rows: int
     columns: int
@@ -103,6 +105,15 @@ class Choices:
     def likely(self) -> int:
         """The position of the class at the first compile; their number if there is none."""
         return sum(found.most < hint_of(self.measure) for found in self.classes)
+
+
+def by_factor(best: Cut, factor: float, *names: str) -> list[Cut]:
+    """The record with each of these numbers by itself times the factor.
+
+    >>> by_factor(Config(2, 64, 4), 0.5, "rows", "warps")
+    [Config(rows=1, columns=64, warps=4), Config(rows=2, columns=64, warps=2)]
+    """
+    return [replace(best, **{name: int(getattr(best, name) * factor)}) for name in names]
 
 
 def power_of_two(count: int) -> int:

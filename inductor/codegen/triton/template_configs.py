@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from inductor.codegen.triton.configs import power_of_two
+from inductor.codegen.triton.configs import by_factor, power_of_two
 from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
@@ -167,14 +167,10 @@ def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
     found = [replace(best, stages=best.stages + step) for step in (1, -1)]
     for factor in (2.0, 0.5):
         if best.splits > 1:
-            found.append(replace(best, splits=int(best.splits * factor)))
-        found += [
-            replace(best, warps=int(best.warps * factor)),
-            replace(best, depth=int(best.depth * factor)),
-            replace(best, columns=int(best.columns * factor)),
-        ]
+            found += by_factor(best, factor, "splits")
+        found += by_factor(best, factor, "warps", "depth", "columns")
         if hint_of(template.gemms()[0].m) > FEW:
-            found.append(replace(best, rows=int(best.rows * factor)))
+            found += by_factor(best, factor, "rows")
     return tuple(b for b in found if _fits(b, template) and _is_sensible(b, best, template))
 
 
