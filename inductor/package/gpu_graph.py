@@ -271,7 +271,7 @@ class _Launches:
     def _slots(
         self, launches: Sequence[Launch]
     ) -> tuple[list[tuple[Any, ...]], dict[str, int], int]:
-        """Rows of slots as in `cpu_graph.py`, the slot of each buffer, and the bytes of the arena."""
+        """Rows of slots as in `cpu_graph.py`, each buffer's slot, and the bytes of the arena."""
         shown = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
         rows: list[tuple[Any, ...]] = []
         places: dict[str, int] = {}
