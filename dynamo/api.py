@@ -19,7 +19,7 @@ from dynamo import hook
 from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
-from dynamo.base.environment import tell_of_torch
+from dynamo.base.environment import warn_of_torch
 from dynamo.base.words import described
 from dynamo.frames.callers import behind_torch, caller_of, needs_caller
 from dynamo.frames.policy import FramePolicy
@@ -61,7 +61,7 @@ def compile(
     at once, False none; a dict says which sizes of which arguments change,
     `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
     mode: a set of options of the backend by name; options: single ones, by `name: value`.
-    disable: True gives `model` back. name: a text that what is told of recompiles shows.
+    disable: True gives `model` back. name: a text that messages about recompiles show.
     recompile_limit: entries that a function keeps, by default `config.recompile_limit`. Calls of
     `compile` for the same code with the same options and settings share their entries;
     isolate_recompiles: True gives this call entries of its own.
@@ -76,7 +76,7 @@ def compile(
     >>> double(torch.ones(2)).tolist()
     [2.0, 2.0]
     """
-    tell_of_torch()
+    warn_of_torch()
     settings = check_options(backend, mode, options, fullgraph, dynamic, name, recompile_limit)
     settings = replace(settings, isolated=bool(isolate_recompiles))
     if model is None:
@@ -119,7 +119,7 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     has_code = isinstance(target, FunctionType) and not hasattr(target, "__wrapped__")
     policy = regions.policy_for(called, settings, target.__code__ if has_code else None)
     compiled = hook.Compiled(policy.region, called)
-    policy.serve(getattr(function, "__self__", function), compiled)
+    policy.add_compiled(getattr(function, "__self__", function), compiled)
     compiled.__dict__.update(
         _policy=policy, __wrapped__=function, aot_compile=_shipper(lambda: function, settings))
     return compiled
@@ -239,7 +239,7 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> torch.nn.Modu
         settings = replace(settings, dims=settings.dims.of(module))
     policy = regions.policy_for_alike(module, settings)
     call = hook.Compiled(policy.region, module._call_impl)
-    policy.serve(module, call)
+    policy.add_compiled(module, call)
     call.__dict__["_policy"] = policy
     module._compiled_call_impl = call
     return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from dynamo.backends.registry import get_default_backend, lookup_backend
+from dynamo.backends.services import service
 from dynamo.base.config import config
 from dynamo.base.errors import ConstraintViolation
 from dynamo.base.fallbacks import site_now
@@ -111,10 +111,10 @@ class CompileOptions:
         extra = self.extra()
         with own_saved_tensor_hooks():
             if config.debug_dir:
-                scripts = importlib.import_module("dynamo.diagnose.scripts")
+                scripts = service("debug_scripts")
                 scripts.keep_graph(module, example_inputs, site_now().place)
             if config.repro:  # rarely: loaded when it is asked for
-                minify = importlib.import_module("dynamo.diagnose.minify")
+                minify = service("minifier")
                 return minify.compile_and_minify(  # type: ignore[no-any-return]
                     module, example_inputs, self.backend, self.backend_name, extra, config.repro)
             return self.backend(module, example_inputs, **extra)  # type: ignore[no-any-return]

@@ -37,7 +37,7 @@ class CompileCounter:
 
 
 class CompileCounterWithBackend(CompileCounter):
-    """A `CompileCounter` that has to be told its backend."""
+    """A `CompileCounter` that takes a backend."""
 
     def __init__(self, backend: str | Callable[..., Any]) -> None:
         super().__init__(backend)

@@ -13,7 +13,7 @@ from pathlib import Path
 from dynamo.store.content import cache_store
 from dynamo.store.processor import kind_in
 from inductor.driver.cpu import need_toolchain
-from inductor.package.build import for_processor, needed_instructions
+from inductor.package.link import for_processor, needed_instructions
 
 # AVX2; AVX-512 without and with products of bfloat16; AMX beside them. Ours and each library are the fastest.
 DESCRIPTIONS = (

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+
+from dynamo.backends.services import SERVICES
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
@@ -140,6 +146,43 @@ def test_imports_point_up() -> None:
     assert not wrong, wrong
 
 
+TABLES = {"dynamo/backends/registry.py", "dynamo/backends/services.py"}
+# These load modules by names that they are given: of packages, of the program, of one's own package.
+LOADERS = {*TABLES, "dynamo/__init__.py", "dynamo/backends/check.py", "dynamo/backends/engines/cached_parts.py",
+           "dynamo/base/extension.py", "dynamo/base/loading.py", "dynamo/base/terminal.py", "dynamo/exporting/packaged.py"}
+
+
+def loads(path: Path) -> Iterator[tuple[ast.expr, int, bool]]:
+    """What a file gives to `import_module` (True) or looks up in `sys.modules`, with the line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and call in ("importlib.import_module", "sys.modules.get"):
+            yield node.args[0], node.lineno, call.startswith("importlib")
+
+
+@pytest.mark.parametrize("text", ["importlib.import_module('inductor.metrics')", "importlib.import_module(name)",
+                                  "sys.modules.get('inductor.metrics')"])
+def test_loads_are_seen(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text(f"x = {text}")
+    assert len(list(loads(tmp_path / "file.py"))) == 1
+
+
+def test_modules_of_later_layers_are_loaded_by_tables() -> None:
+    wrong = []
+    for path in modules():
+        file = str(path.relative_to(ROOT))
+        for given, line, imported in loads(path):
+            name = given.value if isinstance(given, ast.Constant) else None
+            later = isinstance(name, str) and within(name, ("dynamo", "inductor")) and not allowed(name_of(path), name)
+            if later or name is None and imported and file not in LOADERS:
+                wrong.append(f"{file}:{line}: {ast.unparse(given)}")
+    assert not wrong, wrong
+
+
+def test_services_exist() -> None:
+    assert all(importlib.util.find_spec(name) is not None for name in SERVICES.values())
+
+
 def import_graph() -> dict[str, set[str]]:
     """Which modules of `dynamo` each of them names, in annotations and inside of functions, too."""
     names = {name_of(path): path for path in modules() if path.is_relative_to(ROOT / "dynamo")}
@@ -152,6 +195,24 @@ def import_graph() -> dict[str, set[str]]:
             graph[name].add(full if full in names else module)
         graph[name] &= names.keys() - {"dynamo"}  # `from dynamo import _C` is no use of the package
     return graph
+
+
+def namesakes() -> Iterator[tuple[str, str]]:
+    """Files of one name whose packages import each other, or of which one imports the other."""
+    files = {name_of(path): path for path in modules() if path.stem != "__init__"}
+    package = {name: name.rpartition(".")[0] for name in files}
+    arrows = {(name, f"{module}.{part}" if f"{module}.{part}" in files else module)
+              for name, path in files.items() for module, part, *_ in facts_of(path).imports}
+    rooms = {(package[one], package[other]) for one, other in arrows if other in files}
+    for one, other in itertools.permutations(files, 2):
+        if files[one].stem == files[other].stem:
+            here, there = package[one], package[other]
+            if (one, other) in arrows or (here, there) in rooms and (there, here) in rooms:
+                yield one, other
+
+
+def test_no_file_meets_its_namesake() -> None:
+    assert list(namesakes()) == [("inductor.config", "dynamo.base.config")]  # what users know them by
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:

@@ -23,11 +23,11 @@ def copies_of(given: Sequence[Any]) -> list[Any]:
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in given]
 
 
-def check_gradients(found: Sequence[Any], module: fx.GraphModule, given: list[Any]) -> None:
+def check_gradients(gradients: Sequence[Any], module: fx.GraphModule, given: list[Any]) -> None:
     """Errors: RuntimeError as autograd raises it, about the operation that made the first NaN."""
     if not torch.is_anomaly_check_nan_enabled():
         return
-    wrong = next((at for at, grad in enumerate(found) if _has_nan(grad)), None)
+    wrong = next((at for at, grad in enumerate(gradients) if _has_nan(grad)), None)
     if wrong is None:
         return
     text = f"Function 'CompiledBackward' returned nan values in its {wrong}th output."

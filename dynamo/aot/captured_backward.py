@@ -26,7 +26,7 @@ class _Plan:
     """again: what runs the program again. count: its values. differentiable: those with a history.
     tell: called when a gradient has been computed."""
 
-    again: SecondOrder
+    gradients: SecondOrder
     count: int
     differentiable: tuple[int, ...]
     tell: Callable[[], None]
@@ -42,8 +42,9 @@ def plan_backward(
     # An operator of the program may do more than it gives.
     if writes or not may_rerun(nodes) or any(is_own(node.target) for node in nodes):
         raise Unsupported("its backward can't be recorded, and it can't run twice")
-    kept = any(isinstance(value, torch.Tensor) and value.is_inference() for value in examples)
-    if graph.spent or graph.inference or kept or _has_own_leaves(graph):
+    has_inference = any(
+        isinstance(value, torch.Tensor) and value.is_inference() for value in examples)
+    if graph.spent or graph.inference or has_inference or _has_own_leaves(graph):
         raise Unsupported("its backward can't be recorded, and it can't be kept apart from it")
     values: Any = graph.module.graph.output_node().args[0]
     places: dict[int, int] = {}
@@ -58,9 +59,9 @@ def plan_backward(
                     if isinstance(value, torch.Tensor) and value.requires_grad])  # fmt: skip
     count = len(values)
     # Whatever is given is saved: a write meanwhile is an error, as it may be in eager.
-    again = SecondOrder(gm, tuple(range(len(examples))), (), (),
+    gradients = SecondOrder(gm, tuple(range(len(examples))), (), (),
                         tuple([places[at] for at in range(count)]), wanted)  # fmt: skip
-    return _Plan(again, count, differentiable, tell)
+    return _Plan(gradients, count, differentiable, tell)
 
 
 def _is_attention_without_dropout(node: fx.Node) -> bool:
@@ -102,7 +103,7 @@ def with_own_backward(plan: _Plan, compiled: Callable[..., Any]) -> Callable[...
             grads = [grad if at == ctx.at else None for at in range(plan.count)]
             twice = torch.is_grad_enabled()
             with torch.enable_grad():
-                found = plan.again.differentiated(args, grads)
+                found = plan.gradients.differentiated(args, grads)
             plan.tell()
             if not twice:
                 found = [None if item is None else item.detach() for item in found]

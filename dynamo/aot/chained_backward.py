@@ -72,10 +72,10 @@ class Chain:
         for part in parts:
             yield part.run(values)
 
-    def ready(self, found: Gradients) -> Iterator[Gradients]:
+    def ready(self, gradients: Gradients) -> Iterator[Gradients]:
         """The same for gradients that are all there."""
         for part in self.cut:
-            yield [found[at] for at in part]
+            yield [gradients[at] for at in part]
 
 
 class Part:

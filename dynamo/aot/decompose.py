@@ -24,7 +24,7 @@ from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AGAIN, FAILS, LATE, PART, Unsupported
+from dynamo.aot.records import FAILS, LATE, PART, RECOMPUTED, Unsupported
 from dynamo.base import logs
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
@@ -187,7 +187,7 @@ class _Rewriter:
     # -- recording a template ---------------------------------------------------------------------
 
     def _record_static(self, node: fx.Node, arguments: list[fx.Node]) -> _Template | None:
-        """Records over stand-ins for the arguments, so that the template fits equal facts."""
+        """Records over substitutes for the arguments, so that the template fits equal facts."""
         world = _world_of(node)
         values = [given.meta["val"] for given in arguments]
         if world is None or any(type(value) is not Fake for value in values):
@@ -248,7 +248,7 @@ class TemplateRecorder(Recorder):
 
 def _passed_on(node: fx.Node) -> dict[str, Any]:
     """What is known of an operation and holds for all parts of it."""
-    names = ("stack_trace", AGAIN, FAILS, LATE)
+    names = ("stack_trace", RECOMPUTED, FAILS, LATE)
     known = {name: node.meta[name] for name in names if name in node.meta}
     return {**known, PART: True}
 

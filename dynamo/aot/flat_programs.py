@@ -24,8 +24,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from dynamo.aot.fakes import is_fake, storage_key
-from dynamo.aot.open_recipes import is_open, reader_of, symbol_places
 from dynamo.aot.records import TAKES_WRAPPERS, Retrace, Unsupported, WrapperGradient
+from dynamo.aot.symbolic_recipes import is_symbolic_value, reader_of, symbol_places
 from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
 
 Compiled = Callable[..., Any]
@@ -318,14 +318,14 @@ def _check_fixed(gm: fx.GraphModule, index: int, form: Form) -> None:
     """Errors: Unsupported for a gradient of many sizes: its carriers have one."""
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     shown = places[index].meta.get(VALUE)
-    if is_open((form.recipe, form.facts)) or is_open(tuple(getattr(shown, "shape", ()))):
+    if is_symbolic_value((form.recipe, form.facts, tuple(getattr(shown, "shape", ())))):
         raise Unsupported(f"the gradient of input {index}, a wrapper, has symbolic sizes")
 
 
 def has_symbolic_sizes(gm: fx.GraphModule) -> bool:
     """True for a program of many sizes."""
     values = [node.meta.get(VALUE) for node in gm.graph.nodes if node.op == "placeholder"]
-    return any(is_open(tuple(value.shape) if isinstance(value, torch.Tensor) else value)
+    return any(is_symbolic_value(tuple(value.shape) if isinstance(value, torch.Tensor) else value)
                for value in values)
 
 

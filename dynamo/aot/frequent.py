@@ -203,15 +203,15 @@ def embedding_dense_backward(
         raise Unsupported("additions in a fixed order")
     if scale_by_frequency or index.dtype is not torch.int64:
         return NotImplemented
-    kept = grad.dtype
+    result_dtype = grad.dtype
     if is_half_on_gpu(grad):
         grad = grad.float()
     if on_gpu and isinstance(rows, int) and rows <= FEW_ROWS:
-        return _sums_by_row(grad, index, rows, padding).to(kept)
+        return _sums_by_row(grad, index, rows, padding).to(result_dtype)
     if padding >= 0:
         grad = torch.where((index == padding).unsqueeze(-1), 0.0, grad)
     table = index.new_zeros((rows, grad.shape[-1]), dtype=grad.dtype)
-    return aten.index_put.default(table, [index], grad, True).to(kept)
+    return aten.index_put.default(table, [index], grad, True).to(result_dtype)
 
 
 def _sums_by_row(grad: Tensor, index: Tensor, rows: int, padding: int) -> Tensor:
@@ -349,8 +349,8 @@ def batch_norm_backward(
         own_mean, own_scale = mean, torch.rsqrt(widened(var) + eps)
     if own_mean is None or own_scale is None:
         return NotImplemented
-    axes, part, kept = _other_axes(x), x.shape[1] / x.numel(), x.dtype
-    vectors = kept if weight is None else weight.dtype
+    axes, part, result_dtype = _other_axes(x), x.shape[1] / x.numel(), x.dtype
+    vectors = result_dtype if weight is None else weight.dtype
     own_mean, own_scale = widened(own_mean), widened(own_scale)
     total = torch.sum(widened(grad), axes)
     dot = torch.sum(widened(grad) * (widened(x) - across(own_mean, x)), axes)
@@ -361,7 +361,7 @@ def batch_norm_backward(
         centered = widened(x) - across(own_mean, x)
         inner = inner - centered * slope - across(total * part, x)
     return (
-        (inner * across(by, x)).to(kept) if mask[0] else None,
+        (inner * across(by, x)).to(result_dtype) if mask[0] else None,
         (dot * own_scale).to(vectors) if mask[1] else None,
         total.to(vectors) if mask[2] else None,
     )
@@ -378,7 +378,7 @@ def layer_norm_backward(
         return NotImplemented
     count = math.prod(shape)
     grad, x = grad.contiguous(), x.contiguous()
-    mean, scale, kept = widened(mean), widened(scale), x.dtype
+    mean, scale, result_dtype = widened(mean), widened(scale), x.dtype
     normal = (widened(x) - mean) * scale
     weighted = widened(grad) if weight is None else widened(grad) * widened(weight)
     total = torch.sum(weighted, inner, keepdim=True)
@@ -391,7 +391,7 @@ def layer_norm_backward(
         of_weight = torch.sum(widened(grad) * normal, outer).to(weight.dtype)
     if mask[2] and bias is not None:
         of_bias = torch.sum(widened(grad), outer).to(bias.dtype)
-    return of_x.to(kept) if mask[0] else None, of_weight, of_bias
+    return of_x.to(result_dtype) if mask[0] else None, of_weight, of_bias
 
 
 @frequent("native_group_norm_backward.default")

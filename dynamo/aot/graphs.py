@@ -8,7 +8,7 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from dynamo.aot.records import AGAIN, FAILS
+from dynamo.aot.records import FAILS, RECOMPUTED
 from dynamo.graph_operators.operator_effects import acts, freedom_of
 
 
@@ -50,7 +50,7 @@ def is_once(node: fx.Node) -> bool:
 def acts_late(node: fx.Node) -> bool:
     """True for an effect of a node that was recorded in backward. A checkpoint draws nothing again,
     and writes nothing again."""
-    return is_effect(node) and (AGAIN not in node.meta or acts(node.target))
+    return is_effect(node) and (RECOMPUTED not in node.meta or acts(node.target))
 
 
 def must_run(node: fx.Node) -> bool:

@@ -36,7 +36,7 @@ from dynamo.aot.graphs import ancestors, is_effect, make_module, must_run, remov
 from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
-from dynamo.aot.records import AGAIN, CHECKS, LATE, Place, SymbolTable, Unsupported
+from dynamo.aot.records import CHECKS, LATE, RECOMPUTED, Place, SymbolTable, Unsupported
 from dynamo.aot.repeats import mark_decided, saved_decisions
 from dynamo.graph_operators.operator_effects import acts
 
@@ -142,11 +142,11 @@ def _choose(
     while True:
         unsure = _not_restorable(halves, saved, fixed)
         known = set(saved) - halves.loose
-        again = saved_decisions(halves.module.graph, halves.backward, halves.gradients, known)
-        if not unsure and again <= halves.decided:
+        decisions = saved_decisions(halves.module.graph, halves.backward, halves.gradients, known)
+        if not unsure and decisions <= halves.decided:
             return halves, saved
         halves = replace(
-            halves, loose=halves.loose - unsure, decided=halves.decided | again)
+            halves, loose=halves.loose - unsure, decided=halves.decided | decisions)
         saved = cut(halves)
 
 
@@ -301,7 +301,7 @@ def _recomputed(module: fx.GraphModule) -> list[fx.Node]:
     """What a checkpoint leaves to backward; none where that would draw other numbers."""
     found = [
         node for node in module.graph.nodes
-        if AGAIN in node.meta and not is_symbolic_number(node.meta["val"])
+        if RECOMPUTED in node.meta and not is_symbolic_number(node.meta["val"])
     ]  # fmt: skip
     return [] if any(is_effect(node) and not acts(node.target) for node in found) else found
 

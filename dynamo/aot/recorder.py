@@ -17,7 +17,7 @@ from torch import fx
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
-from dynamo.aot.records import AGAIN, FAILS, Unsupported, WrapperMet
+from dynamo.aot.records import FAILS, RECOMPUTED, Unsupported, WrapperMet
 from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.recomputing import is_recomputing
 from dynamo.base.subclasses import is_elsewhere, is_foreign
@@ -111,7 +111,7 @@ class Recorder(OwnDispatchMode):
         if trace is not None:
             node.meta["stack_trace"] = trace
         if is_recomputing():
-            node.meta[AGAIN] = True
+            node.meta[RECOMPUTED] = True
         if self.in_program and may_fail(func, args, kwargs):
             node.meta[FAILS] = True
         return node
@@ -167,8 +167,8 @@ class Recorder(OwnDispatchMode):
         item = self.graph.create_node("call_function", operator.getitem, (node, index))
         if "stack_trace" in node.meta:
             item.meta["stack_trace"] = node.meta["stack_trace"]
-        if AGAIN in node.meta:
-            item.meta[AGAIN] = True
+        if RECOMPUTED in node.meta:
+            item.meta[RECOMPUTED] = True
         return item
 
     # -- leaves ----------------------------------------------------------------------------------

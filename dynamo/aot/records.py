@@ -79,7 +79,7 @@ class WrapperMet(Retrace):
 
 
 class WrapperGradient(Retrace):
-    """A plain input gets a wrapper as its gradient, in a program that is made to be told so.
+    """A plain input gets a wrapper as its gradient, in a program that was not made for one.
 
     index: of the input. grad: the gradient, whose metadata counts.
     """
@@ -107,7 +107,7 @@ class NeedsGradients(Unsupported):
 
 
 # In the meta of nodes that a checkpoint recomputes: backward does so, nothing of it is saved.
-AGAIN = "again"
+RECOMPUTED = "recomputed"
 # In the meta of operations of the program that may raise by the values of their tensors.
 FAILS = "fails"
 # In the meta of nodes that are parts of an operation which was taken apart.

@@ -18,8 +18,8 @@ that is missing costs memory, never a wrong answer. The names are those of ATen'
 overloads; those of the loop language (`inductor/ir/scalar_ops.py`) are in `FUNCTIONS`.
 
 Who asks: the partition and its cuts (`saved_decisions`); lowering (`decided_values`, `is_exact`),
-and the passes over loops (`inductor/ir/repeats.py`). A checkpoint decides again in backward from
-what it recomputes there, all of it: its own answers agree with each other.
+and the passes over loops (`inductor/ir/loop_repeats.py`). A checkpoint decides once more in
+backward from what it recomputes there, all of it: its own answers agree with each other.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch import fx
 from dynamo.aot.fakes import elements_of, facts_of, is_fake, is_static
 from dynamo.aot.graphs import must_run, remove_dead_code
 from dynamo.aot.joint import SAVED, viewed
-from dynamo.aot.records import AGAIN
+from dynamo.aot.records import RECOMPUTED
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -143,7 +143,7 @@ def _results(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _may_be_shared(node: fx.Node) -> bool:
-    if must_run(node) or AGAIN in node.meta or node.target in _NEW:
+    if must_run(node) or RECOMPUTED in node.meta or node.target in _NEW:
         return False
     value = node.meta.get("val")
     if node.all_input_nodes or node.target is aten.arange.start_step or not is_fake(value):

@@ -64,34 +64,35 @@ class SecondOrder:
         """What finds the other inputs again: leaves are not kept alive."""
         return [_reference(args[at]) for at in self.others]
 
-    def history(self, kept: Any) -> list[torch.Tensor]:
-        """Of these inputs, the tensors that are there. kept: None where nothing is saved."""
-        given = [item[0]() for item in kept or () if isinstance(item, tuple)]
+    def history(self, references: Any) -> list[torch.Tensor]:
+        """Of these inputs, the tensors that are there. references: None where nothing is saved."""
+        given = [item[0]() for item in references or () if isinstance(item, tuple)]
         return [tensor for tensor in given if tensor is not None]
 
     def gradients(
-        self, kept: Any, saved: tuple[Any, ...], results: Mapping[int, Any], grads: Sequence[Any]
+        self, references: Any, saved: tuple[Any, ...], results: Mapping[int, Any],
+        grads: Sequence[Any],
     ) -> list[Any] | None:
         """The gradients of all inputs, part of autograd's graph; None where an input has died or
         has been written into meanwhile. results: the program's own, as autograd has kept them."""
         args: list[Any] = [None] * len({*self.saved, *self.others})
         for at, value in zip(self.saved, saved, strict=False):  # saved outputs come behind
             args[at] = value
-        for at, reference in zip(self.others, kept, strict=True):
+        for at, reference in zip(self.others, references, strict=True):
             value = _follow(reference)
             if value is None:
                 return None
             args[at] = value
-        again = self._differentiate if not self.results else self._bridged(results)
-        return self._in_places(again(args, grads), len(args))
+        differentiate = self._differentiate if not self.results else self._bridged(results)
+        return self._in_places(differentiate(args, grads), len(args))
 
     def differentiated(self, args: list[Any], grads: Sequence[Any]) -> list[Any]:
         """The gradients of all inputs. grads: of the values of the program."""
         return self._in_places(self._differentiate(args, grads), len(args))
 
-    def _in_places(self, found: Sequence[Any], count: int) -> list[Any]:
+    def _in_places(self, computed: Sequence[Any], count: int) -> list[Any]:
         gradients: list[Any] = [None] * count
-        for at, grad in zip(self.wanted, found, strict=True):
+        for at, grad in zip(self.wanted, computed, strict=True):
             gradients[at] = grad
         return gradients
 
@@ -101,7 +102,7 @@ class SecondOrder:
     def _run(
         self, args: list[Any], inputs: list[Any], grads: Sequence[Any]
     ) -> tuple[Sequence[Any], list[Any]]:
-        """The gradients, and the results that they were computed with. inputs: stand-ins of the
+        """The gradients, and the results that they were computed with. inputs: substitutes of the
         inputs that get a gradient: no hook runs, no input's history is followed, within."""
         args = list(args)
         for at, value in zip(self.wanted, inputs, strict=True):
@@ -123,8 +124,8 @@ class SecondOrder:
             inputs, copies = [_leaf(value) for value in own], [_copy(grad) for grad in grads]
             found, computed = self._run(args, inputs, copies)
             run = _Run(found, inputs, computed, copies)
-            kept = [results[at] for at in self.results]
-            bridged: Sequence[Any] = Bridge.apply(run, *own, *kept, *grads)  # type: ignore[no-untyped-call]
+            own_results = [results[at] for at in self.results]
+            bridged: Sequence[Any] = Bridge.apply(run, *own, *own_results, *grads)  # type: ignore[no-untyped-call]
             return bridged
 
         return differentiate
@@ -139,10 +140,10 @@ class _Run:
     results: list[Any]
     grads: list[Any]
 
-    def differentiated(self, grads: Sequence[Any], again: bool) -> _Run:
-        """The gradients of these gradients, by inputs, results and grads. again: they can be
-        differentiated, too."""
-        copies = [_copy(grad) for grad in grads] if again else list(grads)
+    def differentiated(self, grads: Sequence[Any], differentiable: bool) -> _Run:
+        """The gradients of these gradients, by inputs, results and grads. differentiable: so
+        are these."""
+        copies = [_copy(grad) for grad in grads] if differentiable else list(grads)
         pairs = [(value, grad) for value, grad in zip(self.gradients, copies, strict=True)
                  if grad is not None and value.requires_grad]  # fmt: skip
         arrived: dict[int, torch.Tensor] = {}
@@ -156,7 +157,7 @@ class _Run:
         leaves = [*self.inputs, *filter(_learns, self.grads)]
         found = iter(torch.autograd.grad(
             [value for value, _ in pairs], leaves, [grad for _, grad in pairs],
-            retain_graph=True, create_graph=again, allow_unused=True,
+            retain_graph=True, create_graph=differentiable, allow_unused=True,
         ) if pairs else [None] * len(leaves))  # fmt: skip
         for hook in hooks:
             hook.remove()
@@ -186,8 +187,8 @@ class Bridge(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         if not torch.is_grad_enabled():
-            return None, *ctx.run.differentiated(grads, again=False).gradients
-        run = ctx.run.differentiated(grads, again=True)
+            return None, *ctx.run.differentiated(grads, differentiable=False).gradients
+        run = ctx.run.differentiated(grads, differentiable=True)
         return None, *Bridge.apply(run, *ctx.own, *grads)  # type: ignore[no-untyped-call]
 
 

@@ -133,8 +133,8 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
     shown = tuple(range(joint.values)) if alone else half.outputs
     inputs = tuple(at for kind, at in half.saved if kind == "input")
     outputs = tuple(at for kind, at in half.saved if kind == "output")
-    kept = {mutation.output for mutation in joint.mutations}
-    absent = {at for at in range(len(joint.plan.values), joint.values) if at not in kept}
+    mutated = {mutation.output for mutation in joint.mutations}
+    absent = {at for at in range(len(joint.plan.values), joint.values) if at not in mutated}
     place = {output: at for at, output in enumerate(shown)}
     dirty = tuple(
         (mutation.input, mutation.output)
@@ -218,9 +218,9 @@ def _in_places(plan: NodePlan, backward: LazyBackward) -> Ends:
     nothing = (None,) * (2 + plan.arity)
     gradients = plan.gradients
 
-    def give(found: Any) -> Any:
+    def give(computed: Any) -> Any:
         results: list[Any] = [*nothing]
-        for at, grad in zip(gradients, found, strict=False):
+        for at, grad in zip(gradients, computed, strict=False):
             results[2 + at] = grad
         return tuple(results)
 
@@ -285,7 +285,7 @@ def _forward_of(plan: NodePlan) -> Callable[..., Any]:
                            for at, value in zip(outputs, saved, strict=True)])
         mark = (torch.empty(0),) if marks else ()
         ctx.save_for_backward(*saved_inputs(args), *saved, *mark)
-        ctx.kept = references
+        ctx.references = references
         if loose:
             ctx.loose = [_noted(results[at]) for at in loose]
             ctx.loose += [_noted(args[at]) for at in helpers]
@@ -318,16 +318,16 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
         # See above: an edge that carries nothing.
         if grads[0] is None and all(grad is None for grad in grads):
             return nothing
-        kept = ctx.saved_tensors
-        if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
-            own = dict(zip(outputs, kept[len(inputs) :], strict=False))
+        tensors = ctx.saved_tensors
+        if second is not None and torch.is_grad_enabled() and ctx.references is not None:
+            own = dict(zip(outputs, tensors[len(inputs) :], strict=False))
             each = [grads[place[at]] if at in place else None for at in range(values)]
-            again = second.gradients(ctx.kept, kept, own, each)
-            if again is not None:
-                return give(ready([again[at] for at in gradients]))
+            second_gradients = second.gradients(ctx.references, tensors, own, each)
+            if second_gradients is not None:
+                return give(ready([second_gradients[at] for at in gradients]))
         if restore is not None:
-            kept = kept[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, kept)
-        given, missing = list(restored(kept)), []
+            tensors = tensors[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, tensors)
+        given, missing = list(restored(tensors)), []
         if sizes:
             given += ctx.sizes
         for output, at, tangent in tangents:
@@ -336,16 +336,16 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
                 missing.append(output)
             else:
                 given.append(_fit(grad, tangent))
-        again_later = torch.is_grad_enabled()
+        is_differentiable = torch.is_grad_enabled()
         if not keeps_graph():  # each of them dies at its last use
             ctx.maybe_clear_saved_tensors()
-            ctx.kept = ctx.loose = None
-        if again_later:
+            ctx.references = ctx.loose = None
+        if is_differentiable:
             with torch.no_grad():
                 found = backward(tuple(missing), given)
-            others = [] if second is None else second.history(ctx.kept)
-            return give(ready(Refusal.apply(len(found), *found, *kept, *others, *grads)))
-        kept = ()
+            others = [] if second is None else second.history(ctx.references)
+            return give(ready(Refusal.apply(len(found), *found, *tensors, *others, *grads)))
+        tensors = ()
         return give(start(tuple(missing), given))
 
     return gradients_of
@@ -402,9 +402,9 @@ def _noted(value: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _current(
-    seen: list[tuple[torch.Tensor, int]], plan: NodePlan, kept: tuple[torch.Tensor, ...]
+    seen: list[tuple[torch.Tensor, int]], plan: NodePlan, tensors: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """The values that the loose outputs had. kept: the other saved tensors, inputs first."""
+    """The values that the loose outputs had. tensors: the other saved tensors, inputs first."""
     same = [value._version == version for value, version in seen]
     values = [value for value, _ in seen]
     count = len(same) - len(plan.helpers)
@@ -415,7 +415,7 @@ def _current(
     places = {"input": 0, "output": plan.strict.count("input")}
     given = []
     for kind in plan.strict:
-        given.append(kept[places[kind]])
+        given.append(tensors[places[kind]])
         places[kind] += 1
     assert plan.restore is not None
     with torch.no_grad():

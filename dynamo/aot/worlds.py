@@ -43,7 +43,7 @@ def _capture_in_world(
     world.meets_wrappers = wrappers
     if not symbolic:
         return capture(world), world
-    module = importlib.import_module("dynamo.aot.symbolic")
+    module = importlib.import_module("dynamo.aot.symbolic_worlds")
     python_calls: frozenset[Any] = frozenset()
     while True:
         try:

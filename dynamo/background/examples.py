@@ -1,6 +1,6 @@
 """Example inputs of a graph as plain data, and tensors that are like them made of it.
 
-In: the real inputs. Out: rows, and from them stand-ins: other tensors with the same dtype, sizes,
+In: the real inputs. Out: rows, and from them substitutes: other tensors with the same dtype, sizes,
 strides, history and places in storages. Exists because a compile that goes on while the program
 runs must not see what the program changes meanwhile (gradients come, weights are given other data),
 and because another process has none of them.
@@ -89,7 +89,7 @@ class _Reader:
 
 
 class Unlike(Exception):
-    """An input that no stand-in is like."""
+    """An input that no substitute is like."""
 
 
 def is_plain(value: torch.Tensor) -> bool:
@@ -123,7 +123,7 @@ def stand_ins(values: Sequence[Any]) -> list[Any]:
 
 
 def facts(value: torch.Tensor) -> tuple[Any, ...]:
-    """What a stand-in must have in common with its tensor, beside what a row holds."""
+    """What a substitute must have in common with its tensor, beside what a row holds."""
     return (type(value), value.requires_grad, value.is_leaf, _creation(value),
             value.is_inference(), value.shape, value.stride(), value.storage_offset())
 

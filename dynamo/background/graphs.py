@@ -36,7 +36,7 @@ def compile_later(
         examples, _ = snapshot(inputs)
     except Unlike as why:
         text = str(why)
-        logs.log("dynamo").emit(lambda: f"compiled at once: no stand-in for an input ({text})")
+        logs.log("dynamo").emit(lambda: f"compiled at once: no substitute for an input ({text})")
         return wrap(compile_graph(module, inputs))
     is_cached = getattr(backend, "is_cached", None)
     # Another rank may not have it on its disk.

@@ -4,7 +4,7 @@ In: what compiles, and what runs meanwhile. Out: a function (a few nanoseconds o
 the second until the first has given something better. A call that has begun goes on as it began.
 
 Jobs run one at a time under `Pool.compiling`, but for the time that they wait for a process. The
-threads are daemons: at the exit of the interpreter a job is told to stop by an exception. A fork
+threads are daemons: at the exit of the interpreter a job is stopped by an exception. A fork
 waits until no job holds a lock; the child goes on with what was ready, and runs the rest as it is.
 """
 

@@ -86,8 +86,8 @@ decisions = Decisions()
 
 
 def stance_now() -> Stance:
-    """What holds for a frame that is not compiled yet: what torch's compiler was told counts where
-    ours was told nothing."""
+    """What holds for a frame that is not compiled yet: a decision for torch's compiler counts where
+    there is none for ours."""
     ours = decisions.stance
     if ours.name != "default" or ours.backend is not None:
         return ours

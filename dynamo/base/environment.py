@@ -40,7 +40,7 @@ def of_torch(environment: Mapping[str, str]) -> list[str]:
         if name in OURS or name.startswith(PREFIXES) and name not in HONOURED]
 
 
-def tell_of_torch() -> None:
+def warn_of_torch() -> None:
     """Says so, once for a process."""
     lines = of_torch(os.environ)
     if lines and counters.once("environment of torch"):

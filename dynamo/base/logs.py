@@ -127,12 +127,12 @@ class Artifact:
     def emit(self, text: str | Callable[[], str], compile_id: str = "") -> None:
         """Prints the text (or what the callable returns) when the artifact is on; keeps it in the
         debug folder, where there is one."""
-        kept = config.debug_dir and FILES.get(self.name, f"{self.name}.txt")
-        if not self.enabled and not kept:
+        file_name = config.debug_dir and FILES.get(self.name, f"{self.name}.txt")
+        if not self.enabled and not file_name:
             return
         body = text if isinstance(text, str) else text()
-        if kept:
-            keep(kept, body)
+        if file_name:
+            keep(file_name, body)
         if not self.enabled:
             return
         compile_id = compile_id or compile_id_now()

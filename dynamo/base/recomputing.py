@@ -16,19 +16,19 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-_again: ContextVar[bool] = ContextVar("again", default=False)
+_recomputing: ContextVar[bool] = ContextVar("recomputing", default=False)
 
 
 @contextlib.contextmanager
 def recomputation() -> Iterator[None]:
     """What runs inside has run before."""
-    token = _again.set(True)
+    token = _recomputing.set(True)
     try:
         yield
     finally:
-        _again.reset(token)
+        _recomputing.reset(token)
 
 
 def is_recomputing() -> bool:
     """True inside of `recomputation`."""
-    return _again.get()
+    return _recomputing.get()

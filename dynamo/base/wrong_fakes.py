@@ -28,7 +28,7 @@ def wrong_fake_in(call: Callable[[], Any]) -> str:
     watch = _Watch()
     with contextlib.suppress(Exception), watch:  # what it raises is known already
         call()
-    return watch.found
+    return watch.message
 
 
 def registrations() -> Iterator[Any]:
@@ -44,13 +44,13 @@ class _Watch(OwnDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = ""
+        self.message = ""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        place = "" if self.found else _place_of(func)
+        place = "" if self.message else _place_of(func)
         if not place:
             return func(*args, **kwargs)
         metas: dict[int, torch.Tensor] = {}
@@ -62,7 +62,7 @@ class _Watch(OwnDispatchMode):
         result = func(*args, **kwargs)
         text = "" if said is None else _difference(result, said, given, [*metas.values()])
         if text:
-            self.found = (f"the operator {func._schema.name} does not do what its fake kernel "
+            self.message = (f"the operator {func._schema.name} does not do what its fake kernel "
                           f"({place}) says: {text}")
         return result
 

@@ -15,11 +15,10 @@ rows, `RECORDS` and `MAKERS`.
 from __future__ import annotations
 
 import functools
-import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -36,8 +35,7 @@ from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.records import Guard, UserLine, released
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly
-from dynamo.store.content import Stale
-from dynamo.store.records import Uncacheable
+from dynamo.store.records import Uncacheable, read_plain
 
 FIELDS = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_stacksize",
           "co_flags", "co_code", "co_consts", "co_names", "co_varnames", "co_filename", "co_name",
@@ -273,16 +271,6 @@ def _payload_of(guard: Guard) -> Any:
 
 
 # -- reading ---------------------------------------------------------------------------------------
-
-
-class _PlainReader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise Stale(f"its bytes name {module}.{name}")
-
-
-def read_plain(content: bytes) -> Any:
-    """Plain values of bytes of pickle. Errors: Stale for others."""
-    return _PlainReader(io.BytesIO(content)).load()
 
 
 class TableReader:

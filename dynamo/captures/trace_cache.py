@@ -11,7 +11,6 @@ A record (`dynamo/store/records.py`) holds the last traces of a key, newest firs
 from __future__ import annotations
 
 import contextlib
-import importlib
 import pickle
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,17 +20,17 @@ from typing import Any
 import torch
 
 from dynamo import hook
+from dynamo.backends.services import service
 from dynamo.base import counters, events, logs
 from dynamo.base.breaks import group_of
 from dynamo.base.config import config
 from dynamo.base.errors import DynamoError
 from dynamo.base.gpu_state import settle_choices
 from dynamo.base.subclasses import as_in_program
-from dynamo.captures import keys, records
+from dynamo.captures import cached_traces, keys
+from dynamo.captures.cached_traces import ABOUT, CachedTrace, Draft, Traced
 from dynamo.captures.fingerprints import Fingerprints
 from dynamo.captures.lines import difference, text_of_lines
-from dynamo.captures.records import ABOUT, CachedTrace, Draft, Traced
-from dynamo.captures.tables import read_plain
 from dynamo.codegen.continuation import Continuations
 from dynamo.frames.entries import Checks, EntryRecord
 from dynamo.guards.build import assemble
@@ -39,7 +38,7 @@ from dynamo.guards.explain import failures
 from dynamo.guards.records import name_of_part
 from dynamo.guards.sources import Scope, Source
 from dynamo.store.content import Key, Notes, Stale, cache_store
-from dynamo.store.records import Cache, Record, Uncacheable
+from dynamo.store.records import Cache, Record, Uncacheable, read_plain
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
 
@@ -118,7 +117,7 @@ class Place:
             except Exception as defect:
                 self.defect("what was read", defect)
                 continue
-            self.record.tell_hit()
+            self.record.report_hit()
             counters.counters["stats"]["captures_reused"] += 1
             return entry
         return None
@@ -132,7 +131,7 @@ class Place:
     def note_graph(self, module: torch.fx.GraphModule) -> None:
         """Keeps the captured graph as it is now."""
         try:
-            rows = importlib.import_module("inductor.cache.graph_rows")
+            rows = service("graph_rows")
             self.graph = rows.write_rows(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
@@ -144,7 +143,7 @@ class Place:
             function = result.met.about_gpus
             if function and not self.knows_gpus:
                 raise Uncacheable(f"it keeps what {function} gave before the program used a GPU")
-            self.draft = records.draft(
+            self.draft = cached_traces.draft(
                 Traced(self.frame, *checks, tuple(inputs), result.met), self.continuations)
         except (Uncacheable, pickle.PicklingError) as why:
             self.why_no_draft = str(why)
@@ -168,7 +167,8 @@ class Place:
             raise Uncacheable(self.why_no_draft)
         if function is not None and self.graph is None:
             raise Uncacheable(f"its graph is not cached: {self.why_no_graph}")
-        new = records.finish(self.draft, code, function, self.graph, about, self.continuations)
+        new = cached_traces.finish(
+            self.draft, code, function, self.graph, about, self.continuations)
         others: list[CachedTrace] = []
         with contextlib.suppress(Exception):  # damaged: it is written anew
             others = self.record.content(self._rows) or []
@@ -188,34 +188,34 @@ class Restored:
         """prints: of this moment. Errors: Stale where the trace does not fit; those of the
         backend."""
         frame, cached, continuations = self.frame, self.cached, self.place.continuations
-        objects = records.read_head(cached, frame, self.scope, continuations, prints)
-        parts = records.read_parts(cached, objects, continuations)
+        objects = cached_traces.read_head(cached, frame, self.scope, continuations, prints)
+        parts = cached_traces.read_parts(cached, objects, continuations)
         program = assemble(parts.program)
-        guards = records.guards_later(cached, parts.held, objects, continuations)
+        guards = cached_traces.guards_later(cached, parts.held, objects, continuations)
         with as_in_program():
             holds = program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]
         if not holds:
             failed = failures(guards(), self.scope)
             raise Stale(str(failed[0]) if failed else "a guard fails")
         self.has_answers = bool(parts.answers)
-        records.recheck_answers(parts)  # functions of the program, as tracing it would
+        cached_traces.recheck_answers(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if cached.graph is not None:
             function = self.compile(compile_graph, parts.inputs)
             if cached.about["direct"] is not None:
                 direct = (function.function, *cached.about["direct"])
-        code = records.read_code(cached, objects, continuations, function)
+        code = cached_traces.read_code(cached, objects, continuations, function)
         self.record_event()
         record = EntryRecord(
             guards, self.place.context.compile_id, frame.code, tuple(cached.about["changes"]))
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
-        rows = importlib.import_module("inductor.cache.graph_rows").read_rows(self.cached.graph)
-        module = importlib.import_module("dynamo.aot.plain_graphs").module_of(rows)
+        rows = service("graph_rows").read_rows(self.cached.graph)
+        module = service("plain_graphs").module_of(rows)
         context, about = self.place.context, self.cached.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
-                             about["again"], about["tensors"])
+                             about["repeatable"], about["tensors"])
 
     def record_event(self) -> None:
         """What was reported when the frame was traced."""

@@ -163,13 +163,13 @@ def write_items(target: collections.deque[Any], items: list[Any]) -> None:
 def _deque(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     emitter = rebuilder.emitter
     rebuilder.build("BUILD_LIST", holder.items)  # first: they may be fetched from the deque itself
-    kept = emitter.store_fresh("items")
+    saved = emitter.store_fresh("items")
     if holder.changes:
         rebuilder.call_const(collections.deque.clear, target)
         _drop(rebuilder)
     emitter.start_call_const(collections.deque.extend if holder.changes else write_items)
     rebuilder.load(target)
-    emitter.load_fast(kept)
+    emitter.load_fast(saved)
     emitter.call(2)
     _drop(rebuilder)
 
@@ -184,7 +184,7 @@ def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     # Build the new items first: they may be fetched from the dict itself.
     pairs = [part for pair in holder.entries.values() for part in pair]
     rebuilder.build("BUILD_TUPLE", pairs)
-    kept = emitter.store_fresh("items")
+    saved = emitter.store_fresh("items")
     if holder.removals and (ordered or len(holder.steps) > MOST_STEPS):
         rebuilder.call_const(collections.OrderedDict.clear if ordered else dict.clear, target)
         _drop(rebuilder)
@@ -197,7 +197,7 @@ def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
         emitter.start_call_const(store_method(kind))
         rebuilder.load(target)
         for offset in (0, 1):
-            emitter.load_fast(kept)
+            emitter.load_fast(saved)
             emitter.load_const(index + offset)
             emitter.subscript()
         emitter.call(3)

@@ -35,7 +35,7 @@ from dynamo.codegen.direct import Direct, direct_call
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.local_names import name_locals
-from dynamo.codegen.modes import Modes
+from dynamo.codegen.mode_resets import Modes
 from dynamo.codegen.operands import operands
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
 from dynamo.codegen.release import release
@@ -353,8 +353,8 @@ class Generator:
 
         def action() -> None:
             for place, var in enumerate(used_stack):
-                kept = place < used - popped
-                if kept and isinstance(var, NullVar) and not VERSION.pops_null:
+                is_left = place < used - popped
+                if is_left and isinstance(var, NullVar) and not VERSION.pops_null:
                     self.emitter.load_const(None)  # NULL can't be taken from the stack again
                 else:
                     self.rebuilder.load(var)
@@ -423,8 +423,8 @@ class Generator:
             if loop or or_pop:
                 emitter.emit("POP_TOP")
             level.leave_handled()
-            kept = stack if loop else rest
-            level.call_continuation("after", instruction.index + 1, kept, tuple(names))
+            remaining = stack if loop else rest
+            level.call_continuation("after", instruction.index + 1, remaining, tuple(names))
             emitter.emit("RETURN_VALUE")
             if loop:
                 for name in VERSION.exhausted:
@@ -440,8 +440,8 @@ class Generator:
             if or_pop:
                 emitter.emit("POP_TOP")
             level.leave_handled()
-            kept = stack if or_pop else rest
-            level.call_continuation("after", instruction.target, kept, ())
+            remaining = stack if or_pop else rest
+            level.call_continuation("after", instruction.target, remaining, ())
             emitter.emit("RETURN_VALUE")
 
         self._guarded(level, action, after)

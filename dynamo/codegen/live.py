@@ -26,7 +26,7 @@ TELLING_NAMES = frozenset({
 })
 
 
-def tells_lifetimes(exit: BreakExit) -> bool:
+def may_show_lifetimes(exit: BreakExit) -> bool:
     """True where what breaks may be about weak references, which tell what lives, or about
     addresses, which are good as long as what lies there."""
     return any(

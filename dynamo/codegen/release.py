@@ -18,15 +18,15 @@ from dynamo.bytecode.raw import Raw, RawCode
 ENDS = frozenset(("RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD"))
 
 
-def release(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> None:
+def release(raw: RawCode, held_names: Collection[str], leaves: Collection[Raw]) -> None:
     """Adds the instructions.
 
-    kept: locals that stay as they are; leaves: the calls of continuations, and the instructions of
-    the program that run in the frame.
+    held_names: locals that stay as they are; leaves: the calls of continuations, and the
+    instructions of the program that run in the frame.
     """
     bits = {name: 1 << place for place, name in enumerate(raw.varnames)}
     live, bound = _live_after(raw, bits), _bound_before(raw, bits)
-    stays = _as_bits(bits, kept)
+    stays = _as_bits(bits, held_names)
     for position in range(len(raw.instructions) - 1, -1, -1):
         item = raw.instructions[position]
         if item not in leaves:

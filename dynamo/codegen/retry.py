@@ -42,24 +42,25 @@ class Raising(NamedTuple):
 
 
 def emit_handler(
-    emitter: Emitter, call: tuple[Raw, Raw], code: CodeType, raising: Raising | None, again: bool,
-    tests: bool, restore: Callable[[], None],
+    emitter: Emitter, call: tuple[Raw, Raw], code: CodeType, raising: Raising | None,
+    repeatable: bool, tests: bool, restore: Callable[[], None],
 ) -> None:
     """The handler of the graph's call, where the program could tell it from eager's.
 
     call: its first and last instruction; code: what the frame starts with; raising: see
-    `throw`; again: True where the graph may run again;
+    `throw`; repeatable: True where the graph may run again;
     tests: True where it tests what the trace has expected, before anything that can't run again;
     restore: emits what undoes the draws of Python's random numbers.
     """
-    if raising is None and not again and not tests:
+    if raising is None and not repeatable and not tests:
         return
     handler = emitter.emit("PUSH_EXC_INFO")
     error = emitter.store_fresh("exception")
     emitter.emit("POP_EXCEPT")
-    if again or tests:
+    if repeatable or tests:
         restore()
-    _emit_run(emitter, error, Exception if again else Unforeseen if tests else (), raising, code)
+    caught = Exception if repeatable else Unforeseen if tests else ()
+    _emit_run(emitter, error, caught, raising, code)
     emitter.protect(*call, handler, 0)
 
 

@@ -176,7 +176,7 @@ def _line_now() -> str:
     return ""
 
 
-def _in_capture(runs: Runs, tap: Tap, found: tuple[Difference, ...]) -> Culprit:
+def _in_capture(runs: Runs, tap: Tap, differences: tuple[Difference, ...]) -> Culprit:
     """The first operation of eager whose result is in no captured graph, though the graph has an
     operation of that line; or that no graph has."""
     watch = Watch()
@@ -188,10 +188,10 @@ def _in_capture(runs: Runs, tap: Tap, found: tuple[Difference, ...]) -> Culprit:
     missing = [seen for seen in watch.seen if not any(_matches(seen, v) for _, v in captured)]
     for seen in missing:
         if seen.place in lines:
-            return Culprit(CAPTURE, seen.name, seen.line, found)
+            return Culprit(CAPTURE, seen.name, seen.line, differences)
     if missing:
-        return Culprit(CAPTURE, missing[0].name, missing[0].line, found)
-    return Culprit(CAPTURE, differences=found)
+        return Culprit(CAPTURE, missing[0].name, missing[0].line, differences)
+    return Culprit(CAPTURE, differences=differences)
 
 
 def _matches(seen: Seen, value: torch.Tensor) -> bool:

@@ -58,14 +58,14 @@ class Settled:
             raise Unsupported(
                 f"{self.name}: it is not one graph, because its own code runs as it is")
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
-        kept: list[Effect] = []
+        remaining: list[Effect] = []
         stores: dict[Any, Store] = {}
         changes: list[str] = []
         for effect in result.effects:
             words = outside_changes([effect])
             found = stores_of(effect, scope) if words and self.rebinds else None
             if not words:
-                kept.append(effect)
+                remaining.append(effect)
             elif found is None:
                 changes += words
             else:
@@ -76,7 +76,7 @@ class Settled:
         assert isinstance(result.exit, ReturnExit)
         self.met, self.olds = True, tuple([store.old for store in stores.values()])
         values = [result.exit.value, *(store.value for store in stores.values())]
-        return replace(result, effects=tuple(kept), exit=ReturnExit(TupleVar(values)))
+        return replace(result, effects=tuple(remaining), exit=ReturnExit(TupleVar(values)))
 
     def split(self, returned: Any) -> tuple[Any, list[tuple[torch.Tensor, Any]]]:
         """The function's own result, and each buffer with its new value."""

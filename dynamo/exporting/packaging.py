@@ -11,7 +11,6 @@ come from and how the result is put together.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import re
@@ -24,6 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynamo.api import run
+from dynamo.backends.services import service
 from dynamo.base.errors import Unsupported
 from dynamo.exporting.package_files import ENDING, check_place, zip_folder
 from dynamo.exporting.whole_graph import PLAIN, Places, Whole, name_of, tensors_of, trace_whole
@@ -109,7 +109,7 @@ def _package(
     """sets: of arguments."""
     descriptions = []
     try:
-        writer = importlib.import_module("inductor.package.api").Writer(options, capability)
+        writer = service("package_writer").Writer(options, capability)
         for args, kwargs in sets:
             descriptions.append(_add(writer, f, args, kwargs))
             if descriptions[-1] != descriptions[0]:
@@ -201,7 +201,7 @@ def _name(keys: Sequence[Any], names: Sequence[str]) -> str:
 
 
 class _PackagePlaces(Places):
-    """Places are those of `inductor/package/graph.py: Place`."""
+    """Places are those of `inductor/package/cpu_graph.py: Place`."""
 
     def __init__(
         self, whole: Whole, arguments: _Arguments, owned: Sequence[tuple[str, torch.Tensor]]

@@ -7,7 +7,6 @@ are checked. Nothing is traced or compiled: what does that (`shipping.py`) is no
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import io
 import json
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils import _pytree as pytree
 
+from dynamo.backends.services import service
 from dynamo.base.errors import GuardFailed, LoadError
 from dynamo.base.gpu_state import settle_choices
 from dynamo.captures.fingerprints import digest_of_code
@@ -90,7 +90,7 @@ def load_compiled(path: str | Path, module: torch.nn.Module | None = None) -> Lo
     was made for another torch, Python, processor, GPU or module; a call: GuardFailed.
     """
     members, facts = _read(Path(path))
-    inductor = importlib.import_module("inductor.cache.shipped")
+    inductor = service("shipment_reader")
     devices = [name for name in facts if name.startswith("cuda")]
     now = inductor.facts_now(devices)
     for name, wanted in facts.items():

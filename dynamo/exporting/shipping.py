@@ -12,7 +12,6 @@ trust.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import io
 import json
@@ -27,6 +26,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from dynamo.backends.services import service
 from dynamo.base.errors import Unsupported
 from dynamo.captures.fingerprints import find_by_name
 from dynamo.exporting.shipped import FORMAT, MANIFEST, Program, description
@@ -79,7 +79,7 @@ def aot_compile(
     f: Any, settings: CompileOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> CompiledProgram:
     """Compiles `f(*args, **kwargs)` for a file. Errors: Unsupported, with what can't be in one."""
-    inductor = importlib.import_module("inductor.driver.shipping")
+    inductor = service("shipment_writer")
     if settings.backend_name != "inductor":
         raise Unsupported(f"aot_compile is for the backend 'inductor', not {settings.backend_name}")
     if not isinstance(f, torch.nn.Module | FunctionType):
@@ -120,7 +120,7 @@ def aot_compile(
         raise Unsupported(f"{name_of(f)}\n  This can't be put into a file: {error}.") from None
     read = {name for kind, name in (*inputs, *outputs) if kind == "owned"}
     tensors = {name: tensor for name, tensor in tensors_of(f) if name in read}
-    facts = importlib.import_module("inductor.cache.shipped").facts_now(shipment.devices)
+    facts = service("shipment_reader").facts_now(shipment.devices)
     if shipment.devices:
         del facts["processor"]  # nothing is compiled for it
     return CompiledProgram(program, shipment, tensors, places.constants, facts)
@@ -192,7 +192,7 @@ def _of_arguments(guard: Guard) -> Guard | None:
     payload = strongly(guard.payload)
     if payload is None and guard.payload is not None:
         return None  # about the class of the compiled module, which is gone
-    if guard.kind in ("TYPE", "SUBCLASS"):  # classes of the program are told by `description`
+    if guard.kind in ("TYPE", "SUBCLASS"):  # classes of the program are checked by `description`
         return guard if _has_name(payload) else None
     if guard.kind == "ID":
         return guard if any(payload is single for single in SINGLETONS) else None

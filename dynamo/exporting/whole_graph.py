@@ -8,7 +8,6 @@ again among the arguments, parameters, and the graph's results.
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo import hook
 from dynamo.api import compile_by
+from dynamo.backends.services import service
 from dynamo.base.config import config
 from dynamo.base.errors import Unsupported
 from dynamo.base.graph_copies import copy_graph
@@ -262,7 +262,7 @@ def own_codes(f: Any) -> set[Any]:
 def _aten(module: fx.GraphModule, inputs: list[Any]) -> tuple[fx.GraphModule, list[int]]:
     """The graph over ATen operations; inputs that are written are copied into at its end. And which
     of its results each output of the captured one is."""
-    capture = importlib.import_module("dynamo.aot.capture")
+    capture = service("captured_aten")
     graph = capture.capture_forward(module, inputs, epilogue_in_graph=True)
     if any(type(output).__name__ != "FreshOutput" for output in graph.outputs):
         raise Unsupported("an output is a view of an input: it has no functional ATen graph")

@@ -26,7 +26,7 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.subclasses import as_in_program, outer_modes
 from dynamo.codegen.break_frames import differentiated, exit_roots
 from dynamo.codegen.continuation import Continuations
-from dynamo.codegen.live import live_frames, tells_lifetimes
+from dynamo.codegen.live import live_frames, may_show_lifetimes
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.graph_operators.gradients import own_saved_tensor_hooks
 from dynamo.guards.explain import failures
@@ -54,7 +54,7 @@ from dynamo.symbolic.shapes.symbolic_text import UnreadText
 from dynamo.symbolic.shapes.unbacked import UnbackedNumber
 from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.function_modes import enter_outer_modes
-from dynamo.symbolic.tensors.gradients import watch_wanted
+from dynamo.symbolic.tensors.gradient_calls import watch_wanted
 from dynamo.symbolic.tensors.inference import outside_inference_mode
 from dynamo.symbolic.tensors.memory import (
     guard_views_apart,
@@ -173,7 +173,7 @@ class Attempts:
             root.leave()
         except EndTrace as end:
             keeps = self.continuations.keeps_all(frame.code)
-            all_values = keeps or tells_lifetimes(end.exit)
+            all_values = keeps or may_show_lifetimes(end.exit)
             exit = live_frames(end.exit, self.codes, trace.objects.real_values(), all_values)
             guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)
@@ -193,7 +193,7 @@ class Attempts:
             guard_rest(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
-        met = what_was_met(trace) if trace.context.kept else None
+        met = what_was_met(trace) if trace.context.cacheable else None
         return TraceResult(
             frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes, met)
 

@@ -69,7 +69,7 @@ class Converter:
             return hook.SKIP_RECURSIVE
         reason = skip_reason(frame, self.continuations, self.requested)
         if reason is not None:
-            self.breaks.tell_skipped(frame, reason, compile_id)
+            self.breaks.report_skipped(frame, reason, compile_id)
             return hook.SKIP
         try:
             with counters.timed("convert"), recursion_room():
@@ -80,7 +80,7 @@ class Converter:
                 finally:
                     context.raised_at.clear()
         except SkipFrame as skip:
-            self.breaks.tell_skipped(frame, skip.reason, compile_id)
+            self.breaks.report_skipped(frame, skip.reason, compile_id)
             counters.counters["skips"][skip.reason] += 1
             return hook.SKIP if skip.forever else None
         except RecursionError:
@@ -88,7 +88,7 @@ class Converter:
         except Break as cause:
             # A value is alive that can't be rebuilt: the frame runs as it is,
             # what it calls is compiled.
-            self.breaks.tell_unbuildable(frame, cause, compile_id)
+            self.breaks.report_unbuildable(frame, cause, compile_id)
             return hook.SKIP
         except DynamoError as error:
             if config.verbose:
@@ -117,7 +117,7 @@ class Converter:
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
         options, compile_id = context.settings, context.compile_id
         keeping = self.traces.place_of(frame, context, frame.code is self.requested)
-        context.kept = keeping is not None
+        context.cacheable = keeping is not None
         if keeping is not None:
             with counters.timed("kept"), collection_paused():
                 found = keeping.find(self.functions.compile)
@@ -126,7 +126,7 @@ class Converter:
         # One whole graph holds what only the running program knows, where that is possible at all.
         with counters.timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.attempts.trace(frame, context)
-        event = self.breaks.tell_trace(frame, result, context)
+        event = self.breaks.report_attempt(frame, result, context)
         if options.settle is not None:
             keeping, result = None, options.settle(frame, result)
         check_worth(frame, result, self.continuations, self.codes)
@@ -151,8 +151,8 @@ class Converter:
             waiting = nullcontext() if opened else while_waiting(prepare)
             with waiting, counters.timed("backend"):
                 function = self.functions.compile(
-                    graph.record.module, graph.sources(), frame, options, compile_id, graph.again,
-                    graph.tensors(), result.guards)
+                    graph.record.module, graph.sources(), frame, options, compile_id,
+                    graph.repeatable, graph.tensors(), result.guards)
         if graph.record is None or opened:
             prepare()
         plan = plan_of(frame, result, graph, function)
@@ -163,6 +163,6 @@ class Converter:
         if keeping is not None:
             with counters.timed("keep"), collection_paused():
                 keeping.keep(code, function, direct,
-                             {"again": graph.again, "changes": entry.keepalive.changes,
+                             {"repeatable": graph.repeatable, "changes": entry.keepalive.changes,
                               "event": event.data, "tensors": graph.tensors()})
         return entry

@@ -63,7 +63,7 @@ class ClosedGraph:
 
     record: GraphRecord | None
     outputs: tuple[Var, ...]
-    again: bool = False
+    repeatable: bool = False
     tests: bool = False
 
     def sources(self) -> list[Source]:
@@ -89,7 +89,7 @@ def plan_of(
     """What the new code has to do. function: the compiled graph."""
     return Plan(
         frame.code, frame.globals, frame.builtins, result.exit, result.effects, graph.outputs,
-        function, has_inputs=bool(graph.collected()), reruns=graph.again, tests=graph.tests,
+        function, has_inputs=bool(graph.collected()), reruns=graph.repeatable, tests=graph.tests,
         symbolic_axes=result.symbolic_axes, draws=graph.draws(),
     )
 
@@ -100,13 +100,13 @@ def close(result: TraceResult) -> ClosedGraph:
     record = close_graph(result.graph, outputs)
     if record is None:
         return ClosedGraph(None, outputs)
-    graph, again = record.module.graph, False
+    graph, repeatable = record.module.graph, False
     tests = has_tests(graph)
     if tests:
-        again = can_undo(graph)
+        repeatable = can_undo(graph)
     elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
-        again = reruns(graph)
-    return ClosedGraph(record, outputs, again, tests)
+        repeatable = reruns(graph)
+    return ClosedGraph(record, outputs, repeatable, tests)
 
 
 def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRecord | None:
@@ -146,12 +146,12 @@ class GraphFunctions:
 
     def compile(
         self, module: fx.GraphModule, sources: Iterable[Source], frame: hook.FrameState,
-        options: CompileOptions, compile_id: str, again: bool, tensors: list[bool],
+        options: CompileOptions, compile_id: str, repeatable: bool, tensors: list[bool],
         guards: GuardSet | None = None,
     ) -> hook.Compiled:
         """The backend's function for the graph, callable without the hook; sources: of its inputs;
-        again: True where the part runs once more when it raises; tensors: which of the outputs are
-        tensors; guards: gets those of a backend that takes what is open."""
+        repeatable: whether the part runs once more when it raises; tensors: which of the outputs
+        are tensors; guards: gets those of a backend that takes what is open."""
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         if recordings.wanted():
@@ -162,7 +162,7 @@ class GraphFunctions:
         counters.counters["stats"]["graphs"] += 1
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         site = Site(place, options.fullgraph, logs.compile_now())
-        compiler = GraphCompiler(module, options, site, again, tensors)
+        compiler = GraphCompiler(module, options, site, repeatable, tensors)
         if guards is not None and takes_symbolic(options.backend) and has_symbolic(module):
             line = UserLine(frame.code.co_filename, frame.code.co_firstlineno, frame.code.co_name)
             opened = Opened(module, inputs, sources, line)
@@ -184,7 +184,7 @@ class GraphCompiler:
     module: fx.GraphModule
     options: CompileOptions
     site: Site
-    again: bool
+    repeatable: bool
     tensors: list[bool]
 
     def compile(self, inputs: list[Any]) -> Call:
@@ -242,7 +242,7 @@ class GraphCompiler:
         """What goes around the backend's function; made before the backend, which may change the
         graph."""
         module, site, backend = self.module, self.site, self.options.backend
-        undone = errors_to_undo(module.graph, self.again)
+        undone = errors_to_undo(module.graph, self.repeatable)
         twice = may_run_twice(module.graph)
         changes = changes_modes(module.graph)
         tensors, in_modes = self.tensors, bool(outer_modes())

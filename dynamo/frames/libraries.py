@@ -55,7 +55,7 @@ def _in_torch(*names: str) -> tuple[str, ...]:
 
 # A checkpointed function runs again in backward, outside of any region: both runs must be alike.
 # A lazy module changes its class and hooks while it makes its parameters, once. Compilers and
-# exporters run programs on stand-ins of tensors. The hooks of `fully_shard` move parameters about.
+# exporters run programs on fake tensors. The hooks of `fully_shard` move parameters about.
 WHOLE_FILES = frozenset(_in_torch(
     "utils/checkpoint.py", "nn/modules/lazy.py", "_functorch/aot_autograd.py",
     "_functorch/partitioners.py", "_dynamo/convert_frame.py",

@@ -255,7 +255,7 @@ class FramePolicy:
             "The stance 'fail_on_recompile' (set_stance) forbids it."
         )
 
-    def serve(self, model: Any, compiled: Any) -> None:
+    def add_compiled(self, model: Any, compiled: Any) -> None:
         """One more compiled function is of this policy."""
         living = {key: ref for key, ref in [*self.compiled_for.items()] if ref() is not None}
         self.compiled_for = {**living, id(model): weakref.ref(compiled)}
@@ -375,16 +375,16 @@ def place_of(frame: hook.FrameState) -> str:
     return f"{code.co_filename}:{code.co_firstlineno} {name}{behind}"
 
 
-def in_words_of_user(found: Difference, frame: hook.FrameState) -> Difference:
+def in_words_of_user(difference: Difference, frame: hook.FrameState) -> Difference:
     """What is said of the call of a compiled module names the parameters of its forward."""
     if frame.code is not torch.nn.Module._call_impl.__code__:
-        return found
+        return difference
     code = forward_code(type(frame.locals["self"]))
     names = () if code is None else code.co_varnames[1:code.co_argcount]
-    text = found.text
+    text = difference.text
     for number, name in enumerate(names):
         text = text.replace(f"args[{number}]", name)
-    return replace(found, text=re.sub(r"\bkwargs\['(\w+)'\]", r"\1", text))
+    return replace(difference, text=re.sub(r"\bkwargs\['(\w+)'\]", r"\1", text))
 
 
 def nearest_difference(

@@ -1,7 +1,7 @@
 """Which arguments a Triton kernel of the program writes: read from its Python source.
 
 In: the Python function behind `triton.jit`. Out: the names of the parameters through which it may
-write, None where that can't be told.
+write, None where that is unknown.
 
 A value stands for the parameters that it was computed from; what `tl.load` gives stands for none. A
 store or an atomic operation writes what its pointer stands for; a call of another kernel function

@@ -96,7 +96,7 @@ def is_check(operator: OpOverload) -> bool:
 
 
 def is_registered(target: Any) -> bool:
-    """True for what torch.fx or torch.library has been told of, by the program or by torch."""
+    """True for what torch.fx or torch.library has registered, for the program or for torch."""
     functions = fx_registry._side_effectful_functions
     names: tuple[str, ...] = ()
     if isinstance(target, OpOverload):

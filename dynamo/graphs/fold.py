@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from dynamo.aot.folding import affine_of_norm
 from dynamo.graphs.copies import copied
 from dynamo.graphs.effects import finish
 
@@ -93,10 +94,7 @@ def _fold(module: fx.GraphModule, pair: Pair) -> None:
     mean, var, scale, shift = (value(pair.given[name]) for name in NORM[1:5])
     assert weight is not None and mean is not None and var is not None
     with torch.no_grad():
-        factor = (var.double() + pair.given["eps"]).rsqrt()
-        factor = factor if scale is None else factor * scale.double()
-        offset = -mean.double() if bias is None else bias.double() - mean.double()
-        offset = offset * factor if shift is None else offset * factor + shift.double()
+        factor, offset = affine_of_norm(mean, var, pair.given["eps"], scale, shift, bias)
         shape = [-1] + [1] * (weight.dim() - 1)
         folded = (weight.double() * factor.view(shape)).to(weight.dtype)
     graph = module.graph

@@ -165,7 +165,7 @@ def _weight(module: fx.GraphModule, node: fx.Node) -> Tensor | None:
     return weight if weight.dtype is torch.float32 and weight.device.type == "cpu" else None
 
 
-def _replace(module: fx.GraphModule, node: fx.Node, by: Any, found: Range | None) -> None:
+def _replace(module: fx.GraphModule, node: fx.Node, by: Any, value_range: Range | None) -> None:
     weight = _weight(module, node)
     assert weight is not None
     bias = node.args[2] if len(node.args) > 2 else None
@@ -173,9 +173,9 @@ def _replace(module: fx.GraphModule, node: fx.Node, by: Any, found: Range | None
     scales = torch.where(scales > 0, scales, 1.0)
     shape = [-1] + [1] * (weight.dim() - 1)
     made = {"int8": (weight / scales.view(shape)).round().to(torch.int8), "scales": scales}
-    if found is not None:
-        made["scale"] = torch.tensor(found.scale())
-        made["zero"] = torch.tensor(found.zero(), dtype=torch.int32)
+    if value_range is not None:
+        made["scale"] = torch.tensor(value_range.scale())
+        made["zero"] = torch.tensor(value_range.zero(), dtype=torch.int32)
     how: tuple[Any, ...] = ()
     if by is static_convolution:
         given = {**CONVOLUTION, **dict(zip(CONVOLUTION, node.args[3:], strict=False))}

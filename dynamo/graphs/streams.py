@@ -6,9 +6,9 @@ the others are side streams. Where an operation reads what another lane computes
 an event of that one; the caller's stream waits for all at the end ("torch.fx", section 6.2.3 of the
 paper). Without a GPU there is nothing to overlap: the operations run in the graph's order.
 
-Memory of one lane that another reads is told to the allocator (`record_stream`), so that it is not
-given away while a kernel may still read it. A graph with writes in place has one lane: no edge
-tells what a write reaches.
+Memory of one lane that another reads is recorded with the allocator (`record_stream`), so that it
+is not given away while a kernel may still read it. A graph with writes in place has one lane: no
+edge tells what a write reaches.
 """
 
 from __future__ import annotations

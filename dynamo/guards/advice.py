@@ -77,10 +77,10 @@ def _constant(guard: Guard, value: Any, known: Set[Fact]) -> str:
         return "Each value is compiled for: keep to a few."
     assert guard.source is not None
     held = isinstance(guard.source, ItemSource) and isinstance(guard.source.base, DictSource)
-    kept = ATTRIBUTE if held else "Hold it in a tensor if it changes often."
+    hint = ATTRIBUTE if held else "Hold it in a tensor if it changes often."
     if Fact(guard.source, "value") in known:
-        return f"{ITSELF} {kept}"
-    return f"From now on it may be any number where it can. {kept}"
+        return f"{ITSELF} {hint}"
+    return f"From now on it may be any number where it can. {hint}"
 
 
 def _same_object(guard: Guard, value: Any, known: Set[Fact]) -> str:

@@ -78,10 +78,10 @@ DISTANCES: dict[str, Callable[[Any, Any], int]] = {
 OTHER_DISTANCE = 4
 
 
-def distance(found: Sequence[Difference]) -> int:
+def distance(differences: Sequence[Difference]) -> int:
     """How far an entry is: sizes count once, since most of them change together."""
-    sizes = max((item.distance for item in found if item.sizes), default=0)
-    return sizes + sum(item.distance for item in found if not item.sizes)
+    sizes = max((item.distance for item in differences if item.sizes), default=0)
+    return sizes + sum(item.distance for item in differences if not item.sizes)
 
 
 def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:

@@ -67,8 +67,8 @@ def _dropout(recorder: Any, x: LazyTensor, rate: float, train: bool) -> Any:
     """The mask is what is drawn; it does not depend on the values."""
     _, drawn = aten.native_dropout.default(_empty(x._lazy.facts).fill_(1), rate, train)
     mask = known(drawn)
-    kept = recorder.dispatch(aten.mul.Tensor, (x, mask), {})
-    return recorder.dispatch(aten.mul.Tensor, (kept, 1.0 / (1.0 - rate)), {}), mask
+    masked = recorder.dispatch(aten.mul.Tensor, (x, mask), {})
+    return recorder.dispatch(aten.mul.Tensor, (masked, 1.0 / (1.0 - rate)), {}), mask
 
 
 def _in_eager(recorder: Any, func: Any, args: Any, kwargs: Any) -> Any:

@@ -106,12 +106,12 @@ class Programs:
             return how if self._run(program, found, trace, keep, place) else STEPS
 
     def _run(
-        self, program: Program | None, found: Variant, trace: Trace, keep: Any, place: str
+        self, program: Program | None, variant: Variant, trace: Trace, keep: Any, place: str
     ) -> bool:
         """Calls a compiled graph. False where that failed and eager did it: a defect, after which
         the program runs operator by operator."""
-        reals = _reals(trace, found.weights)
-        error = _call(found, reals, trace.numbers, keep, trace.writes)
+        reals = _reals(trace, variant.weights)
+        error = _call(variant, reals, trace.numbers, keep, trace.writes)
         if error is None:
             return True
         _step_by_step(trace, keep)  # raises what eager raises
@@ -184,27 +184,27 @@ def _reals(trace: Trace, weights: frozenset[int]) -> list[Any]:
 
 
 def rerun(
-    found: Variant, reals: list[Any], numbers: list[float], keep: Any,
+    variant: Variant, reals: list[Any], numbers: list[float], keep: Any,
     writes: bool,
 ) -> bool:
     """Runs the graph of a trace that was followed. False where it has to run in another way."""
-    return _C.below(_call, found, reals, numbers, keep, writes) is None
+    return _C.below(_call, variant, reals, numbers, keep, writes) is None
 
 
 def _call(
-    found: Variant, reals: list[Any], numbers: list[float], keep: Any,
+    variant: Variant, reals: list[Any], numbers: list[float], keep: Any,
     writes: bool,
 ) -> Exception | None:
     """The error of a graph that has failed, and has written nothing."""
     given = _inputs(reals, numbers)
     if writes:
-        results = call_with(found.compiled, given)
+        results = call_with(variant.compiled, given)
     else:
         try:
-            results = found.compiled(*given)
+            results = variant.compiled(*given)
         except Exception as error:
             return error
-    for number, tensor in zip(found.returned, results, strict=True):
+    for number, tensor in zip(variant.returned, results, strict=True):
         keep(number, tensor)
     return None
 

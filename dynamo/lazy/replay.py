@@ -1,6 +1,6 @@
 """Steps that were seen before: followed in C++ (`dynamo.lazy._C`), call by call, without Python.
 
-The first time, calls come to `lazy.record`, and what each of them did to the trace is told to C++
+The first time, calls come to `lazy.record`, and what each of them did to the trace goes to C++
 (`tell`), which makes a tree of it. From then on, a call that fits the tree returns lazy tensors of
 the known sizes at once; Python gets the next one that does not, after `lazy.recorder` has put what
 was followed into its trace. LazyTensor paper, section 6: what recording costs is what limits lazy

@@ -45,7 +45,7 @@ class BreakReports:
         begins = self._continuations.begins_at(code, original, instruction)
         return begins and self._reported.get(place) == exit.reason.code
 
-    def tell_trace(
+    def report_attempt(
         self, frame: hook.FrameState, result: TraceResult, context: CompileContext
     ) -> Event:
         """Says what a trace has found. Errors: Unsupported where it must not break."""
@@ -56,10 +56,10 @@ class BreakReports:
         if result.effects:
             logs.log("effects").emit(lambda: "\n".join(map(repr, result.effects)), compile_id)
         if isinstance(exit, BreakExit):
-            self.tell(exit, context.settings, compile_id, repeated)
+            self.report_break(exit, context.settings, compile_id, repeated)
         return event
 
-    def tell(
+    def report_break(
         self, exit: BreakExit, options: CompileOptions, compile_id: str, repeated: bool
     ) -> None:
         """Says why the graph ends. Errors: Unsupported where it must not."""
@@ -76,13 +76,13 @@ class BreakReports:
         if is_error(exit):
             raise Unsupported(f"{strict}\n  error_on_graph_break(True) allows no graph break here.")
 
-    def tell_skipped(self, frame: hook.FrameState, reason: str, compile_id: str) -> None:
+    def report_skipped(self, frame: hook.FrameState, reason: str, compile_id: str) -> None:
         """A frame runs as it is."""
         logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
         if library_of(frame.code, frame.globals) is None:
             events.record(skip_event(frame.code, reason, compile_id))
 
-    def tell_unbuildable(self, frame: hook.FrameState, reason: Break, compile_id: str) -> None:
+    def report_unbuildable(self, frame: hook.FrameState, reason: Break, compile_id: str) -> None:
         """A frame runs as it is, since a value is alive that can't be rebuilt."""
         logs.log("graph_breaks").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
         counters.counters["skips"][str(reason)] += 1

@@ -221,19 +221,19 @@ def part_of_program(code: CodeType, guards: tuple[Guard, ...]) -> str:
     return f"{code.co_name} from line {behind[1]}" if behind else code.co_qualname
 
 
-def not_compiled_in(found: list[Event]) -> tuple[str, ...]:
+def not_compiled_in(recorded: list[Event]) -> tuple[str, ...]:
     """What happened where, each with how often."""
     rows = Counter(
         f"{str(event.data['place']).splitlines()[0]}: {event.data['what']}: {event.data['reason']}"
-        for event in found
+        for event in recorded
     )
     return tuple(f"{text} ({counted(n, 'time')})" if n > 1 else text for text, n in rows.items())
 
 
-def left_to_aten_in(found: list[Event]) -> dict[str, tuple[str, ...]]:
+def left_to_aten_in(recorded: list[Event]) -> dict[str, tuple[str, ...]]:
     """Operators with reasons, by compile id."""
     rows: dict[str, Counter[str]] = {}
-    for event in found:
+    for event in recorded:
         texts = rows.setdefault(event.compile_id, Counter())
         texts.update(f"{operator}: {reason}" for operator, reason in event.data["operators"])
     return {

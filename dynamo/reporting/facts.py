@@ -162,7 +162,7 @@ def _since(kind: str) -> list[Event]:
     return [event for event in events.events(kind) if event.time >= counters.since()]
 
 
-def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
+def _graphs(frames: Sequence[Event], compiled: Sequence[Part]) -> Iterator[Graph]:
     assumed = _entries()
     captured = {(r.compile.region, r.compile.id): r.data for r in recordings.recorded("graph")}
     left: dict[str, list[tuple[str, str]]] = {}
@@ -174,11 +174,12 @@ def _graphs(frames: Sequence[Event], found: Sequence[Part]) -> Iterator[Graph]:
         if data.get("break", {}).get("repeated"):
             continue  # the call alone that has cut the frames around it
         key = (data["region"], event.compile_id)
-        kept, count, in_python = assumed.get(key, ((), 0, 0))
+        assumptions, count, in_python = assumed.get(key, ((), 0, 0))
         yield Graph(
             number if data["operations"] else None, key, name_of(data["name"]), data["file"],
-            data["line"], data["operations"], tuple(data["lines"]), "break" in data, kept, count,
-            in_python, captured.get(key), tuple(part for part in found if part.key == key),
+            data["line"], data["operations"], tuple(data["lines"]), "break" in data, assumptions,
+            count, in_python, captured.get(key),
+            tuple(part for part in compiled if part.key == key),
             tuple(dict.fromkeys(left.get(event.compile_id, ()))))
         number += bool(data["operations"])
 

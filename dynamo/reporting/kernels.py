@@ -8,16 +8,13 @@ came from the disk cache all is there but the loop IR; times are there while the
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dynamo.backends.services import loaded_service
 from dynamo.base import recordings
-
-LAUNCH, LAUNCHED = "inductor.runtime._launch", "inductor.cache.launched"
-RECORDED = "inductor.cache.recorded"
 
 
 @dataclass(frozen=True)
@@ -80,12 +77,12 @@ class Part:
 
 def parts(with_code: bool = True) -> list[Part]:
     """All compiled graphs that live, in the order in which they were made."""
-    launch, launched = sys.modules.get(LAUNCH), sys.modules.get(LAUNCHED)
+    launch, launched = loaded_service("launcher"), loaded_service("launched")
     if launch is None or launched is None:  # that backend has not worked
         return []
-    made = {id(kept.data.steps): kept.data for kept in recordings.recorded("lowered")}
+    made = {id(record.data.steps): record.data for record in recordings.recorded("lowered")}
     found = [_part(launcher, launched, made, with_code) for launcher in launch.launchers()]
-    recorded = sys.modules.get(RECORDED)
+    recorded = loaded_service("gpu_records")
     on_gpu = () if recorded is None else list(recorded.gpu_records)
     return found + [_on_gpu(record, launched.title_of(record.compile), made) for record in on_gpu]
 

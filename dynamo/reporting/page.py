@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from dynamo.backends.services import service
 from dynamo.base.words import counted
 from dynamo.reporting.facts import Graph, Guard, Report
 from dynamo.reporting.kernels import Part, Step
@@ -234,13 +234,13 @@ class _Page:
             return "", f"{count} nodes are too many for a picture; graphs.draw makes one."
         kernel_of = {place: step.title for part in reversed(graph.parts) for step in part.steps
                      for place in step.lines}
-        lines = importlib.import_module("dynamo.graphs.lines")
+        lines = service("user_lines")
 
         def label(node: Any) -> str:
             line = lines.user_line(node)
             return kernel_of.get((line.file, line.number), "")
 
-        draw = importlib.import_module("dynamo.graphs.draw")
+        draw = service("pictures")
         svg: str = draw.to_svg(_Module(graph.captured), label)
         return (svg, "") if self._fits(svg) else ("", "The page is large enough without a picture.")
 

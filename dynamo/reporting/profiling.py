@@ -7,7 +7,6 @@ compiled graphs time their steps; what ran on a GPU comes from torch.profiler.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,8 +14,9 @@ from typing import Any
 
 import torch
 
+from dynamo.backends.services import service
 from dynamo.base import terminal
-from dynamo.reporting.kernels import LAUNCH, Part, parts
+from dynamo.reporting.kernels import Part, parts
 
 MICRO = 1e-6
 SHOWN = 40  # rows
@@ -116,7 +116,7 @@ def profile() -> Iterator[Profile]:
     >>> print(found)
     no compiled graph has run
     """
-    launch = importlib.import_module(LAUNCH)
+    launch = service("launcher")
     found = Profile()
     held = launch.launchers()  # so that none of them is counted out
     before = {id(launcher): launcher.times()[0] for launcher in held}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib
 import os
 import sys
 from dataclasses import replace
@@ -16,11 +15,11 @@ from typing import Any
 
 import torch
 
+from dynamo.backends.services import service
 from dynamo.base import events, logs
 from dynamo.base.config import config
 from dynamo.reporting.eager import eager_times
 from dynamo.reporting.facts import Report, gather
-from dynamo.reporting.kernels import LAUNCH
 from dynamo.reporting.page import page
 from dynamo.reporting.timeline import chrome_trace
 from dynamo.store.content import cache_store, make_key
@@ -62,14 +61,14 @@ def _name_of_process() -> str:
 @functools.cache
 def start() -> None:
     """From now on times are kept; the page is written when the process ends."""
-    importlib.import_module(LAUNCH).keep_times(True)
+    service("launcher").keep_times(True)
     atexit.register(_at_exit)
 
 
 def stop() -> None:
     """Undoes it."""
     if start.cache_info().currsize:
-        importlib.import_module(LAUNCH).keep_times(False)
+        service("launcher").keep_times(False)
         atexit.unregister(_at_exit)
         start.cache_clear()
 
@@ -112,7 +111,7 @@ def _at_least(peaks: Any, rate: float) -> Any:
 def _peaks_of(kind: str) -> Any:
     """What a large GEMM and a large copy reach: measured once for each machine, and kept in the
     cache folder. None where the machine is busy."""
-    cost, store = importlib.import_module("dynamo.graphs.cost"), cache_store()
+    cost, store = service("costs"), cache_store()
     device = torch.cuda.get_device_name() if kind == "cuda" else processor().text
     key = make_key("peaks", {"device": device, "threads": str(torch.get_num_threads()),
                              "torch": torch.__version__})  # fmt: skip

@@ -5,11 +5,11 @@ In: counters and events since the last `reset`. Out: text, which knows its parts
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from dynamo.backends.services import loaded_service
 from dynamo.base import counters, events, terminal
 from dynamo.base.events import Event
 from dynamo.base.words import counted
@@ -106,8 +106,8 @@ def summary() -> Summary:
     return Summary.of(head, f"{times}; {_cache()}", sections, _skipped())
 
 
-def _section(what: str, found: Counter[str]) -> Section:
-    return Section(what, sum(found.values()), len(found), found.most_common(SHOWN))
+def _section(what: str, counts: Counter[str]) -> Section:
+    return Section(what, sum(counts.values()), len(counts), counts.most_common(SHOWN))
 
 
 def _skipped() -> str:
@@ -135,7 +135,7 @@ def _breaks(frames: list[Event]) -> Counter[str]:
 
 
 def _cache() -> str:
-    metrics = sys.modules.get("inductor.metrics")  # only where that backend has worked
+    metrics = loaded_service("metrics")  # only where that backend has worked
     if metrics is None:
         return NO_CACHE
     counts = metrics.snapshot()

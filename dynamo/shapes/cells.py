@@ -27,10 +27,10 @@ def gru_cell(
         fused: Callable[..., Any] = aten._thnn_fused_gru_cell.default
         return fused(*gates, hx, b_ih, b_hh)[0]  # type: ignore[no-any-return]
     given = linear(input, w_ih, b_ih).unsafe_split(hx.shape[1], 1)
-    kept = linear(hx, w_hh, b_hh).unsafe_split(hx.shape[1], 1)
-    reset = kept[0].add_(given[0]).sigmoid_()
-    update = kept[1].add_(given[1]).sigmoid_()
-    new = given[2].add(kept[2].mul_(reset)).tanh_()
+    hidden = linear(hx, w_hh, b_hh).unsafe_split(hx.shape[1], 1)
+    reset = hidden[0].add_(given[0]).sigmoid_()
+    update = hidden[1].add_(given[1]).sigmoid_()
+    new = given[2].add(hidden[2].mul_(reset)).tanh_()
     return (hx - new).mul_(update).add_(new)
 
 

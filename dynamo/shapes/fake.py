@@ -492,14 +492,14 @@ def _zeros_like(fake: Fake) -> torch.Tensor:
     return zeros.zero_() if not facts.has_internal_overlap() else zeros
 
 
-def _map_tensors(value: Any, change: Callable[[Any], Any], found: list[Any]) -> Any:
-    """`value` with each tensor in it changed; the results are collected in `found`."""
+def _map_tensors(value: Any, change: Callable[[Any], Any], mapped: list[Any]) -> Any:
+    """`value` with each tensor in it changed; the results are collected in `mapped`."""
     if isinstance(value, torch.Tensor):
         changed = change(value)
-        found.append(changed)
+        mapped.append(changed)
         return changed
     if isinstance(value, (list, tuple)):
-        return type(value)([_map_tensors(item, change, found) for item in value])
+        return type(value)([_map_tensors(item, change, mapped) for item in value])
     if isinstance(value, dict):
-        return {name: _map_tensors(item, change, found) for name, item in value.items()}
+        return {name: _map_tensors(item, change, mapped) for name, item in value.items()}
     return value

@@ -31,15 +31,15 @@ def gated_cell(
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """inputs, hidden: (N, 3 H); state: (N, H). Returns the state and what backward needs."""
-    kept = state.new_empty((state.shape[0], state.shape[1] * SAVED))
-    return torch.empty_like(state, memory_format=torch.contiguous_format), kept
+    workspace = state.new_empty((state.shape[0], state.shape[1] * SAVED))
+    return torch.empty_like(state, memory_format=torch.contiguous_format), workspace
 
 
-def gated_cell_backward(gradient: Tensor, kept: Tensor, has_bias: bool) -> tuple[Any, ...]:
+def gated_cell_backward(gradient: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Any, ...]:
     """Gradients of the gates of the input and the state, of the state, and of both biases."""
-    count, units = kept.shape[0], kept.shape[1] // SAVED
-    gates = [kept.new_empty((count, GATES * units)) for _ in range(2)]
-    biases = [kept.new_empty((GATES * units,)) if has_bias else None for _ in range(2)]
+    count, units = workspace.shape[0], workspace.shape[1] // SAVED
+    gates = [workspace.new_empty((count, GATES * units)) for _ in range(2)]
+    biases = [workspace.new_empty((GATES * units,)) if has_bias else None for _ in range(2)]
     return (*gates, torch.empty_like(gradient, memory_format=torch.contiguous_format), *biases)
 
 

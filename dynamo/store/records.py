@@ -9,11 +9,14 @@ costs a compile, is counted, and warned of once.
 
 from __future__ import annotations
 
+import functools
+import io
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dynamo.base import counters, events, logs, recordings
 from dynamo.base.config import config
@@ -91,9 +94,9 @@ class Record:
             reason = self.cache.defect("what was read", defect)
         else:
             if value is None:
-                tell_cache(self.title, False, self._why_missing)
+                report_lookup(self.title, False, self._why_missing)
             return value
-        tell_cache(self.title, False, lambda: f"it is not usable, {reason}")
+        report_lookup(self.title, False, lambda: f"it is not usable, {reason}")
         return None
 
     def content(self, load: Callable[[bytes], T]) -> T | None:
@@ -104,8 +107,8 @@ class Record:
     def _why_missing(self) -> str:
         return self.store.explain_miss(self.key, same=self.same, notes=self.notes())
 
-    def tell_hit(self) -> None:
-        tell_cache(self.title, True, str)
+    def report_hit(self) -> None:
+        report_lookup(self.title, True, str)
 
     def write(self, make: Callable[[], bytes]) -> None:
         """Puts the bytes there that `make` gives, if it can."""
@@ -120,7 +123,7 @@ class Record:
         logs.log("cache").emit(lambda: f"{self.title}: it is not cached, {reason}")
 
 
-def tell_cache(what: str, hit: bool, reason: Callable[[], str]) -> None:
+def report_lookup(what: str, hit: bool, reason: Callable[[], str]) -> None:
     """A look into a cache. what: what was looked for; reason: asked for only where somebody wants
     to know, since it may have to read files."""
     log = logs.log("cache")
@@ -128,3 +131,31 @@ def tell_cache(what: str, hit: bool, reason: Callable[[], str]) -> None:
     log.emit(f"{what}: {text}")
     data = {"what": what, "found": hit, "reason": "" if hit else text}
     events.record(events.Event("cache", logs.compile_id_now(), data))
+
+
+class Reader(pickle.Unpickler):
+    """Reads bytes of pickle that name nothing but what `allows` says: here, nothing at all.
+    Errors: Stale for other bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+
+    def allows(self, package: str, name: str) -> bool:
+        """Whether the bytes may name something of this package."""
+        return False
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not self.allows(module.partition(".")[0], name):
+            raise Stale(f"it names {module}.{name}")
+        if module in sys.modules:
+            return functools.reduce(getattr, name.split("."), sys.modules[module])
+        return super().find_class(module, name)
+
+
+def read_plain(content: bytes) -> Any:
+    """Plain values of bytes of pickle. Errors: Stale for others.
+
+    >>> read_plain(pickle.dumps((1, "a")))
+    (1, 'a')
+    """
+    return Reader(content).load()

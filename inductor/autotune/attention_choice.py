@@ -90,9 +90,9 @@ def _fewer(q: Tensor, k: Tensor, v: Tensor, bias: Maybe) -> tuple[Tensor, Tensor
     batch, heads, kv_heads = q.shape[0], q.shape[1], k.shape[1]
     worth = operations(q, k, v)
     while worth > MOST_OPERATIONS and (batch > 1 or kv_heads > 1):
-        batch, kept = (batch // 2, kv_heads) if batch > 1 else (batch, max(1, kv_heads // 2))
+        batch, fewer = (batch // 2, kv_heads) if batch > 1 else (batch, max(1, kv_heads // 2))
         worth //= 2
-        heads, kv_heads = heads // kv_heads * kept, kept
+        heads, kv_heads = heads // kv_heads * fewer, fewer
     if bias is not None and bias.dim() == 4:
         bias = bias[:batch, :heads]
     return q[:batch, :heads], k[:batch, :kv_heads], v[:batch, :kv_heads], bias

@@ -16,9 +16,9 @@ from dynamo.store.content import Store
 from dynamo.store.processor import ONEDNN, OURS, processor
 from inductor.autotune.answers import Answers
 from inductor.autotune.gemm_trials import margins, measure, names_of, usual_of
+from inductor.autotune.library_settings import LibrarySettings
 from inductor.autotune.linear import Linear
 from inductor.autotune.trials import is_time_left
-from inductor.config import OWN, config
 from inductor.kernels.cpu.gemm import GEMM_NAME
 from inductor.kernels.cpu.gemm_libraries import OwnGemm, load_gemm
 from inductor.kernels.cpu.half_gemm import HALF_NAME
@@ -26,6 +26,7 @@ from inductor.runtime.own_libraries import loaded
 
 # Below, our own GEMM is not worth building its library.
 FEWEST_OPERATIONS = 1 << 20
+USUAL = LibrarySettings()
 
 
 def choice_of(ratios: Mapping[str, float]) -> str:
@@ -40,23 +41,25 @@ def choice_of(ratios: Mapping[str, float]) -> str:
 class Chooser:
     """Answers by shape class; measures those that the cache does not know, or not well."""
 
-    def __init__(self, store: Store, threads: int, with_ours: bool = True) -> None:
+    def __init__(
+        self, store: Store, threads: int, settings: LibrarySettings = USUAL
+    ) -> None:
         self.store = store
         self.threads = threads
-        self.with_ours = with_ours
-        ours = f"{GEMM_NAME} {HALF_NAME}" if with_ours else ""
+        self.settings = settings
+        ours = f"{GEMM_NAME} {HALF_NAME}" if settings.ours else ""
         self.answers = Answers(store, "gemms", threads, ours=ours)
 
     def fastest(self, linear: Linear) -> str:
         """A key of `REWRITES` (`library_kernels.py`); after "ours" the library is loaded."""
-        if config.library_kernels == OWN:
+        if self.settings.own_alone:
             return self._fastest_own(linear)
         said = processor().fastest
-        if said and config.library_kernels == "measure":
+        if said and self.settings.measures:
             return self._by(said, linear)
         name = repr(linear.shape_class())
         known = self.answers.known.get(name)
-        if config.library_kernels != "measure":
+        if not self.settings.measures:
             if known is None:
                 return "aten"
         elif known is None or is_time_left() and known.is_worth_another(choice_of(known.ratios)):
@@ -108,7 +111,7 @@ class Chooser:
         return min(near)[1] if near else usual_of(names)
 
     def ours(self, dtype: torch.dtype) -> OwnGemm | None:
-        return own_gemm(self.store, dtype) if self.with_ours else None
+        return own_gemm(self.store, dtype) if self.settings.ours else None
 
 
 def own_gemm(store: Store, dtype: torch.dtype) -> OwnGemm | None:

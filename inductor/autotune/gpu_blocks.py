@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from inductor.autotune.tuning import Candidate, Question, Times, Tuner, make_question_key, part_of
 from inductor.codegen.python_wrapper import print_python_wrapper
-from inductor.codegen.triton.configs import ANY_NUMBER, Choices, Config, SizeClass
+from inductor.codegen.triton.configs import ANY_NUMBER, Choices, Config, SizeClass, by_factor
 from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import Layout, LoopGraph
@@ -24,7 +24,7 @@ from inductor.scheduler.schedule import Kernel, Schedule
 
 ROUNDS = 2  # of neighbours
 FEWEST_BYTES = 1 << 20  # that a kernel touches
-MOST_WARPS = 16
+MOST_WARPS = 16  # of a neighbour; chosen, not measured: bounds what is tried
 GAIN = 0.98  # of the time so far: less is noise
 LIMIT = 0.9  # of the speed of a copy
 LEAST_TIME = 1.0  # microseconds that any kernel takes
@@ -92,13 +92,8 @@ def neighbours(best: Config, source: TritonSource) -> list[Config]:
     limits = source.choices.all()
     rows = max(config.rows for config in limits)
     columns = max(config.columns for config in limits)
-    found = []
-    for factor in (2.0, 0.5):
-        found += [
-            replace(best, rows=int(best.rows * factor)),
-            replace(best, columns=int(best.columns * factor)),
-            replace(best, warps=int(best.warps * factor)),
-        ]
+    found = [each for factor in (2.0, 0.5)
+             for each in by_factor(best, factor, "rows", "columns", "warps")]
     fixed = len({config.columns for config in limits}) == 1  # a row is one tile, or there is none
     return [
         config for config in found

@@ -82,7 +82,7 @@ def choose_templates(
     return made
 
 
-def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandidate]) -> bool:
+def _is_worth_asking(candidate: TemplateCandidate, chosen: Sequence[TemplateCandidate]) -> bool:
     """Not a GEMM of many rows alone: the library is faster by a tenth. A convolution through a
     window alone only where nothing can follow it."""
     template = candidate.template
@@ -92,7 +92,7 @@ def _is_worth_asking(candidate: TemplateCandidate, found: Sequence[TemplateCandi
     if one.window is None:
         return hint_of(one.m) <= FEW
     return not any(
-        one in each.template.gemms() for each in found if not is_alone(each.template)
+        one in each.template.gemms() for each in chosen if not is_alone(each.template)
     )
 
 
@@ -198,10 +198,10 @@ def _candidate(
     name: str, graph: LoopGraph, steps: Sequence[Step], results: Sequence[str], sizes: Sizes
 ) -> Candidate:
     part, schedule = part_of(graph, steps)
-    kept = tuple(out for out in part.outputs if getattr(out, "buffer", None) in results)
+    read_outside = tuple(out for out in part.outputs if getattr(out, "buffer", None) in results)
     names = sorted((b for b in part.inputs if b is not None), key=lambda buffer: buffer.name)
     inputs = tuple(replace(buffer, position=n) for n, buffer in enumerate(names))
-    part = replace(part, outputs=kept, inputs=inputs)  # the same inputs for each way
+    part = replace(part, outputs=read_outside, inputs=inputs)  # the same inputs for each way
     layouts = part.layouts()
     kernels = {s.name: print_kernel(s, layouts) for s in steps if isinstance(s, Kernel)}
     templates = {t.name: print_template(t, layouts) for t in schedule.templates()}

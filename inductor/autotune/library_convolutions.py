@@ -23,9 +23,9 @@ import torch
 from dynamo.store.content import Store
 from dynamo.store.processor import ONEDNN, OURS, processor
 from inductor.autotune.answers import Answer, Answers
+from inductor.autotune.library_settings import LibrarySettings
 from inductor.autotune.preparation import Preparer, contiguous
 from inductor.autotune.trials import compare, is_time_left, measuring, noise
-from inductor.config import OWN, config
 from inductor.ir.convolutions import Geometry, geometry_of, last_strides
 from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.kernels.cpu.convolution import CONVOLUTION_NAME
@@ -54,9 +54,10 @@ class Convolutions:
     """Rewrites the convolutions of one graph; what it measures is among `answers`."""
 
     def __init__(
-        self, graph: LoopGraph, preparer: Preparer, store: Store, threads: int, with_ours: bool,
+        self, graph: LoopGraph, preparer: Preparer, store: Store, threads: int,
+        settings: LibrarySettings,
     ) -> None:
-        self.with_ours = with_ours
+        self.settings = settings
         self.preparer = preparer
         self.store = store
         self.threads = threads
@@ -78,7 +79,7 @@ class Convolutions:
         if candidate != BY_ONEDNN:
             assert geometry is not None
             return self._ours(node, weight, candidate == WINOGRAD, geometry.is_depthwise())
-        if _can_pack(node, x, weight):
+        if not self.settings.own_alone and _can_pack(node, x, weight):
             return _packed_convolution(self.preparer, node, x, weight)
         stride = last_strides(weight.size)
         layout = Layout(self.preparer.graph.device, weight.dtype, weight.size, stride)
@@ -110,12 +111,12 @@ class Convolutions:
 
     def fastest(self, node: ExternKernel, geometry: Geometry) -> str:
         """Which candidate is to be used: measured once."""
-        if config.library_kernels == OWN:
+        if self.settings.own_alone:
             return self._fastest_own(node, geometry)
-        said = processor().fastest if config.library_kernels == "measure" else ""
-        if said == OURS and self.with_ours:
+        said = processor().fastest if self.settings.measures else ""
+        if said == OURS and self.settings.ours:
             return self._fastest_own(node, geometry)
-        if not self.with_ours or geometry.operations() < FEWEST_OPERATIONS:
+        if not self.settings.ours or geometry.operations() < FEWEST_OPERATIONS:
             return BY_ONEDNN
         if said == ONEDNN or not has_onednn(*ONEDNN_OPERATORS):
             return BY_ONEDNN
@@ -123,7 +124,7 @@ class Convolutions:
         known = self.answers.known
         if name not in known:
             ours = self.library
-            if ours is None or config.library_kernels != "measure":
+            if ours is None or not self.settings.measures:
                 return BY_ONEDNN
             if not is_time_left():
                 return _least(usual_ratios(known.values(), geometry), margin)
@@ -229,7 +230,7 @@ def is_native(dtype: torch.dtype) -> bool:
 def _can_pack(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bool:
     """Whether it is one of float32 that oneDNN computes from channels last to channels last."""
     _, _, bias, *sizes, groups = node.args
-    if not has_onednn(*ONEDNN_OPERATORS) or config.library_kernels == OWN:
+    if not has_onednn(*ONEDNN_OPERATORS):
         return False
     if any(view.dtype is not torch.float32 for view in (x, weight)) or node.kwargs:
         return False

@@ -23,30 +23,30 @@ from typing import Any
 import torch
 
 from dynamo.store.content import Store
-from inductor.autotune.gemm_choice import Chooser
+from inductor.autotune.gemm_choice import USUAL, Chooser
 from inductor.autotune.gemm_trials import packed_linear
 from inductor.autotune.library_convolutions import Convolutions
+from inductor.autotune.library_settings import LibrarySettings
 from inductor.autotune.linear import Linear, as_linear, as_own_linear, with_views
 from inductor.autotune.preparation import Preparer, contiguous
 from inductor.autotune.trials import give_back_memory
 from inductor.codegen.cpp.own_calls import is_own_stack, is_own_sum
-from inductor.config import OWN, config
 from inductor.ir.body import trace_body
 from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, Node, ViewRef
 
 
 def choose_library_kernels(
-    graph: LoopGraph, store: Store, threads: int, frozen: Collection[int] = (), ours: bool = True,
-    taken: int = 0,
+    graph: LoopGraph, store: Store, threads: int, frozen: Collection[int] = (),
+    settings: LibrarySettings = USUAL, taken: int = 0,
 ) -> LoopGraph:
     """The graph with each GEMM computed by what was fastest for its class.
 
-    frozen: positions of inputs that hardly ever change. ours: GEMMs of our own are candidates.
-    taken: bytes of what has been prepared already.
+    frozen: positions of inputs that hardly ever change. taken: bytes of what has been prepared
+    already.
     """
     if graph.device.type != "cpu":
         return graph
-    return _Rewriter(graph, Chooser(store, threads, ours), Preparer(graph, frozen, taken)).run()
+    return _Rewriter(graph, Chooser(store, threads, settings), Preparer(graph, frozen, taken)).run()
 
 
 class _Rewriter:
@@ -56,7 +56,7 @@ class _Rewriter:
         self.layouts = graph.layouts()
         self.preparer = preparer
         self.convolutions = Convolutions(
-            graph, self.preparer, chooser.store, chooser.threads, chooser.with_ours)
+            graph, self.preparer, chooser.store, chooser.threads, chooser.settings)
 
     def run(self) -> LoopGraph:
         self.choose_dearest_first()
@@ -71,7 +71,7 @@ class _Rewriter:
             else:
                 assert isinstance(node, ExternKernel)
                 candidate = self.chooser.fastest(linear)
-                if config.library_kernels == OWN and candidate != "aten":
+                if self.chooser.settings.own_alone and candidate != "aten":
                     node = with_views(node, linear)
                 nodes += REWRITES[candidate](self, node, linear)
         answers = self.chooser.answers, self.convolutions.answers
@@ -86,13 +86,13 @@ class _Rewriter:
 
     def as_own(self, node: Node) -> Node:
         """A call that the wrapper computes by itself, where no library is wanted."""
-        if config.library_kernels != OWN or not isinstance(node, ExternKernel):
+        if not self.chooser.settings.own_alone or not isinstance(node, ExternKernel):
             return node
         fits = is_own_stack(node) and self.chooser.ours(torch.float32) is not None
         return replace(node, ours=True) if fits or is_own_sum(node) else node
 
     def as_linear(self, node: ExternKernel) -> Linear | None:
-        find = as_own_linear if config.library_kernels == OWN else as_linear
+        find = as_own_linear if self.chooser.settings.own_alone else as_linear
         linear = find(node, self.layouts, self.preparer.frozen)
         if linear is not None and linear.frozen and not self.preparer.has_room(linear.weight):
             return replace(linear, frozen=False)
@@ -101,7 +101,7 @@ class _Rewriter:
     def choose_dearest_first(self) -> None:
         """The time for measuring may not be enough for all: it goes to the classes on which the
         graph spends most."""
-        if config.library_kernels != "measure":
+        if not self.chooser.settings.measures:
             return
         operations: dict[Any, int] = {}
         choices: dict[Any, Callable[[], str]] = {}

@@ -28,7 +28,7 @@ from inductor.ir.extent import hint_of
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
 
-WORKERS = 8
+WORKERS = 8  # threads that build candidates; chosen, not measured: bounds memory
 MOST_REPORTED = 4  # the fastest
 COPIED = 1 << 27  # bytes: more than second-level caches hold
 Times = dict[str, float]

@@ -12,10 +12,8 @@ A record (`dynamo/store/records.py`) names nothing but parts of torch and of thi
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
-import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,8 +29,8 @@ from dynamo.base import logs, recordings
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import left_to_aten
 from dynamo.base.ranks import are_many
-from dynamo.store.content import Key, Stale, Store, cache_store, make_key
-from dynamo.store.records import Cache, Record, Uncacheable
+from dynamo.store.content import Key, Store, cache_store, make_key
+from dynamo.store.records import Cache, Reader, Record, Uncacheable
 from dynamo.store.toolchain import find_toolchain
 from inductor import metrics
 from inductor.cache.aten_key import constants_of, content_of, parts_of_aten
@@ -191,7 +189,7 @@ class CacheEntry:
         if cached is None:
             return None
         made, fallbacks = cached
-        record.tell_hit()
+        record.report_hit()
         metrics.count("graphs_reused")
         report_fallbacks(fallbacks)
         if are_many():  # its collectives may be joined
@@ -337,7 +335,7 @@ def _gpu_module(*parts: Any) -> GpuModule:
 
 
 def _reduce_graphing(writer: _Writer, value: Graphing) -> Any:
-    return Graphing, (value.recorder, value.values, value.written, value.again)
+    return Graphing, (value.recorder, value.values, value.written, value.repeatable)
 
 
 def _reduce_mapping(writer: _Writer, value: Any) -> Any:
@@ -375,9 +373,9 @@ def read_record(content: bytes, given: Mapping[str, Any], store: Store) -> Any:
     return _Reader(content, given, store).load()
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(Reader):
     def __init__(self, content: bytes, given: Mapping[str, Any], store: Store | None) -> None:
-        super().__init__(io.BytesIO(content))
+        super().__init__(content)
         self.given, self.store = given, store
 
     def persistent_load(self, name: Any) -> Any:
@@ -394,11 +392,6 @@ class _Reader(pickle.Unpickler):
             return self.given["gm"].forward
         return self.given[name]
 
-    def find_class(self, module: str, name: str) -> Any:
-        package = module.partition(".")[0]
+    def allows(self, package: str, name: str) -> bool:
         allowed = package in TRUSTED | {"functools", "copyreg", "collections"}
-        if not allowed or (package == "builtins" and name not in BUILTINS | {"dict"}):
-            raise Stale(f"it names {module}.{name}")
-        if module in sys.modules:
-            return functools.reduce(getattr, name.split("."), sys.modules[module])
-        return super().find_class(module, name)
+        return allowed and (package != "builtins" or name in BUILTINS | {"dict"})

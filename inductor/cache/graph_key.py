@@ -33,7 +33,7 @@ from dynamo.store.processor import processor
 from dynamo.store.records import Uncacheable
 from dynamo.store.versions import versions
 from inductor.config import config
-from inductor.runtime.gpus import text_of_gpus
+from inductor.runtime.gpu_properties import text_of_gpus
 
 OWN = frozenset(("aten", "prims", "prim", "mkldnn", "dynamo_jit"))
 TRUSTED = frozenset(("torch", "_operator", "operator", "math", "builtins", "dynamo", "inductor"))

@@ -48,7 +48,7 @@ def find(key: Key) -> Binary | None:
     record = record_of(key)
     binary = record.read(_read)
     if binary is not None:
-        record.tell_hit()
+        record.report_hit()
     return binary
 
 

@@ -34,7 +34,7 @@ from inductor.kernels.cpu.gemm import CHAIN_DECLARATION as GEMM_CHAIN_DECLARATIO
 from inductor.kernels.cpu.gemm import GEMM_DECLARATION, GEMM_NAME
 from inductor.kernels.cpu.half_gemm import HALF_DECLARATION, HALF_NAME
 from inductor.operators.cpu_attention_ops import OPERATOR as ATTENTION
-from inductor.scheduler.convolutions import bounds_of
+from inductor.scheduler.fuse_convolutions import bounds_of
 from inductor.scheduler.schedule import (
     ConvolutionChain,
     FusedConvolution,

@@ -58,7 +58,7 @@ HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
-from inductor.runtime.lists import over
+from inductor.runtime.list_launches import over
 from inductor.runtime.triton_launch import (
     Allocation, BySize, OperatorCall, boxed, current_stream, recorded, view,
 )
@@ -119,12 +119,12 @@ class _Writer:
     def write(self, symbols: Sequence[str]) -> str:
         self.may_write_over = not symbols  # else kernels may be measured on the real buffers
         last = _last_uses(self.steps)
-        kept = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
-        kept |= set(self.constants)
-        used = kept.union(*last.values())
+        held = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
+        held |= set(self.constants)
+        used = held.union(*last.values())
         self._free(name for name in self.inputs if name not in used)
         for position, step in enumerate(self.steps):
-            dying = last.get(position, set()) - kept
+            dying = last.get(position, set()) - held
             self._run(step, dying)
             self._free(n for n in dying if n in self.alive)
         self.body.append(f"return ({''.join(self._output(o) + ', ' for o in self.graph.outputs)})")
@@ -201,7 +201,7 @@ class _Writer:
             ahead = likely and number == source.choices.likely()
             made.append(
                 f"prepare({source.name}, {configs!r}, ({dtypes}), unsure={unsure!r}, "
-                f"asserts={source.may_fail}, again={source.again}, kinds={kinds!r}, "
+                f"asserts={source.may_fail}, repeatable={source.repeatable}, kinds={kinds!r}, "
                 f"even={source.even}, likely_even={source.likely_even}, ahead={ahead})"
             )
         if len(made) == 1:
@@ -263,7 +263,8 @@ class _Writer:
         for aligned in (True, not source.vectors):
             prepared = (
                 f"prepare({source.name}, ((0, 0, {source.warps}),), ({dtypes}), unsure=(), "
-                f"asserts=False, again=False, options={source.options(aligned)!r}, ahead={aligned})"
+                f"asserts=False, repeatable=False, options={source.options(aligned)!r}, "
+                f"ahead={aligned})"
             )
             name = self.launchers.setdefault(prepared, f"triton{len(self.launchers)}")
             launchers.append(name)
@@ -307,7 +308,7 @@ class _Writer:
         unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
         prepared = (
             f"prepare({source.name}, ((0, 0, {source.blocks.warps}),), ({dtypes}), "
-            f"unsure={unsure!r}, asserts=False, again=True, kinds={kinds!r}, "
+            f"unsure={unsure!r}, asserts=False, repeatable=True, kinds={kinds!r}, "
             f"options={source.options()!r}, scratch={source.scratch})"
         )
         launcher = self.launchers.setdefault(prepared, f"triton{len(self.launchers)}")

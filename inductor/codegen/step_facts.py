@@ -167,13 +167,13 @@ def _in_body(body: LoopBody) -> int:
     repeated: list[bool] = []
     total = 0
     for op in body.ops:
-        again = op.name != "reduction" and (
+        is_repeated = op.name != "reduction" and (
             any(repeated[at] for at in op.args) or _is_by_reduction(op))
-        repeated.append(again)
+        repeated.append(is_repeated)
         if op.name == "reduction":
             total += inside
         elif op.name in SCALAR_OPS and op.name not in MOVES:
-            total += inside if again else outside
+            total += inside if is_repeated else outside
     return total
 
 

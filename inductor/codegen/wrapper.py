@@ -81,13 +81,13 @@ def _write_steps(writer: CallWriter) -> list[Row]:
             call(writer, step)
         elif isinstance(step, ExternKernel):
             writer.call_extern(step)
-        _say_which(writer.lines, written, len(rows))
+        _number_failures(writer.lines, written, len(rows))
         for dead in writer.plan.dead_after.get(position, ()):
             writer.lines.append(f"  rt->drop(rt, {writer.slot_of[dead]});")
     return rows
 
 
-def _say_which(lines: list[str], first: int, number: int) -> None:
+def _number_failures(lines: list[str], first: int, number: int) -> None:
     """A call that fails ends the function with the number of its step, from 1 on."""
     for at in range(first, len(lines)):
         lines[at] = lines[at].replace(FAILED, f"return {max(number, 1)};")

@@ -30,7 +30,7 @@ from inductor.collectives.calls import COALESCED, Collective, collective_of, is_
 from inductor.collectives.machine import Group, Machine, bandwidth_of, group_of, latency_of
 
 aten = torch.ops.aten
-LATENCIES = 8
+LATENCIES = 8  # see the top of the file; chosen, not measured
 MOST_BEFORE = 16  # casts and views that run earlier for a bucket
 CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.clone.default)
 # Lists of tensors that are one message; elsewhere each tensor is one, and nothing is gained.

@@ -100,8 +100,8 @@ def _with_copies(start: ExternKernel, device: torch.device) -> tuple[list[Node],
             return value
         name = f"{start.name}_copy{len(copies)}"
         layout = contiguous(value.size, value.dtype, device)
-        kept = (("memory_format", torch.contiguous_format),)
-        copies.append(ExternKernel(name, layout, CLONE, (value,), kept, (), start.origins))
+        kwargs = (("memory_format", torch.contiguous_format),)
+        copies.append(ExternKernel(name, layout, CLONE, (value,), kwargs, (), start.origins))
         return ViewRef(name, value.size, layout.stride, 0, value.dtype)
 
     return copies, replace(start, args=copied(start.args))

@@ -97,8 +97,8 @@ def _starts(step: Step) -> bool:
 class _Orderer:
     """One run of the rules at the top of the file.
 
-    early: bytes of what runs before its place, by unit; kept: bytes of operands that are only kept
-    for collectives that nobody has waited for, by the collective's name.
+    early: bytes of what runs before its place, by unit; operand_bytes: of operands that are
+    only held for collectives that nobody has waited for, by the collective's name.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class _Orderer:
         self.place = 0  # all before it have run, but waits
         self.clock = Clock()
         self.early: dict[int, int] = {}
-        self.kept: dict[str, int] = {}
+        self.operand_bytes: dict[str, int] = {}
         self.waits = [at for at, event in enumerate(events) if isinstance(event, Wait)]
         self.starts: dict[str, list[int]] = {}  # by group, those that have not run, the next last
         for at, event in reversed(list(enumerate(events))):
@@ -160,9 +160,9 @@ class _Orderer:
         self.order.append(at)
         if isinstance(event, Start):
             self.starts[self._group(at)].pop()
-            self.kept[event.key] = self._operands(at)
+            self.operand_bytes[event.key] = self._operands(at)
         elif isinstance(event, Wait):
-            self.kept.pop(event.key, None)
+            self.operand_bytes.pop(event.key, None)
 
     # -- collectives ------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class _Orderer:
                 return
             event = self.events[wait]
             assert isinstance(event, Wait)
-            if self.kept.get(event.key) and all(self.done[x] for x in self.before[wait]):
+            if self.operand_bytes.get(event.key) and all(self.done[x] for x in self.before[wait]):
                 self._run(wait)
 
     # -- steps that wait --------------------------------------------------------------------------
@@ -277,10 +277,10 @@ class _Orderer:
         if found is None or not found.reads_on:
             return 0
         read = self.held.units[start].touched - set(self.held.units[start].makes)
-        return sum(self.held.sizes.get(name, 0) for name in read - self.held.kept)
+        return sum(self.held.sizes.get(name, 0) for name in read - self.held.results)
 
     def _extra(self) -> int:
-        return sum(self.early.values()) + sum(self.kept.values())
+        return sum(self.early.values()) + sum(self.operand_bytes.values())
 
 
 def _verify_order(

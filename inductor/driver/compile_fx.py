@@ -68,9 +68,9 @@ from inductor.driver.known_results import (
 )
 from inductor.driver.survive import surviving
 from inductor.driver.wrapped_ends import compile_wrapped
-from inductor.dynamic_shapes.lift_numbers import lifts_all
-from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
-from inductor.dynamic_shapes.steps import Step, has_rates
+from inductor.dynamic_shapes.numbers.choose import Compilers, compile_for_numbers
+from inductor.dynamic_shapes.specialise import BySizes, compile_for_sizes, is_symbolic
+from inductor.dynamic_shapes.subgraph import CompileSubgraph
 from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
 from inductor.dynamic_shapes.symbolic import check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
@@ -111,14 +111,12 @@ def compile_fx(
     strategies = Strategies(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
-    in_pieces = _in_subgraphs(gm, example_inputs, settings)
-    if in_pieces or has_gradients(gm) and _records(settings, example_inputs):
+    in_subgraphs = _in_subgraphs(gm, example_inputs, settings)
+    if in_subgraphs or has_gradients(gm) and _records(settings, example_inputs):
         try:
             return strategies.compile_cut(gm)
         except Unsupported as refusal:
             return as_captured(settings, gm, refusal)
-    if has_rates(gm, example_inputs) and not lifts_all(gm):
-        return Step(gm, example_inputs, strategies.compile_graph, strategies.compile_subgraph)
     return strategies.compile_graph(gm, example_inputs)
 
 
@@ -141,21 +139,20 @@ class Strategies:
             self.compile_subgraph = _in_background(self._subgraph)
 
     def compile_graph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        """The whole graph, by what is open in it."""
-        return self._by_sizes(module, inputs, self.compile_static)
+        """The whole graph, by its numbers and sizes."""
+        return self._by_numbers(module, inputs, self.compile_static, self.compile_subgraph)
 
     def compile_cut(self, module: torch.fx.GraphModule) -> Compiled:
         """Subgraphs of the graph. Errors: Unsupported."""
         return compile_subgraphs(module, self.compile_subgraph)
 
-    def _by_sizes(
+    def _by_numbers(
         self, module: torch.fx.GraphModule, inputs: list[Any],
-        compile_static: Callable[..., Compiled],
+        compile_static: Callable[..., Compiled], step: CompileSubgraph | None = None,
     ) -> Compiled:
-        if is_symbolic(module, inputs):
-            return compile_for_sizes(
-                module, inputs, compile_static, self._symbolic, self.compile_cut)
-        return compile_static(module, inputs)
+        return compile_for_numbers(module, inputs, Compilers(
+            lambda gm, given: compile_for_sizes(gm, given, compile_static, self._symbolic),
+            lambda gm, given: BySizes(gm, given, compile_static), self.compile_cut, step))
 
     def _static(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         with self._compiling():
@@ -168,7 +165,7 @@ class Strategies:
             return _compile_symbolic(module, inputs, self.settings)
 
     def _subgraph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        return self._by_sizes(module, inputs, self._small)
+        return self._by_numbers(module, inputs, self._small)
 
     def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
         with self._compiling():

@@ -12,7 +12,7 @@ from dynamo.base import logs, recordings
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.store.content import Store
-from dynamo.store.records import tell_cache
+from dynamo.store.records import report_lookup
 from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor import metrics
 from inductor.cache.launched import note_launcher, titled
@@ -28,7 +28,7 @@ from inductor.codegen.wrapper import print_wrapper
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library, library_without_compiler
-from inductor.scheduler.convolutions import bounds_of
+from inductor.scheduler.fuse_convolutions import bounds_of
 from inductor.scheduler.gemms import epilogue_over_rows
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -163,7 +163,7 @@ def build(units: list[str], store: Store) -> str:
         wanted = log.enabled or recordings.wanted()
         built: Built = build_library(units, toolchain, store, explain=wanted)
     metrics.count("libraries_reused" if built.reused else "libraries_built")
-    tell_cache(f"library {built.key.digest}", built.reused, lambda: built.reason)
+    report_lookup(f"library {built.key.digest}", built.reused, lambda: built.reason)
     return str(built.path)
 
 

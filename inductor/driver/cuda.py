@@ -18,7 +18,7 @@ from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import KERNEL, failed, refused
 from dynamo.store.content import cache_store, make_key
-from dynamo.store.records import tell_cache
+from dynamo.store.records import report_lookup
 from inductor import metrics
 from inductor.autotune.gpu_blocks import tune_blocks
 from inductor.autotune.tuning import Tuner
@@ -41,7 +41,7 @@ from inductor.scheduler.lists import join_lists
 from inductor.scheduler.schedule import Kernel, KernelList, Schedule, TemplateKernel
 from inductor.scheduler.verify import is_scattered
 
-WORKERS = 8
+WORKERS = 8  # threads that build kernels; chosen, not measured: bounds memory
 
 
 def available() -> str:
@@ -214,7 +214,7 @@ def _meets(kernel: Kernel) -> bool:
 
 def load(
     text: str, graph: LoopGraph, measure: bool, graphed: Graphing | None = None,
-    kept: GpuRecord | None = None,
+    cached: GpuRecord | None = None,
 ) -> Callable[..., Callable[..., Any]]:
     """Import the module and compile its kernels. The result takes the values of the symbols (if
     there are any) and gives the callable for them: flat tensors in, a tuple out.
@@ -226,7 +226,7 @@ def load(
     key = make_key("triton", {"source": text})
     path, known = store.file_of(key, ".py", text.encode())
     metrics.count("libraries_reused" if known else "libraries_built")
-    tell_cache(f"module {key.digest}", known, lambda: store.explain_miss(key))
+    report_lookup(f"module {key.digest}", known, lambda: store.explain_miss(key))
     with timed("inductor.load"):
         module = import_file(f"inductor_generated_{path.stem}", path)
         preparation = Preparation(graph.device, measure)
@@ -240,11 +240,11 @@ def load(
 
     def bound(*sizes: int) -> Callable[..., Any]:
         call = finished(bind(*sizes), graph.device, constants, graphed, title)
-        if kept is None:
+        if cached is None:
             return call
         return with_recipe(call, GpuModule(
-            text, graph.device, tuple(constants), binaries_of(preparation), graphed, kept.steps,
-            kept.functions))
+            text, graph.device, tuple(constants), binaries_of(preparation), graphed, cached.steps,
+            cached.functions))
 
     return bound
 

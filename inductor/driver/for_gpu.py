@@ -97,8 +97,8 @@ def _graphing(
         logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
         return None
     written = written_inputs(graph, schedule)
-    again = not (written or is_reread(schedule))
-    return Graphing(CudaRecorder(graph.device), values, written, again)
+    repeatable = not (written or is_reread(schedule))
+    return Graphing(CudaRecorder(graph.device), values, written, repeatable)
 
 
 def _need_triton(graph: LoopGraph) -> None:

@@ -22,6 +22,7 @@ from dynamo.base.loading import collection_paused
 from dynamo.store.content import cache_store
 from inductor.autotune.early_libraries import with_libraries
 from inductor.autotune.library_kernels import choose_library_kernels
+from inductor.autotune.library_settings import LibrarySettings
 from inductor.codegen.bind import Binder, broken_assumption
 from inductor.collectives.holds import hold_operands
 from inductor.collectives.settings import with_overlap
@@ -36,8 +37,8 @@ from inductor.fx_passes.pipeline import rewritten
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.scheduler.convolution_chains import chain_convolutions
-from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.cpu_gemms import attach_epilogues, join_chains
+from inductor.scheduler.fuse_convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 
@@ -110,7 +111,8 @@ def lower_and_schedule(
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
             chosen = choose_library_kernels(
-                lowered.graph, cache_store(), threads, frozen, is_enabled("templates"),
+                lowered.graph, cache_store(), threads, frozen,
+                LibrarySettings(config.library_kernels, is_enabled("templates")),
                 module.meta.get("prepared_bytes", 0))
             lowered = replace(lowered, graph=chosen)
     lowered = replace(lowered, graph=hold_operands(lowered.graph))

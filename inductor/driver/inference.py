@@ -87,12 +87,12 @@ def _compile_frozen(
 
 
 def _plain_instead(
-    settings: Mapping[str, Any], kept: CachedGraph
+    settings: Mapping[str, Any], graph: CachedGraph
 ) -> Callable[[], Compiled | None]:
     """What compiles a graph without freezing, for `FrozenCall`."""
 
     def compile_plain() -> Compiled | None:
-        module = kept.module()
+        module = graph.module()
         fakes = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
         try:
             with config.patch(**settings), torch.no_grad(), collection_paused():
@@ -103,7 +103,7 @@ def _plain_instead(
             report_defect(GRAPH, defect, module, at_call=True)
             return None
 
-    return noted(compile_plain, _plain_instead, settings, kept)  # type: ignore[no-any-return]
+    return noted(compile_plain, _plain_instead, settings, graph)  # type: ignore[no-any-return]
 
 
 def compile_plainly(
@@ -144,7 +144,7 @@ class Generated:
 def generate_inference(
     module: torch.fx.GraphModule, fakes: list[Any], frozen: frozenset[int], steady: frozenset[int]
 ) -> Generated:
-    """The code of an ATen graph of inference on a CPU, for a package (`package/graph.py`)."""
+    """The code of an ATen graph of inference on a CPU, for a package (`package/cpu_graph.py`)."""
     if has_symbols(module):
         with timed("inductor.passes"):
             module = laid_out(module)

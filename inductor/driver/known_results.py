@@ -24,7 +24,7 @@ from inductor.driver.ahead import compile_ahead
 from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.dynamic_shapes.subgraphs import has_unbacked
 from inductor.fx_passes.custom import run_pass
-from inductor.fx_passes.pipeline import serve_patterns
+from inductor.fx_passes.pipeline import replace_patterns
 
 # How long one graph is measured in the background, where the program's steps are slower meanwhile.
 BACKGROUND_SECONDS = 0.5
@@ -54,7 +54,7 @@ def with_known_calls(
     """The captured graph behind the passes that know torch-level calls."""
     with config.patch(**settings):
         gm = run_pass("pre_grad_custom_pass", gm)
-        serve_patterns(gm, example_inputs, has_learners(example_inputs))
+        replace_patterns(gm, example_inputs, has_learners(example_inputs))
     return gm
 
 

@@ -22,11 +22,11 @@ from dynamo.base.counters import counters
 from dynamo.base.fallbacks import SIZES, line_of, refused
 from dynamo.base.graph_copies import copy_graph
 from inductor import metrics
-from inductor.dynamic_shapes.lift_numbers import lift_numbers
-from inductor.dynamic_shapes.subgraphs import NothingToCompile, asks_numbers
 from inductor.dynamic_shapes.symbolic import Program
 
 Compiled = Callable[..., Any]
+CompileStatic = Callable[[fx.GraphModule, list[Any]], Compiled]
+CompileSymbolic = Callable[[fx.GraphModule, list[Any]], tuple[Callable[..., bool], Compiled]]
 LIMIT = 8  # sets of sizes, as `recompile_limit` has of frames
 
 
@@ -45,78 +45,40 @@ def is_symbolic(gm: fx.GraphModule, example_inputs: list[Any]) -> bool:
 def compile_for_sizes(
     gm: fx.GraphModule,
     example_inputs: list[Any],
-    compile_static: Callable[[fx.GraphModule, list[Any]], Compiled],
-    compile_symbolic: Callable[[fx.GraphModule, list[Any]], tuple[Callable[..., bool], Compiled]],
-    compile_cut: Callable[[fx.GraphModule], Compiled],
+    compile_static: CompileStatic,
+    compile_symbolic: CompileSymbolic,
 ) -> Compiled:
     """A callable like the graph, compiled at once for the sizes at hand, so that errors of the
-    compiler show early.
+    compiler show early. Numbers were looked at before (`numbers/choose.py`).
 
-    compile_static: for one set of sizes. compile_symbolic: see `Program`. Numbers that are tensors
-    for the operators that take them (`lift_numbers.py`) are no part of what a compile is made for.
-    compile_cut: cuts a graph where an operator has to know a float, which then runs as captured.
+    compile_static: for one set of sizes. compile_symbolic: see `Program`.
     """
-
-    def compile_open(module: fx.GraphModule, inputs: list[Any]) -> Compiled:
-        if is_symbolic(module, inputs):
-            try:
-                return Program(module, inputs, compile_symbolic).call
-            except Unsupported as refusal:
-                if module.meta.get(TAKES_WRAPPERS):
-                    raise PlainRefused(refusal) from refusal
-                why = refusal.reason
-            logs.log("dynamic").emit(f"a symbolic graph is compiled for each set of sizes: {why}")
-        else:
-            return compile_static(module, inputs)
-        return BySizes(module, inputs, compile_static)
-
-    if not all(map(fits, example_inputs)):
-        return BySizes(gm, example_inputs, compile_static)
-    lifted = lift_numbers(gm)
-    left = example_inputs if lifted is None else lifted.inputs_of(tuple(example_inputs))
-    if any(type(value) is float for value in left) and asks_numbers(gm):
-        try:
-            return compile_cut(gm)
-        except NothingToCompile:
-            logs.log("dynamic").emit("a graph is nothing but operators that ask for a number")
-            return gm.forward
-        except Unsupported as refusal:
-            reason = refusal.reason
-            logs.log("dynamic").emit(lambda: f"a graph is compiled for each number: {reason}")
-    if lifted is None:
-        inner = compile_open(gm, example_inputs)
-        if all(isinstance(value, torch.Tensor) for value in example_inputs):
-            return inner
-    else:
-        inner = compile_open(lifted.module, left)
-
-    def call(*inputs: Any) -> Any:
-        if not all(map(fits, inputs)):
-            return gm.forward(*inputs)  # ints beyond 64 bits: eager's own answer
-        if lifted is None:
-            return inner(*inputs)
-        try:
-            given = lifted.inputs_of(inputs)
-        except (OverflowError, RuntimeError):  # beyond the dtypes of its tensors
-            return gm.forward(*inputs)
-        return inner(*given)
-
-    return call
+    if not is_symbolic(gm, example_inputs):
+        return compile_static(gm, example_inputs)
+    try:
+        return Program(gm, example_inputs, compile_symbolic).call
+    except Unsupported as refusal:
+        if gm.meta.get(TAKES_WRAPPERS):
+            raise PlainRefused(refusal) from refusal
+        why = refusal.reason
+    logs.log("dynamic").emit(f"a symbolic graph is compiled for each set of sizes: {why}")
+    return BySizes(gm, example_inputs, compile_static)
 
 
 def fits(value: Any) -> bool:
-    """False for ints that no tensor can hold."""
+    """False for ints that no tensor can hold.
+
+    >>> fits(2**61), fits(2**62), fits(1e300), fits(torch.ones(1))
+    (True, False, True, True)
+    """
     return type(value) is not int or abs(value) < 2**62
 
 
 class BySizes:
-    """See `compile_by_sizes`."""
+    """A compile for each set of sizes and numbers, up to LIMIT; beyond, it runs as captured."""
 
     def __init__(
-        self,
-        gm: fx.GraphModule,
-        example_inputs: list[Any],
-        compile_static: Callable[[fx.GraphModule, list[Any]], Compiled],
+        self, gm: fx.GraphModule, example_inputs: list[Any], compile_static: CompileStatic
     ) -> None:
         self.gm = gm
         self.compile_static = compile_static

@@ -23,7 +23,7 @@ from dynamo.graph_operators.cuts import RANGES, is_cut
 from dynamo.graph_operators.gradients import GRADIENTS
 from dynamo.graph_operators.regions import has_repeated, region_of
 from dynamo.shapes.fake import Fake
-from inductor.dynamic_shapes.lift_numbers import takes
+from inductor.dynamic_shapes.numbers.lift import takes
 from inductor.dynamic_shapes.subgraph import CompileSubgraph, Subgraph
 
 # They give a size that follows from their arguments: no data is read.
@@ -57,7 +57,7 @@ def has_unbacked(gm: fx.GraphModule) -> bool:
     return any(makes_unbacked for _, makes_unbacked in _makers(gm))
 
 
-def asks_numbers(gm: fx.GraphModule) -> bool:
+def reads_floats(gm: fx.GraphModule) -> bool:
     """True where an operation of the graph has to know a number that is no int."""
     leaves = ("placeholder", "output", "get_attr")
     return not all(

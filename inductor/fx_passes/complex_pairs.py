@@ -62,13 +62,13 @@ class _Pairs:
 
     def __init__(self) -> None:
         self.made = False
-        self.found: dict[fx.Node, fx.Node | None] = {}
+        self.pairs: dict[fx.Node, fx.Node | None] = {}
 
     def of(self, node: fx.Node) -> fx.Node | None:
         """The pairs of a complex value; None where there are none."""
-        if node not in self.found:
-            self.found[node] = self._make(node)
-        return self.found[node]
+        if node not in self.pairs:
+            self.pairs[node] = self._make(node)
+        return self.pairs[node]
 
     def _make(self, node: fx.Node) -> fx.Node | None:
         value = node.meta["val"]

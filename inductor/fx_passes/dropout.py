@@ -24,13 +24,13 @@ from torch import fx
 
 from dynamo.aot.fakes import is_fake, storage_key
 from dynamo.aot.joint import TANGENT, viewed
-from dynamo.aot.records import AGAIN
+from dynamo.aot.records import RECOMPUTED
 from dynamo.base import logs
 from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.fx_passes.fakes import fake_runner
 from inductor.ir.philox import BYTES
 from inductor.operators.dropout_ops import MASK, STATE
-from inductor.runtime.philox import why_not
+from inductor.runtime.dropout_state import why_not
 
 aten = torch.ops.aten
 DROPOUT = aten.native_dropout.default
@@ -98,7 +98,7 @@ def _fits(node: fx.Node, inputs: set[Any]) -> bool:
     x, rate, trains = node.args
     if trains is not True or not isinstance(rate, float) or not 0.0 < rate < 1.0:
         return False
-    if not isinstance(x, fx.Node) or node.kwargs or AGAIN in node.meta:
+    if not isinstance(x, fx.Node) or node.kwargs or RECOMPUTED in node.meta:
         return False
     value = x.meta["val"]
     if value.device.type != DEVICE or value.dtype not in DTYPES:
@@ -156,8 +156,8 @@ def _replace_one(
     value = x.meta["val"]
     size, stride = list(value.shape), list(value.stride())
     # as ATen computes it: the share that is kept, in float32
-    kept = torch.tensor(1.0 - rate, dtype=torch.float32).item()
-    scale = torch.tensor(1.0 / kept, dtype=torch.float32).item()
+    share = torch.tensor(1.0 - rate, dtype=torch.float32).item()
+    scale = torch.tensor(1.0 / share, dtype=torch.float32).item()
     with graph.inserting_before(node):
         mask = graph.call_function(MASK, (state, before, size, stride, value.dtype, rate))
         chosen = graph.call_function(aten.mul.Tensor, (x, mask))

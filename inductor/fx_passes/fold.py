@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from dynamo.aot.folding import affine_of_norm
 from dynamo.aot.graphs import LazyGraph
 from dynamo.base.graph_copies import copy_graph
 from dynamo.graph_operators.operator_effects import freedom_of
@@ -106,14 +107,10 @@ def _folded(present: tuple[bool, ...], epsilon: float, number: int, *given: Tens
     rest = iter(given)
     weight, bias, scale, shift, mean, variance = (next(rest) if here else None for here in present)
     assert weight is not None and mean is not None and variance is not None
-    factor = 1 / (variance.double() + epsilon).sqrt()
-    if scale is not None:
-        factor = factor * scale
+    factor, offset = affine_of_norm(mean, variance, epsilon, scale, shift, bias)
     if number == 0:
         return _scaled(weight, factor.view(-1, *[1] * (weight.dim() - 1)))
-    start = -mean.double() if bias is None else bias.double() - mean
-    total = start * factor if shift is None else start * factor + shift
-    return total.to(mean.dtype)
+    return offset.to(mean.dtype)
 
 
 def _scaled(weight: Tensor, factor: Tensor) -> Tensor:

@@ -87,11 +87,11 @@ def _write_input(graph: fx.Graph, copy: fx.Node, has_kernel: HasKernel) -> bool:
     return True
 
 
-def _check_launches(found: Plan) -> None:
+def _check_launches(plan: Plan) -> None:
     """On a GPU one kernel that copies a small tensor is faster than several that write it."""
-    fake = found.base.meta["val"]
-    extra = len(found.writes) - 1
-    if fake.device.type == "cpu" or any(write.target in ELEMENTS for write in found.writes):
+    fake = plan.base.meta["val"]
+    extra = len(plan.writes) - 1
+    if fake.device.type == "cpu" or any(write.target in ELEMENTS for write in plan.writes):
         return
     if extra > 0 and bytes_of(fake) <= extra * COPIED_IN_A_LAUNCH:
         raise NotInPlace("a copy of it costs less than a kernel for each write")
@@ -144,7 +144,7 @@ def _write_made(graph: fx.Graph, last: fx.Node, has_kernel: HasKernel) -> bool:
             if copied:
                 chain[0].replace_input_with(base, given)
                 graph.erase_node(base)
-            at = _first_behind(chain, planner.found, refusal.seen)
+            at = _first_behind(chain, planner.draft, refusal.seen)
             if at is not None and (at > 0 or not copied):
                 pending.append((chain[at:], True))
                 if at:
@@ -170,13 +170,13 @@ def _writes_until(last: fx.Node) -> list[fx.Node]:
 
 
 def _first_behind(
-    chain: list[fx.Node], found: Plan, seen: frozenset[fx.Node] | None
+    chain: list[fx.Node], plan: Plan, seen: frozenset[fx.Node] | None
 ) -> int | None:
     """The number of the first version that has seen more than the given writes."""
     if seen is None:
         return None
     for number, node in enumerate(chain):
-        region = found.regions.get(node)
+        region = plan.regions.get(node)
         if region is None or not region.seen <= seen:
             return number
     return None
@@ -208,18 +208,18 @@ def _copy_of(graph: fx.Graph, write: fx.Node) -> Any:
     return clone
 
 
-def _check_worth(found: Plan, copied: bool, has_kernel: HasKernel) -> None:
+def _check_worth(plan: Plan, copied: bool, has_kernel: HasKernel) -> None:
     """Compares the time of kernels that write parts with that of kernels that compute the tensor
     with its parts replaced, or copy it."""
-    fake = found.base.meta["val"]
+    fake = plan.base.meta["val"]
     launches = launches_of(fake)
-    loops = [write for write in found.writes if _is_computed(write, has_kernel)]
-    between = sum(0 < len(seen) < len(found.writes) for seen in found.wanted)
-    kernels = 1 + len(found.writes) - len(loops) + between
-    apart = kernels * (1 + launches) + time_of_parts(fake, len(loops) + len(found.settled))
+    loops = [write for write in plan.writes if _is_computed(write, has_kernel)]
+    between = sum(0 < len(seen) < len(plan.writes) for seen in plan.wanted)
+    kernels = 1 + len(plan.writes) - len(loops) + between
+    apart = kernels * (1 + launches) + time_of_parts(fake, len(loops) + len(plan.settled))
     whole = elements_of(fake)
-    sizes = [elements_of(found.parts[loop]) if loop in found.parts else whole for loop in loops]
-    calls = 1 + copied + len(found.writes)
+    sizes = [elements_of(plan.parts[loop]) if loop in plan.parts else whole for loop in loops]
+    calls = 1 + copied + len(plan.writes)
     in_place = calls + (1 + copied + sum(sizes) / max(whole, 1)) * launches
     if apart - in_place < launches / 4:
         raise NotInPlace("it is computed together with the parts")
@@ -252,29 +252,29 @@ def _is_computed(write: fx.Node, has_kernel: HasKernel) -> bool:
 # -- the new graph ----------------------------------------------------------------------------
 
 
-def _rewrite(graph: fx.Graph, found: Plan) -> None:
-    name = found.base.name
-    for node, region in found.regions.items():
+def _rewrite(graph: fx.Graph, plan: Plan) -> None:
+    name = plan.base.name
+    for node, region in plan.regions.items():
         node.meta.update({PLACE: name, "val": region.fake})
-    settled = set(found.settled)
-    for node in found.regions:
-        if node in found.writes:
+    settled = set(plan.settled)
+    for node in plan.regions:
+        if node in plan.writes:
             with graph.inserting_before(node):
-                _put_write(graph, node, found)
-        if node in found.writes or node in settled:
+                _put_write(graph, node, plan)
+        if node in plan.writes or node in settled:
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
-    for node in reversed([*found.writes, *settled]):
+    for node in reversed([*plan.writes, *settled]):
         if not node.users:
             graph.erase_node(node)
 
 
-def _put_write(graph: fx.Graph, node: fx.Node, found: Plan) -> None:
+def _put_write(graph: fx.Graph, node: fx.Node, plan: Plan) -> None:
     """The write itself. What it reads of the same memory is copied before."""
     whole, *rest = node.args
-    part = found.parts.get(node)
+    part = plan.parts.get(node)
 
     def apart(given: fx.Node) -> fx.Node:
-        if PLACE not in given.meta or given.meta[PLACE] != found.base.name:
+        if PLACE not in given.meta or given.meta[PLACE] != plan.base.name:
             return given
         clone = graph.call_function(aten.clone.default, (given,))
         clone.meta = {"val": run_on_fake(aten.clone.default, given.meta["val"])}
@@ -287,6 +287,6 @@ def _put_write(graph: fx.Graph, node: fx.Node, found: Plan) -> None:
     else:
         source, *where = rest
         goal = graph.call_function(PARTS[node.target], (whole, *where), dict(node.kwargs))  # type: ignore[index]
-        goal.meta = {**node.meta, "val": part, PLACE: found.base.name}
+        goal.meta = {**node.meta, "val": part, PLACE: plan.base.name}
         write = graph.call_function(aten.copy_.default, (goal, fx.map_arg(source, apart)))
-    write.meta = {**node.meta, "val": goal.meta["val"], PLACE: found.base.name}  # type: ignore[union-attr]
+    write.meta = {**node.meta, "val": goal.meta["val"], PLACE: plan.base.name}  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from dynamo.aot.fakes import facts_of, is_fake, is_static
 from inductor.fx_passes.places import NotInPlace, OpOverload, is_view, run_on_fake
 from inductor.operators.joined_gemms import OPERATOR, lie_in_order
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 HasKernel = Callable[[OpOverload], bool]
@@ -190,13 +190,13 @@ def _join(graph: fx.Graph, run: list[_Member]) -> bool:
     return True
 
 
-def _views_of(node: fx.Node, fake: Any, found: dict[fx.Node, Any]) -> None:
+def _views_of(node: fx.Node, fake: Any, views: dict[fx.Node, Any]) -> None:
     """What all views of a node are where it is this fake. Errors: NotInPlace."""
     for user in node.users:
         if is_view(user):
             rest: Any = user.args[1:]
             if isinstance(user.target, OpOverload):
-                found[user] = run_on_fake(user.target, fake, rest, user.kwargs)
+                views[user] = run_on_fake(user.target, fake, rest, user.kwargs)
             else:
-                found[user] = fake[rest[0]]
-            _views_of(user, found[user], found)
+                views[user] = fake[rest[0]]
+            _views_of(user, views[user], views)

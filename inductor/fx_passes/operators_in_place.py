@@ -76,7 +76,7 @@ def _call(graph: fx.Graph, twin: fx.Node, order: dict[fx.Node, int]) -> None:
 
 
 def _results_of(twin: fx.Node, count: int) -> list[list[fx.Node]] | None:
-    """For each written argument the nodes of its new value; None where it can't be told."""
+    """For each written argument the nodes of its new value; None where it is unknown."""
     if count == 1:
         return [[twin]]
     found: list[list[fx.Node]] = [[] for _ in range(count)]

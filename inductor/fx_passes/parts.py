@@ -59,10 +59,10 @@ def _read_former(graph: fx.Graph) -> bool:
         node.args = (_uncopied(skipped[-1].args[0]), *node.args[1:])
     while moved:
         wanted = _wanted(graph)
-        kept = [node for node, (_, skipped) in moved.items() if not wanted.isdisjoint(skipped)]
-        if not kept:
+        used = [node for node, (_, skipped) in moved.items() if not wanted.isdisjoint(skipped)]
+        if not used:
             return True
-        for node in kept:
+        for node in used:
             node.args = (moved.pop(node)[0], *node.args[1:])
     return changed
 

@@ -13,8 +13,8 @@ import torch
 from dynamo.base.counters import timed
 from inductor.collectives.settings import with_buckets
 from inductor.config import config, is_enabled
-from inductor.fx_passes.attention.calls import serve_attention
-from inductor.fx_passes.attention.cpu_calls import serve_cpu_attention
+from inductor.fx_passes.attention.calls import replace_attention
+from inductor.fx_passes.attention.cpu_calls import replace_cpu_attention
 from inductor.fx_passes.attention.patterns import replace_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.chunked_gemms import with_chunks
@@ -37,12 +37,12 @@ from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.sizes import has_symbols
 
 
-def serve_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains: bool) -> None:
+def replace_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains: bool) -> None:
     """Attention of a captured graph, which is changed in place."""
     if not is_enabled("patterns"):
         return
     if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
-        serve_attention(gm)
+        replace_attention(gm)
     elif not trains:
         replace_written_attention(gm)
 
@@ -105,7 +105,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if is_enabled("patterns"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
-        module = serve_cpu_attention(module)
+        module = replace_cpu_attention(module)
     if is_enabled("patterns") and not has_symbols(module):
         module = add_rows_to_gemms(module)
     if config.kernels and is_enabled("buckets"):
@@ -113,9 +113,12 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if config.kernels:
         module = with_chunks(module)
     if config.kernels:  # ATen's results would have the strides of what they read
-        module = read_parts(module) if is_enabled("patterns") else module
-        module = share_growing_cats(module, LOWERINGS.__contains__)
-        module = write_in_place(module, LOWERINGS.__contains__)
-        module = call_in_place(module)
-    module = run_pass("post_grad_custom_post_pass", module)
-    return module
+        module = where_it_lies(module)
+    return run_pass("post_grad_custom_post_pass", module)
+
+
+def where_it_lies(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Parts of tensors are read, and results written, where they lie."""
+    module = read_parts(module) if is_enabled("patterns") else module
+    module = share_growing_cats(module, LOWERINGS.__contains__)
+    return call_in_place(write_in_place(module, LOWERINGS.__contains__))

@@ -214,14 +214,14 @@ class Planner:
     def __init__(
         self, base: fx.Node, versions: set[fx.Node], has_kernel: Callable[[OpOverload], bool]
     ) -> None:
-        self.found = Plan(base)
+        self.draft = Plan(base)
         self.versions = versions
         self.has_kernel = has_kernel
         self.key = storage_key(base.meta["val"])
 
     def plan(self, copy: fx.Node | None) -> Plan:
         """copy: what brings the last value back into an input; None for other bases."""
-        base, regions = self.found.base, self.found.regions
+        base, regions = self.draft.base, self.draft.regions
         fake = base.meta["val"]
         regions[base] = Region(fake, frozenset(), _repeats(fake))
         work, seen = list(base.users), set(base.users)
@@ -237,15 +237,15 @@ class Planner:
                     if user not in seen:
                         seen.add(user)
                         heapq.heappush(work, user)
-        return self.found
+        return self.draft
 
     def _visit(self, node: fx.Node) -> None:
-        region = self.found.regions.get(node.args[0]) if node.args else None  # type: ignore[arg-type]
+        region = self.draft.regions.get(node.args[0]) if node.args else None  # type: ignore[arg-type]
         if region is not None and node.target is operator.getitem:
             index: Any = node.args[1]
             fake = region.fake[index]
             repeats = _repeats(fake, node.args[0].target, region)  # type: ignore[union-attr]
-            self.found.regions[node] = Region(fake, region.seen, repeats)
+            self.draft.regions[node] = Region(fake, region.seen, repeats)
         elif region is not None and is_view(node):
             self._view(node, region)
         elif region is not None and node in self.versions:
@@ -257,18 +257,18 @@ class Planner:
 
     def _read(self, reader: fx.Node, given: Iterable[fx.Node]) -> None:
         """The reader must stand before all writes that what it reads has not seen."""
-        if reader.op == "output" and self.found.base.op == "placeholder":
+        if reader.op == "output" and self.draft.base.op == "placeholder":
             raise NotInPlace("it is also returned as a tensor of its own")
         for node in given:
-            region = self.found.regions.get(node)
+            region = self.draft.regions.get(node)
             if region is not None:
                 self._check(reader, node, region)
-                self.found.wanted.add(region.seen)
+                self.draft.wanted.add(region.seen)
 
     def _check(self, reader: fx.Node, node: fx.Node, region: Region) -> None:
-        if not self.found.done <= region.seen:
+        if not self.draft.done <= region.seen:
             raise NotInPlace(f"{reader.name} reads what it was before", region.seen)
-        exact = self.found.base.op != "placeholder" or _sees_strides(reader.target)
+        exact = self.draft.base.op != "placeholder" or _sees_strides(reader.target)
         if exact and not _has_strides(node, region):
             raise NotInPlace(f"{reader.name} depends on other strides")
 
@@ -280,14 +280,14 @@ class Planner:
         if storage_key(one) != self.key:  # it copies
             self._read(node, node.all_input_nodes)
             return
-        if one.dtype is not self.found.base.meta["val"].dtype:
+        if one.dtype is not self.draft.base.meta["val"].dtype:
             raise NotInPlace(f"{node.name} views it as another dtype")
         if not self.has_kernel(node.target):  # type: ignore[arg-type]
             raise NotInPlace(f"{node.target} falls back to ATen")
-        self.found.regions[node] = Region(fake, region.seen, _repeats(one, node.target, region))
+        self.draft.regions[node] = Region(fake, region.seen, _repeats(one, node.target, region))
 
     def _write(self, node: fx.Node, region: Region) -> None:
-        found, done = self.found, self.found.done
+        plan, done = self.draft, self.draft.done
         if region.repeats:
             raise NotInPlace(f"{node.name} writes what is shown in several places")
         rest = [given for given in node.all_input_nodes if given is not node.args[0]]
@@ -306,35 +306,35 @@ class Planner:
                 raise NotInPlace(f"{node.name} replaces some elements twice")
             place = geometry(part)
             inside = {place, geometry(region.fake)}
-            source = found.regions.get(uncopied(node.args[1]))
+            source = plan.regions.get(uncopied(node.args[1]))
             if source is not None and geometry(source.fake) == place:
                 self._settle(node, region, source, place)
                 return
-            found.parts[node] = part
+            plan.parts[node] = part
         self._check(node, node.args[0], region)  # type: ignore[arg-type]
         self._read(node, rest)
-        found.writes[node] = inside
-        found.regions[node] = Region(region.fake, done | {node})
+        plan.writes[node] = inside
+        plan.regions[node] = Region(region.fake, done | {node})
 
     def _settle(self, node: fx.Node, region: Region, source: Region, place: Any) -> None:
         """What is put into a part lies there already. The rest of the result must not have seen
         more than the first argument."""
-        found = self.found
-        if not found.done <= source.seen:
+        plan = self.draft
+        if not plan.done <= source.seen:
             raise NotInPlace(f"{node.name} puts back what was written since")
-        for write in found.done - region.seen:
-            if place not in found.writes[write]:
+        for write in plan.done - region.seen:
+            if place not in plan.writes[write]:
                 raise NotInPlace(f"{node.name} puts back a part of what was written")
-            found.writes[write].add(geometry(region.fake))
-        found.settled.append(node)
-        found.regions[node] = Region(region.fake, found.done)
+            plan.writes[write].add(geometry(region.fake))
+        plan.settled.append(node)
+        plan.regions[node] = Region(region.fake, plan.done)
 
     def _end(self, copy: fx.Node) -> None:
         base, last = copy.args
-        region = self.found.regions.get(uncopied(last))
+        region = self.draft.regions.get(uncopied(last))
         if region is None or geometry(region.fake) != geometry(base.meta["val"]):  # type: ignore[union-attr]
             raise NotInPlace("all of it is written in the end")
-        if region.seen != self.found.done:
+        if region.seen != self.draft.done:
             raise NotInPlace("some writes are none of its last value")
 
 

@@ -217,7 +217,7 @@ class Ops:
 
     def rounded(self, value: Value, dtype: torch.dtype) -> Value:
         """The value of float32 that half precision holds of it, because something is decided by
-        it: what leads to it is computed exactly (`inductor/ir/repeats.py`)."""
+        it: what leads to it is computed exactly (`inductor/ir/loop_repeats.py`)."""
         half = self._append("to_dtype", (value,), dtype, imm=DECIDES)
         return self.to_dtype(half, value.dtype)
 
@@ -345,11 +345,11 @@ def _drop_dead(recorded: list[Op]) -> tuple[Op, ...]:
         if op.index is not None:
             used_vars.update(var.name for var in op.index.variables())
     new_position: dict[int, int] = {}
-    kept: list[Op] = []
+    live: list[Op] = []
     for position, op in enumerate(recorded):
         if needed[position]:
-            new_position[position] = len(kept)
+            new_position[position] = len(live)
             args = tuple(new_position[arg] for arg in op.args)
-            kept.append(op if args == op.args else
+            live.append(op if args == op.args else
                         Op(op.name, args, op.dtype, op.buffer, op.index, op.imm))
-    return tuple(kept)
+    return tuple(live)

@@ -84,12 +84,12 @@ class Sizes:
 
     def number(self, terms: dict[Monomial, int]) -> int:
         """The extent with these terms; an int where it is constant."""
-        kept = sorted(item for item in terms.items() if item[1])
-        if not kept:
+        nonzero = sorted(item for item in terms.items() if item[1])
+        if not nonzero:
             return 0
-        if len(kept) == 1 and not kept[0][0]:
-            return kept[0][1]
-        return Extent(self, tuple(kept))
+        if len(nonzero) == 1 and not nonzero[0][0]:
+            return nonzero[0][1]
+        return Extent(self, tuple(nonzero))
 
     def lower_bound(self, terms: Terms) -> int | None:
         """The least value that follows from those of the units; None if none does.

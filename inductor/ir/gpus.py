@@ -1,9 +1,9 @@
 """What decides how kernels are cut for a GPU: `GpuProperties`, and those of known devices.
 
-A device that is there is asked (`inductor/runtime/gpus.py`); where kernels are made for one that is
-not, its row below stands for it. Constants of choices were found by measuring on an H200: what
-depends on the device is written for `MEASURED` and scaled by these properties, so that the choices
-for an H200 are those that were measured.
+A device that is there is asked (`inductor/runtime/gpu_properties.py`); where kernels are made for
+one that is not, its row below stands for it. Constants of choices were found by measuring on an
+H200: what depends on the device is written for `MEASURED` and scaled by these properties, so that
+the choices for an H200 are those that were measured.
 
     >>> described("sm_80").shared >> 10, described("gfx942").warp
     (163, 64)
@@ -80,7 +80,7 @@ class GpuProperties:
             scalars=self.scalars * part)
 
 
-FIRST_WITH_DESCRIPTORS = 90
+FIRST_WITH_DESCRIPTORS = 90  # compute capability: Hopper's, the first with TMA
 # KiB of shared memory of one program by compute capability: "CUDA C++ Programming Guide", table
 # "Technical Specifications per Compute Capability"; the same table has 64 K registers for all.
 MOST_SHARED = {

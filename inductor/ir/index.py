@@ -460,12 +460,12 @@ def _digits(base: Index, divisor: int) -> tuple[int, Index, Index] | None:
     return None
 
 
-def _collect(index: Index, found: dict[Var, None]) -> None:
+def _collect(index: Index, variables: dict[Var, None]) -> None:
     for atom, _ in index.terms:
         if isinstance(atom, Var):
-            found[atom] = None
+            variables[atom] = None
         else:
-            _collect(atom.base, found)  # type: ignore[attr-defined]
+            _collect(atom.base, variables)  # type: ignore[attr-defined]
 
 
 def _substitute_atom(atom: Atom, values: Mapping[str, IndexLike]) -> Index:

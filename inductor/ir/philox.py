@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 
 BLOCK = 256  # threads
-LANES = 4
+LANES = 4  # this and the constants below: Philox 4x32-10 (Salmon et al., 2011)
 BYTES = 16  # that a thread of ATen's kernel moves at a time
 MASK = (1 << 32) - 1
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

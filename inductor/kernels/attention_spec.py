@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 Four = tuple[int, int, int, int]
 Grid = tuple[int, int, int]

@@ -222,13 +222,13 @@ class Builder:
         the result from what was reduced."""
         if source.cost > MOST_COST:
             source.realize()
-        kept = [a for a in range(len(source.size)) if a not in axes]
-        order = self._loop_order(layout, kept, len(source.size))
+        outer = [a for a in range(len(source.size)) if a not in axes]
+        order = self._loop_order(layout, outer, len(source.size))
         ranges = tuple(source.size[a] for a in order)
         inner = sorted(axes, key=lambda a: (-hint_of(source.layout.stride[a]), a))
         if kind in ("argmax", "argmin"):
             inner = sorted(axes)  # of equal elements the first counts, wherever it lies in memory
-        keepdim = len(layout.size) == len(source.size) and len(kept) != len(source.size)
+        keepdim = len(layout.size) == len(source.size) and len(outer) != len(source.size)
         own = _own(layout)
         name = self.new_name()
 
@@ -253,10 +253,10 @@ class Builder:
                 result = ops.reduction(kind, *operands(ops, i, r))
             if finish is not None:
                 result = finish(ops, result)
-            places = {a: position[a] for a in kept}
+            places = {a: position[a] for a in outer}
             where = tuple(
                 places[a] if a in places else variable("i", 1) for a in range(len(source.size))
-            ) if keepdim else tuple(places[a] for a in kept)
+            ) if keepdim else tuple(places[a] for a in outer)
             ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
 
         loops = trace_body(ranges, () if is_short else reduced, body)
@@ -292,10 +292,10 @@ class Builder:
         """Axes from the outermost loop to the innermost."""
         return memory_order(layout) if self.in_memory_order else list(range(len(layout.size)))
 
-    def _loop_order(self, layout: Layout, kept: list[int], rank: int) -> list[int]:
+    def _loop_order(self, layout: Layout, outer: list[int], rank: int) -> list[int]:
         """The kept axes of the source, outermost first as the result lies in memory."""
-        axis_of = list(range(rank)) if len(layout.size) == rank else kept
-        return [axis_of[a] for a in self._order(layout) if axis_of[a] in kept]
+        axis_of = list(range(rank)) if len(layout.size) == rank else outer
+        return [axis_of[a] for a in self._order(layout) if axis_of[a] in outer]
 
     def _pointwise_body(self, name: str, layout: Layout, load: Compute) -> LoopBody:
         order = self._order(layout)

@@ -25,7 +25,7 @@ from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import contiguous, layout_of
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import HALVES, Compute, Indices, Tensor, compute_dtype
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 MOST_PLACES = 49  # of a window, 7 x 7 as ConvNeXt has; larger ones were not measured

@@ -13,7 +13,7 @@ from inductor.ir.philox import draw_of
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor
 from inductor.operators.dropout_ops import MASK
-from inductor.runtime import philox
+from inductor.runtime import dropout_state
 
 COST = 66  # rather stored than computed by two kernels
 MOST_INT32 = (1 << 31) - 1
@@ -25,7 +25,8 @@ def dropout_mask(
     stride: tuple[int, ...], dtype: torch.dtype, p: float,
 ) -> Any:
     elements = call.layout.numel()
-    draw = draw_of(elements, dtype.itemsize, p, philox.blocks_at_once(call.layout.device), before)
+    blocks = dropout_state.blocks_at_once(call.layout.device)
+    draw = draw_of(elements, dtype.itemsize, p, blocks, before)
     kind = torch.int32 if elements <= MOST_INT32 else torch.int64
     state.realize()
 

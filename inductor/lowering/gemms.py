@@ -30,7 +30,7 @@ from inductor.lowering.packed import (
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.sizes import Shaped
 from inductor.lowering.tensor import HALVES, Indices, Tensor
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 MOST_ROWS = 1  # more go through matrix units (`codegen/triton/template.py`)
@@ -277,14 +277,14 @@ def _summed(
         return reduce(sums, terms, [2], "sum")
     quick: list[Value] = []  # the sum, and whether it is finite; of the only body that is traced
 
-    def again(ops: Ops, value: Value, i: Indices) -> tuple[Value, ...]:
+    def exact_sum(ops: Ops, value: Value, i: Indices) -> tuple[Value, ...]:
         total = ops.reduction("sum", value)
         infinity = ops.constant(math.inf, total.dtype)
         is_finite = ops.call("lt", ops.call("abs", total), infinity)
         quick[:] = is_finite, total
         return (ops.call("where", is_finite, ops.constant(0.0, total.dtype), exact(ops, i)),)
 
-    return reduce(sums, terms, [2], "sum", again, lambda ops, v: ops.call("where", *quick, v))
+    return reduce(sums, terms, [2], "sum", exact_sum, lambda ops, v: ops.call("where", *quick, v))
 
 
 def _turned(

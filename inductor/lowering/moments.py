@@ -45,13 +45,13 @@ class Chunks:
 
 def chunks_of(call: Call, x: Tensor, axes: Sequence[int]) -> Chunks | None:
     """None where mean and variance over the axes are better computed otherwise."""
-    kept = [axis for axis in range(len(x.size)) if axis not in axes]
+    rest = [axis for axis in range(len(x.size)) if axis not in axes]
     numbers = (*x.size, *x.layout.stride)
     if call.builder.device.type == "cpu" or any(type(number) is not int for number in numbers):
         return None
-    if len(kept) != 1 or compute_dtype(x.dtype) is not x.dtype:
+    if len(rest) != 1 or compute_dtype(x.dtype) is not x.dtype:
         return None
-    (channel,) = kept
+    (channel,) = rest
     inner = tuple(axis for axis in axes if axis > channel)
     outer = tuple(axis for axis in axes if axis < channel)
     dense = contiguous([x.size[axis] for axis in inner], x.dtype, x.layout.device)
@@ -133,8 +133,8 @@ def _sums_of_pieces(call: Call, shown: Tensor) -> Sums:
     found = Sums(call.builder.reduce(partial, shown, last, "sum"), shown, length)
 
     def off_own(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
-        away = ops.sub(value, found.own_mean(ops, indices[:-1]))
-        return (ops.mul(away, away),)
+        deviation = ops.sub(value, found.own_mean(ops, indices[:-1]))
+        return (ops.mul(deviation, deviation),)
 
     return replace(found, squares=call.builder.reduce(partial, shown, last, "sum", off_own))
 
@@ -151,9 +151,9 @@ def _joined(
     mean = call.builder.reduce(layout, sums.totals, axes, "sum", finish=over_count)
 
     def off_all(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
-        kept = tuple(index for axis, index in enumerate(indices) if axis not in axes)
-        away = ops.sub(sums.own_mean(ops, indices), mean.load(ops, kept))
-        between = ops.mul(ops.mul(away, away), ops.constant(sums.length, layout.dtype))
+        rest = tuple(index for axis, index in enumerate(indices) if axis not in axes)
+        deviation = ops.sub(sums.own_mean(ops, indices), mean.load(ops, rest))
+        between = ops.mul(ops.mul(deviation, deviation), ops.constant(sums.length, layout.dtype))
         return (ops.add(value, between),)
 
     return mean, call.builder.reduce(layout, sums.squares, axes, "sum", off_all, finish)

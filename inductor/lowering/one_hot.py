@@ -24,11 +24,11 @@ def sum_of_one_hot(
     size = source.size[axis]
 
     def search(ops: Ops, i: Indices) -> tuple[_Search, Value | None]:
-        kept = i if len(i) != len(source.size) else (*i[:axis], *i[axis + 1 :])
+        places = i if len(i) != len(source.size) else (*i[:axis], *i[axis + 1 :])
         hit = HIT  # another one where this is read in such a sum along another axis
-        while any(var.name == hit for index in kept for var in index.variables()):
+        while any(var.name == hit for index in places for var in index.variables()):
             hit += HIT
-        where = (*kept[:axis], variable(hit, size), *kept[axis:])
+        where = (*places[:axis], variable(hit, size), *places[axis:])
         searching = _Search(builder, ops, where, hit, size)
         return searching, searching.only_hit(source.load(ops, where).position)
 

@@ -311,8 +311,8 @@ class _Run:
         if root.cost <= 1 and (root.cost == 0 or len(root.reads) < 2):
             return value
         if self.builder.device.type != "cpu":
-            again = self._recompute_moves_less(node, root)
-            if again and (node not in self.decided or self._is_exact(node)):
+            recomputes = self._recompute_moves_less(node, root)
+            if recomputes and (node not in self.decided or self._is_exact(node)):
                 return value
             if node.target is aten._to_copy.default and value.base is None:
                 given: Tensor = self.values[node.args[0]]  # type: ignore[index]
@@ -330,8 +330,8 @@ class _Run:
         alone = type(count) is int and count == 1  # computed once by each program
         if value.cost > (MOST_COST if alone else MOST_RECOMPUTED) or not all(users):
             return False
-        again = (len(users) - 1) * self.builder.bytes_read(value)
-        return again < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
+        extra = (len(users) - 1) * self.builder.bytes_read(value)
+        return extra < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
 
     def _is_exact(self, node: torch.fx.Node) -> bool:
         """Whether each kernel that computes a value finds the same bits."""

@@ -23,7 +23,7 @@ from inductor.lowering.pointwise import unsupported
 from inductor.lowering.reductions import as_dtype
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 DIRECT = 256  # elements of a row, each of which goes over the row

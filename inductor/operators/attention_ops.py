@@ -32,7 +32,7 @@ from inductor.kernels.attention_reference import (
 from inductor.kernels.attention_spec import FEW_QUERIES, HALF, MOST_HEAD, splits_of
 from inductor.kernels.gpu.attention.launches import AttentionBackwardCall, AttentionCall
 from inductor.operators.differentiable_ops import LIBRARY, Kernels, below_autograd, register
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 Tensor = torch.Tensor
 Maybe = Tensor | None

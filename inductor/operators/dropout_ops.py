@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 
 from inductor.ir.philox import draw_of, keeps
-from inductor.runtime import philox
+from inductor.runtime import dropout_state
 
 LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
 LIBRARY.define(
@@ -38,13 +38,13 @@ def _mask(
 ) -> torch.Tensor:
     """The mask by ATen's operators, where no kernel computes it."""
     elements, device = math.prod(size), state.device
-    draw = draw_of(elements, dtype.itemsize, p, philox.blocks_at_once(device), before)
+    draw = draw_of(elements, dtype.itemsize, p, dropout_state.blocks_at_once(device), before)
     flat = keeps(state[0], state[1], torch.arange(elements, device=device), draw)
     return flat.as_strided(size, stride)
 
 
 def _state(elements: Sequence[int], device: torch.device) -> torch.Tensor:
-    return philox.draw(elements, device)
+    return dropout_state.draw(elements, device)
 
 
 LIBRARY.impl("philox_state", _state, "CompositeExplicitAutograd")

@@ -225,7 +225,7 @@ def tables_of(
 
 
 def choose_flex(call: FlexCall, given: Sequence[Any], autocasts: bool) -> ChosenFlex | None:
-    """What serves a call with these fakes (of all arguments); None where no kernel does.
+    """The kernel of a call with these fakes (of all arguments); None where no kernel does.
 
     autocasts: float32 may become half precision.
     """

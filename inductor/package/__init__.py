@@ -1,1 +1,1 @@
-"""Compiled graphs as libraries that run without Python: see `graph.py`, then `folder.py`."""
+"""Compiled graphs as libraries that run without Python: see `cpu_graph.py`, then `folder.py`."""

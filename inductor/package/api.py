@@ -18,9 +18,9 @@ from dynamo.base import errors
 from dynamo.base.fallbacks import place_of
 from inductor.config import settings_of
 from inductor.operators.attention_ops import has_triton
+from inductor.package.cpu_graph import Code, Place, Weights, generate
 from inductor.package.folder import Package, write_folder
 from inductor.package.gpu_graph import GpuCode, generate_gpu
-from inductor.package.graph import Code, Place, Weights, generate
 from inductor.package.tables import Argument, NoType, Variant
 
 
@@ -41,7 +41,7 @@ class Writer:
         self, gm: fx.GraphModule, examples: list[Any], inputs: Sequence[Place],
         results: Sequence[Place], arguments: Sequence[tuple[str, torch.Tensor]],
     ) -> None:
-        """Compiles a graph. arguments: names and tensors of the call; see `graph.generate`.
+        """Compiles a graph. arguments: names and tensors of the call; see `cpu_graph.generate`.
         Errors: errors.Unsupported."""
         tensors = [tensor for _, tensor in arguments]
         try:

@@ -30,7 +30,10 @@ import torch
 
 from dynamo.store.content import cache_store
 from inductor.driver import cpu
-from inductor.package.build import (
+from inductor.package.cpu_graph import Code, Seen, bytes_of
+from inductor.package.gpu_graph import GpuCode
+from inductor.package.gpu_kernels import compile_functions
+from inductor.package.link import (
     check_vectors,
     copy_header,
     for_processor,
@@ -39,9 +42,6 @@ from inductor.package.build import (
     needed_instructions,
     objects_of,
 )
-from inductor.package.gpu_graph import GpuCode
-from inductor.package.gpu_kernels import compile_functions
-from inductor.package.graph import Code, Seen, bytes_of
 from inductor.package.tables import (
     ALIGNMENT,
     Variant,
@@ -51,7 +51,7 @@ from inductor.package.tables import (
 )
 
 LIBRARY, WEIGHTS, DESCRIPTION, SUMS = "libmodel.so", "weights.bin", "model.json", "package.sum"
-HEADER = 4096
+HEADER = 4096  # bytes: a page, so that weights behind it are mapped at their own
 MAGIC = "dynamo package weights 1\n"
 
 CMAKE = """\

@@ -1,6 +1,6 @@
 """Attention in packages for a GPU: our own kernels, or GEMMs and a softmax.
 
-In: a captured graph, in which `serve_attention` calls the operator `dynamo_jit::attention`, and a
+In: a captured graph, in which `replace_attention` calls the operator `dynamo_jit::attention`, and a
 step that calls it. Out: the launches that compute it.
 """
 
@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 Maybe = Tensor | None
 
 
-def serve_attention(gm: fx.GraphModule) -> None:
+def replace_attention(gm: fx.GraphModule) -> None:
     """Calls of attention become calls of the functions below."""
     replacements = {
         SDPA: _attention, attention: _attention, attention_with_parts: _attention_with_parts,

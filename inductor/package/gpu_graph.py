@@ -26,21 +26,18 @@ from inductor.codegen.triton.print_kernel import (
     print_kernel,
 )
 from inductor.codegen.triton.template import TemplateSource, print_template
-from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.codegen.triton.template_configs import candidate_blocks, shared_of
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.config import config, is_enabled
 from inductor.driver.known_results import with_known_calls
-from inductor.fx_passes.in_place import write_in_place
-from inductor.fx_passes.parts import read_parts
-from inductor.fx_passes.pipeline import decompositions
+from inductor.fx_passes.pipeline import decompositions, where_it_lies
 from inductor.ir.gpus import described, most_shared
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, Origins, ViewRef
-from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
+from inductor.package.cpu_graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
 from inductor.package.decompositions import gpu_decompositions
-from inductor.package.gpu_attention import attention_launch, is_attention, serve_attention
+from inductor.package.gpu_attention import attention_launch, is_attention, replace_attention
 from inductor.package.gpu_kernels import Function, Launch, Operand
-from inductor.package.graph import WEIGHT, Place, Slots, Weights, check_graph, written_places
 from inductor.scheduler.gemms import choose_disjoint, find_candidates, with_templates
 from inductor.scheduler.memory import pack_arena
 from inductor.scheduler.peak import with_less_held
@@ -57,8 +54,8 @@ EXACT = {"sanitize_overflow": False, "enable_fp_fusion": False, "enable_reflect_
 
 @dataclass(frozen=True, slots=True)
 class GpuCode:
-    """spec: slots and `arena_bytes`, as in `graph.Code`. launches: in order, each with the slot and
-    the byte of each operand. results, written: as there."""
+    """spec: slots and `arena_bytes`, as in `cpu_graph.Code`. launches: in order, each with the
+    slot and the byte of each operand. results, written: as there."""
 
     launches: tuple[tuple[Function, tuple[int, int, int], tuple[tuple[int, int], ...]], ...]
     spec: dict[str, Any]
@@ -71,17 +68,17 @@ def generate_gpu(
     inputs: Sequence[Place], results: Sequence[Place], settings: Mapping[str, Any],
     weights: Weights, capability: int,
 ) -> GpuCode:
-    """As `graph.generate`. capability: 90 stands for compute capability 9.0. Errors: Unsupported;
-    those of the program and defects."""
+    """As `cpu_graph.generate`. capability: 90 stands for compute capability 9.0. Errors:
+    Unsupported; those of the program and defects."""
     settings = {**settings, **SETTINGS, "gpu": _gpu_for(capability, settings.get("gpu", ""))}
     with config.patch(**settings), torch.no_grad():
         gm = with_known_calls(copy_module(gm), examples, settings)
         check_graph(gm, examples)
-        serve_attention(gm)
+        replace_attention(gm)
         table = {**decompositions(), **gpu_decompositions()}
         graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
         written = written_places(graph, inputs)
-        module = write_in_place(read_parts(graph.module), LOWERINGS.__contains__)
+        module = where_it_lies(graph.module)
         loops = lower_graph(
             module, inline=is_enabled("inlining"), in_memory_order=is_enabled("layout")).graph
         _check_devices(loops)
@@ -156,11 +153,8 @@ def _with_blocks(
 
 
 def _fits(blocks: Blocks, template: TemplateKernel, capability: int) -> bool:
-    width = max(len(part.gemms) for part in template.parts)
-    size = template.gemms()[0].dtype.itemsize
-    tile = (blocks.rows + width * blocks.columns) * blocks.depth * size
     result = blocks.rows * blocks.columns * 4  # an epilogue may move what was summed
-    return max(blocks.stages * tile, result) <= most_shared(capability)
+    return max(shared_of(blocks, template), result) <= most_shared(capability)
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -277,7 +271,7 @@ class _Launches:
     def _slots(
         self, launches: Sequence[Launch]
     ) -> tuple[list[tuple[Any, ...]], dict[str, int], int]:
-        """Rows of slots as in `graph.py`, the slot of each buffer, and the bytes of the arena."""
+        """Rows of slots as in `cpu_graph.py`, each buffer's slot, and the bytes of the arena."""
         shown = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
         rows: list[tuple[Any, ...]] = []
         places: dict[str, int] = {}

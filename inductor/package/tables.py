@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from dynamo.base.dtype_numbers import NUMBERS
+from inductor.package.cpu_graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_of
 from inductor.package.gpu_graph import GpuCode
 from inductor.package.gpu_kernels import Binary, Function
-from inductor.package.graph import ARGUMENT, NONE, WEIGHT, Code, Seen, span_of
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes, as `scheduler/memory.py` has it
 CUBINS = (
     'asm(".section .rodata\\n.global dynamo_package_cubins\\n.hidden dynamo_package_cubins\\n"\n'
     '    ".balign 64\\ndynamo_package_cubins:\\n.incbin \\"kernels.bin\\"\\n.previous\\n");'

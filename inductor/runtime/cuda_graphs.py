@@ -14,7 +14,7 @@ In: the function of a generated wrapper (`Graphing`, `GraphedCall`) that may be 
   graph is recorded once more, apart from it. Where large results of the last call are still held
   at the next one (`out = f(x)` in a loop), there are two recordings that take turns.
 - A recording spares what was held when it was made, so it reads results of others where they lie:
-  backward what forward has kept, one piece of a program what the piece before has made. What is
+  backward what forward has kept, one part of a program what the part before has made. What is
   kept for a backward is never moved; until it is no longer needed, another recording of the graph
   runs, or it runs as it is.
 - A call on another stream than the recorded one, or while somebody records, runs as it is.
@@ -80,8 +80,8 @@ class GraphedCall:
     """See the top of the file; call it with the graph's tensors.
 
     values: of a forward graph, how many results its caller sees; the others go to backward.
-    written: inputs that it writes. constants: tensors of its own. again: it may run once more than
-    it is called. allowance: shared by the calls of one wrapper.
+    written: inputs that it writes. constants: tensors of its own. repeatable: it may run once more
+    than it is called. allowance: shared by the calls of one wrapper.
     """
 
     call: Callable[..., Any]
@@ -89,7 +89,7 @@ class GraphedCall:
     values: int | None = None
     written: frozenset[int] = frozenset()
     constants: tuple[torch.Tensor, ...] = ()
-    again: bool = True
+    repeatable: bool = True
     allowance: Allowance = field(default_factory=Allowance)
     pools: Pools = POOLS
     warm_ups: int = 0
@@ -267,7 +267,7 @@ class GraphedCall:
         held = pool.slots.hold()
         pool.slots.clear()
         keeps = [(begin, end) for begin, end, owned, _ in pool.slots.list() if owned]
-        made = self.recorder.record(self.call, inputs, copied, pool, self.again)
+        made = self.recorder.record(self.call, inputs, copied, pool, self.repeatable)
         del held
         values = len(made.outputs) if self.values is None else self.values
         return Replay(
@@ -288,7 +288,7 @@ class GraphedCall:
             slots = sorted(pool.slots.list())
             starts = [slot[0] for slot in slots]
             in_the_way = apart and (pool in taken or any(not owned for _, _, owned, _ in slots))
-            in_the_way |= any(kept and not owned for _, _, owned, kept in slots)
+            in_the_way |= any(stays and not owned for _, _, owned, stays in slots)
             for n, tensor in enumerate(inputs):
                 address = tensor.data_ptr()
                 before = bisect_right(starts, address) - 1
@@ -319,13 +319,13 @@ class Graphing:
     recorder: Recorder
     values: int | None
     written: frozenset[int]
-    again: bool
+    repeatable: bool
     allowance: Allowance = field(default_factory=Allowance)
 
     def __call__(
         self, call: Callable[..., Any], constants: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
         return GraphedCall(
-            call, self.recorder, self.values, self.written, tuple(constants), self.again,
+            call, self.recorder, self.values, self.written, tuple(constants), self.repeatable,
             self.allowance,
         )

@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_running.clear)  # the threads are the parent
 
 
 def begin(units: Units, store: Store, toolchain: Toolchain) -> None:
-    """Build the library in a thread, unless it is there. What fails is told to who asks for it."""
+    """Build the library in a thread, unless it is there. Errors are raised by `own_library`."""
     fused = with_fused_sums(toolchain)
     path = _place(units, fused, store)
     if path.exists() or path in _running or shipped(units, fused) is not None:

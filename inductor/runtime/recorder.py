@@ -80,10 +80,10 @@ class Recorder(Protocol):
 
     def record(
         self, call: Callable[..., Any], inputs: Sequence[torch.Tensor], copied: Sequence[int],
-        pool: Pool, again: bool,
+        pool: Pool, repeatable: bool,
     ) -> Recorded:
         """Record a call in memory of a pool, of which it uses nothing that is in use. copied:
-        inputs that get memory there. again: the call may run once more before."""
+        inputs that get memory there. repeatable: the call may run once more before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class CudaRecorder:
 
     def record(
         self, call: Callable[..., Any], inputs: Sequence[torch.Tensor], copied: Sequence[int],
-        pool: Pool, again: bool,
+        pool: Pool, repeatable: bool,
     ) -> Recorded:
-        if again:
+        if repeatable:
             call(*inputs)  # so that nothing is set up while recording
         if pool.stream is None:
             pool.stream = _new_stream(self.device)

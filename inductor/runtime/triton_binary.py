@@ -108,11 +108,11 @@ def start(
     grid, threads and shared bytes, as `KernelCall.ready` takes them."""
     device = tensors[0].device
 
-    def with_context(*again: torch.Tensor) -> None:
+    def with_context(*given: torch.Tensor) -> None:
         torch.zeros((), device=device)  # this thread has a context from here on
-        call = KernelCall(no_context, len(again), (), packed)
+        call = KernelCall(no_context, len(given), (), packed)
         call.ready(driver_launch(), *ready)
-        call(current_stream(device.index or 0), *again)
+        call(current_stream(device.index or 0), *given)
 
     call = KernelCall(with_context, len(tensors), (), packed)
     call.ready(driver_launch(), *ready)

@@ -47,8 +47,8 @@ from inductor.runtime.triton_binary import (
 Choice = tuple[int, int, int]  # XBLOCK, RBLOCK, warps
 Grid = tuple[int, int, int]
 SOME_NUMBER = 2  # stands for any in a compile
-ALIGNED = 15
-MEASURED_RUNS = 5
+ALIGNED = 15  # bits of an address that are 0 where Triton may move 16 bytes at a time
+MEASURED_RUNS = 5  # of a candidate, timed together; chosen, not measured
 
 
 def view(
@@ -321,12 +321,12 @@ class Preparation:
 
     def prepare(
         self, function: Any, choices: tuple[Choice, ...], dtypes: tuple[torch.dtype, ...],
-        unsure: tuple[int, ...], asserts: bool, again: bool, kinds: str = "",
+        unsure: tuple[int, ...], asserts: bool, repeatable: bool, kinds: str = "",
         even: tuple[int, ...] = (), likely_even: bool = False, ahead: bool = True,
         options: Mapping[str, Any] | None = None, scratch: int = 0,
     ) -> Launcher:
         """See `codegen.python_wrapper`."""
-        measure = self.measure and again and len(choices) > 1 and self.device.type == "cuda"
+        measure = self.measure and repeatable and len(choices) > 1 and self.device.type == "cuda"
         made = Launcher(
             function, choices, dtypes, unsure, asserts, measure, self.device, kinds,
             even, likely_even, ahead, options, scratch,

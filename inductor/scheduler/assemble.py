@@ -14,7 +14,7 @@ from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import ComputedBuffer, joined_origins
 from inductor.ir.index import Index, Var, constant, variable
-from inductor.ir.repeats import finds_places, is_exact
+from inductor.ir.loop_repeats import finds_places, is_exact
 from inductor.scheduler.domain import (
     boundaries,
     flat_position,
@@ -318,9 +318,9 @@ def drop_dead(ops: list[Op]) -> tuple[Op, ...]:
         if op.index is not None:
             used.update(var.name for var in op.index.variables())
     place: dict[int, int] = {}
-    kept: list[Op] = []
+    live: list[Op] = []
     for position, op in enumerate(ops):
         if position in needed:
-            place[position] = len(kept)
-            kept.append(replace(op, args=tuple(place[arg] for arg in op.args)))
-    return tuple(kept)
+            place[position] = len(live)
+            live.append(replace(op, args=tuple(place[arg] for arg in op.args)))
+    return tuple(live)

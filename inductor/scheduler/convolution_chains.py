@@ -1,8 +1,8 @@
 """Convolutions of our own of which one reads another's result, as one step in strips of lines.
 
-In: a schedule, after `convolutions.py`. Out: the same where some convolutions that stand one behind
-another are a `ConvolutionChain` (`schedule.py`): what one stores for the next one only is then read
-while it is in the second cache, and does not go through memory.
+In: a schedule, after `fuse_convolutions.py`. Out: the same where some convolutions that stand one
+behind another are a `ConvolutionChain` (`schedule.py`): what one stores for the next one only is
+then read while it is in the second cache, and does not go through memory.
 
 The next one has a window of its own for each channel, or a window of one element. Weights are
 small: they are read for each strip. What lies between is large, and nobody else may want it. The

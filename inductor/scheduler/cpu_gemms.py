@@ -84,9 +84,9 @@ def _wanted(candidate: TemplateCandidate, free: Collection[str]) -> TemplateKern
     if gemm.batch != 1 or not _walks_along_rows(kernel, gemm):
         return None
     (part,) = template.parts
-    target = "" if part.kept else _target(kernel, gemm, free)
-    kept = () if target else (gemm.name,)
-    return replace(template, parts=(replace(part, kept=kept, target=target),))
+    target = "" if part.stored else _target(kernel, gemm, free)
+    stored = () if target else (gemm.name,)
+    return replace(template, parts=(replace(part, stored=stored, target=target),))
 
 
 def _target(kernel: Kernel, gemm: Gemm, free: Collection[str]) -> str:

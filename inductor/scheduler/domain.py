@@ -79,29 +79,29 @@ def merged_loops(node: ComputedBuffer) -> ComputedBuffer:
 def _reducing_one(ops: Sequence[Op]) -> tuple[Op, ...]:
     """The same ops where every reduction is over one element: its value, or its position."""
     place: list[int] = []
-    kept: list[Op] = []
+    live: list[Op] = []
     for op in ops:
         args = tuple(place[arg] for arg in op.args)
         if op.name == "reduction":
             place.append(args[-1])
         else:
-            place.append(len(kept))
-            kept.append(replace(op, args=args))
-    return tuple(kept)
+            place.append(len(live))
+            live.append(replace(op, args=args))
+    return tuple(live)
 
 
 def _merge_plan(prefix: str, sizes: tuple[int, ...], body: LoopBody) -> tuple[int, ...]:
     """Loop sizes after merging: size-1 loops go, neighbours go together where every access moves
     by `size of the inner * stride of the inner` with the outer."""
-    kept = [(f"{prefix}{n}", size) for n, size in enumerate(sizes) if size != 1]
-    if not kept:
+    loops = [(f"{prefix}{n}", size) for n, size in enumerate(sizes) if size != 1]
+    if not loops:
         return ()
     indices = {op.index for op in body.ops if op.index is not None and op.index.terms}
     strides: dict[str, list[int | None]] = {
-        name: [index.stride_of(name) for index in indices] for name, _ in kept
+        name: [index.stride_of(name) for index in indices] for name, _ in loops
     }
-    groups = [[kept[0]]]
-    for name, size in kept[1:]:
+    groups = [[loops[0]]]
+    for name, size in loops[1:]:
         outer = groups[-1][-1][0]
         together = all(
             a is not None and b is not None and a == b * size

@@ -381,12 +381,12 @@ class _Fuser:
             if op.buffer != name:
                 continue
             assert op.index is not None
-            away = op.index - row * per_row
+            in_row = op.index - row * per_row
             if per_row != 1 and made.rows is not None:
                 return False
-            if per_row == 1 and away != constant(0):
+            if per_row == 1 and in_row != constant(0):
                 return False
-            if not (surely_less(-1, away.low) and surely_less(away.high, per_row)):
+            if not (surely_less(-1, in_row.low) and surely_less(in_row.high, per_row)):
                 return False
         return True
 

@@ -226,11 +226,11 @@ class _Finder(Uses):
         self, found: Sequence[tuple[int, Gemm]], kernel: Kernel, position: int
     ) -> TemplateCandidate:
         gemms = tuple(each for _, each in found)
-        kept = tuple(
+        stored = tuple(
             each.name for each in gemms
             if each.name in self.outside or self.readers[each.name] != [position]
         )
-        part = Part(gemms, kernel, kept)
+        part = Part(gemms, kernel, stored)
         template = TemplateKernel(f"{kernel.name}_template", (part,))
         return TemplateCandidate(template, (*(start for start, _ in found), position), position)
 

@@ -22,7 +22,7 @@ from inductor.ir.extent import Extent
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.ir.index import Index, variable
 from inductor.ir.philox import Draw
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.domain import loop_names, product, substituted, unflatten
 from inductor.scheduler.peak import Held
 from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step

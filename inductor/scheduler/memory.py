@@ -28,7 +28,7 @@ from inductor.scheduler.schedule import (
     Step,
 )
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes: a line of the cache, and a vector of AVX-512
 
 
 @dataclass(frozen=True, slots=True)

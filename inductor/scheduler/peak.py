@@ -130,7 +130,8 @@ class _Unit:
 class Held:
     """The units of a schedule, and what is held in an order of them.
 
-    sizes: of all storages that somebody here makes or lets go of. kept: those that the caller gets.
+    sizes: of all storages that somebody here makes or lets go of. results: those
+    that the caller gets.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Held:
         calls: dict[str, _Unit] = {}
         for step in schedule.steps:
             self._add(step, calls)
-        self.kept = {self._root(o.buffer) for o in graph.outputs if isinstance(o, ViewRef)}
+        self.results = {self._root(o.buffer) for o in graph.outputs if isinstance(o, ViewRef)}
         self.users: dict[str, set[int]] = {name: set() for name in self.sizes}
         for at, unit in enumerate(self.units):
             for name in unit.touched:
@@ -236,7 +237,9 @@ class Held:
             now += sum(self.sizes[name] for name in unit.makes)
             for name in unit.touched & left.keys():
                 left[name] -= 1
-            gone = [name for name in unit.touched if left.get(name) == 0 and name not in self.kept]
+            gone = [
+                name for name in unit.touched
+                if left.get(name) == 0 and name not in self.results]
             over = any(name in gone and name in self.fresh for name in unit.over)
             most = max(most, now - self.sizes[unit.makes[0]] * over if over else now)
             now -= sum(self.sizes[name] for name in gone)
@@ -290,7 +293,7 @@ class _Gains:
 
     def _note(self, name: str, users: set[int]) -> None:
         """Whose last user is alone: it lets go of the storage."""
-        if len(users) == 1 and name not in self.held.kept:
+        if len(users) == 1 and name not in self.held.results:
             (at,) = users
             self.net[at] -= self.held.sizes[name]
             if at in self.offered:

@@ -41,7 +41,7 @@ it is stored (on a GPU; see `codegen/triton/template.py`):
 
 The parts have the same left operand, right operands with the same strides, and stand side by side.
 The GEMMs of one part have equal sizes; its epilogue is a kernel of one stage with one iteration
-for each element, which reads the GEMMs at its own place only. kept: the GEMMs that are stored
+for each element, which reads the GEMMs at its own place only. stored: the GEMMs that are stored
 as well.
 
 A FusedConvolution is a convolution of our own (on a CPU; see `kernels/cpu/convolution.py`) with a
@@ -234,13 +234,13 @@ class Part:
 
     prologue: a kernel that computes the left operand element by element, which is stored nowhere.
     weights: the same of the right operands, one for each GEMM, or none at all.
-    target: where a GEMM on a CPU stores its result for the epilogue, if that is not kept: a
+    target: where a GEMM on a CPU stores its result for the epilogue, if that is not stored: a
     buffer that the epilogue stores at the same places.
     """
 
     gemms: tuple[Gemm, ...]
     epilogue: Kernel | None = None
-    kept: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
     prologue: Kernel | None = None
     target: str = ""
     weights: tuple[Kernel, ...] = ()
@@ -279,9 +279,9 @@ class TemplateKernel:
 
     def writes(self) -> tuple[str, ...]:
         """Buffers stored into."""
-        kept = [name for part in self.parts for name in part.kept]
-        kept += [name for kernel in self.epilogues() for name in kernel.writes()]
-        return tuple(dict.fromkeys(kept))
+        stored = [name for part in self.parts for name in part.stored]
+        stored += [name for kernel in self.epilogues() for name in kernel.writes()]
+        return tuple(dict.fromkeys(stored))
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ class TemplateKernel:
                 lines.append(f"  {each.name} = {each.left} @ {each.right}{bias} ({sizes})")
             if part.epilogue is not None:
                 lines += ["  " + line for line in str(part.epilogue).splitlines()]
-            lines += [f"  {name} is stored" for name in part.kept]
+            lines += [f"  {name} is stored" for name in part.stored]
             lines += [f"  in {part.target}"] * bool(part.target)
         return "\n".join(lines)
 

@@ -97,51 +97,51 @@ def _part(stage: LoopBody, name: str, start: int, end: int) -> LoopBody:
 def _folded(ops: list[Op]) -> tuple[Op, ...]:
     """Comparisons that the ranges decide are constants, and so is what follows from them."""
     place: list[int] = []
-    kept: list[Op] = []
+    live: list[Op] = []
     for op in ops:
         op = replace(op, args=tuple(place[arg] for arg in op.args))
-        value = _decided(op, kept)
+        value = _decided(op, live)
         if isinstance(value, bool):
             op = Op("constant", (), torch.bool, imm=value)
         elif isinstance(value, int):
             place.append(value)  # the value of an earlier op
             continue
         elif op.name == "load" and op.args:
-            mask = _constant(kept, op.args[0])
+            mask = _constant(live, op.args[0])
             if mask is True:
                 op = replace(op, args=())
             elif mask is False:
                 op = Op("constant", (), op.dtype, imm=_zero(op.dtype))
-        place.append(len(kept))
-        kept.append(op)
-    return drop_dead(kept)
+        place.append(len(live))
+        live.append(op)
+    return drop_dead(live)
 
 
 class Position(int):
     """Position of an op, to be told from a truth value."""
 
 
-def _decided(op: Op, kept: list[Op]) -> bool | int | None:
+def _decided(op: Op, live: list[Op]) -> bool | int | None:
     """The truth value of a comparison or combination, or the position of what it equals."""
     if op.name in ("ge", "lt", "gt", "le"):
-        return _comparison(op, kept)
+        return _comparison(op, live)
     if op.name in ("bitwise_and", "bitwise_or") and op.dtype is torch.bool:
         for one, other in (op.args, op.args[::-1]):
-            known = _constant(kept, one)
+            known = _constant(live, one)
             if known is not None:
                 neutral = op.name == "bitwise_and"
                 return Position(other) if known is neutral else known
     if op.name == "logical_not":
-        known = _constant(kept, op.args[0])
+        known = _constant(live, op.args[0])
         return None if known is None else not known
     if op.name == "where":
-        known = _constant(kept, op.args[0])
+        known = _constant(live, op.args[0])
         return None if known is None else Position(op.args[1] if known else op.args[2])
     return None
 
 
-def _comparison(op: Op, kept: list[Op]) -> bool | None:
-    left, right = (kept[arg] for arg in op.args)
+def _comparison(op: Op, live: list[Op]) -> bool | None:
+    left, right = (live[arg] for arg in op.args)
     if right.name != "constant" or left.dtype is not torch.int64:
         return None
     if left.name == "index_expr" and left.index is not None:
@@ -160,8 +160,8 @@ def _comparison(op: Op, kept: list[Op]) -> bool | None:
     return True if always else False if never else None
 
 
-def _constant(kept: list[Op], position: int) -> bool | None:
-    op = kept[position]
+def _constant(live: list[Op], position: int) -> bool | None:
+    op = live[position]
     return bool(op.imm) if op.name == "constant" and op.dtype is torch.bool else None
 
 

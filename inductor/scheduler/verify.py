@@ -76,8 +76,8 @@ class _Written:
 
 
 def _are_equal(count: int, whole: int) -> bool:
-    away = count - whole
-    return hint_of(away) == 0 and not away
+    part = count - whole
+    return hint_of(part) == 0 and not part
 
 
 def _wanted(kernel: Kernel) -> Iterator[str]:
@@ -157,8 +157,8 @@ class _Checker:
         size, rest = divide_out(_elements(self.layouts[op.buffer]), product(outer))
         row = flat_position(loop_names("o", outer), outer)
         assert op.index is not None
-        away = op.index - row * size
-        if rest != 0 or not (surely_less(-1, away.low) and surely_less(away.high, size)):
+        column = op.index - row * size
+        if rest != 0 or not (surely_less(-1, column.low) and surely_less(column.high, size)):
             raise self._error(op, f"is not in its own row of {size}")
 
     def _error(self, op: Op, what: str) -> VerifyError:

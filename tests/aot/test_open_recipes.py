@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from dynamo.aot.open_recipes import is_open, reader_of
 from dynamo.aot.records import Unsupported
+from dynamo.aot.symbolic_recipes import is_symbolic_value, reader_of
 from dynamo.base.subclasses import Recipe
 from dynamo.shapes.symbolic import SymbolicWorld
 
@@ -30,7 +30,7 @@ def test_what_a_call_has() -> None:
     context = (torch.Size([size, 2]), Kind(size + 1), {"many": [size * 3]}, known, int)
     recipe = Recipe(torch.Tensor, ("a",), (None,), context, (size, 8), (8, 1), False)
     read = reader_of(recipe, {size.node.expr: (0, 0)})
-    assert read is not None and is_open(recipe) and not is_open(known)
+    assert read is not None and is_symbolic_value(recipe) and not is_symbolic_value(known)
     for rows in (7, 9):
         found = read([torch.empty(rows, 8)])
         wanted = (torch.Size([rows, 2]), Kind(rows + 1), {"many": [rows * 3]}, known, int)

@@ -65,6 +65,35 @@ def test_the_program_prints_what_is_shown(tmp_path: Path) -> None:
     assert len(LINES) > 15 and not missing, missing
 
 
+def stages(column: int) -> list[tuple[str, str]]:
+    """(file, function) of the stages of a graph, in the order of the tour's table."""
+    rows = [row.split("|") for row in re.findall(r"^\| [a-z].*`inductor/.*\|$", TOUR, re.M)]
+    return [place for row in rows for place in re.findall(r"`([\w/]+\.py): (\w+)`", row[column])]
+
+
+SEEN = """
+import sys
+import {modules}
+stages, order = {stages}, []
+def see(frame, event, arg):
+    if event == "call":
+        for file, name in stages:
+            if frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
+                order.append((file, name))
+sys.setprofile(see)
+"""
+
+
+def test_a_graph_goes_through_the_stages_in_order(tmp_path: Path) -> None:
+    table = stages(2)
+    assert 6 <= len(table) <= 8
+    (program,) = re.findall(r"```python\n(.*?)```", TOUR, re.S)
+    head = SEEN.format(stages=table, modules=", ".join(file[:-3].replace("/", ".") for file, _ in table))
+    end = "\nsys.setprofile(None)\nprint(order)\n"
+    out = run(program.replace("import dynamo\n", f"import dynamo\n{head}", 1) + end, tmp_path)[0]
+    assert ast.literal_eval(out.splitlines()[-1]) == table
+
+
 def test_the_rule_is_used(tmp_path: Path) -> None:
     (rule,) = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.S)
     use = """

@@ -12,7 +12,7 @@ from torch import nn
 
 import dynamo
 from inductor.driver import cuda
-from inductor.runtime.philox import why_not
+from inductor.runtime.dropout_state import why_not
 from tests.gpu.support import DEVICE, DTYPES, HALVES, data, left_uncompiled
 
 GRID = 132 * 8 * 256  # threads of ATen's kernel on an H200; other devices have other numbers, which is all right

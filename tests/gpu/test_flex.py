@@ -84,13 +84,13 @@ def test_values_and_gradients(name: str, dtype: torch.dtype, mode: str | None) -
 
 def test_our_kernels_serve() -> None:
     """And what they give without gradients is what they give with them."""
-    from inductor.fx_passes.attention.calls import serve_attention
+    from inductor.fx_passes.attention.calls import replace_attention
 
     found: list[Any] = []
 
     def keep(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         assert any(isinstance(node.target, FlexCall) for node in gm.graph.nodes)
-        serve_attention(gm)
+        replace_attention(gm)
         found.extend(node.target for node in gm.graph.nodes if isinstance(node.target, ChosenFlex))
         return gm.forward
 

@@ -24,7 +24,7 @@ from dynamo.exporting.packaged import DTYPES
 from dynamo.store.content import cache_store
 from examples.package import make
 from inductor.driver.cpu import need_toolchain
-from inductor.package.build import needed_instructions
+from inductor.package.link import needed_instructions
 from inductor.scheduler import convolution_chains
 
 ROOT = Path(__file__).parents[2]

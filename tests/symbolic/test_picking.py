@@ -205,7 +205,7 @@ def ask_offset(x: Tensor, i: Tensor) -> tuple[Tensor, Any]:
     return row * 2, row.storage_offset()
 
 
-def ask_view(x: Tensor, i: Tensor) -> tuple[Tensor, Any]:
+def check_view(x: Tensor, i: Tensor) -> tuple[Tensor, Any]:
     row = x[i]
     return row * 2, row._is_view(), row._base is x
 
@@ -213,7 +213,7 @@ def ask_view(x: Tensor, i: Tensor) -> tuple[Tensor, Any]:
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("function", [
     write_base, write_made_base, write_row, write_view_of_row, give_row, give_view_of_row, over_a_break, row_by_row,
-    of_turned, of_column, write_column, write_base_of_column, give_column, ask_offset, ask_view,
+    of_turned, of_column, write_column, write_base_of_column, give_column, ask_offset, check_view,
 ])
 def test_where_the_view_can_be_told(function: Any, backend: str) -> None:
     both(function, lambda: (table(), TWO), backend)

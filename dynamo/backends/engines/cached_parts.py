@@ -34,7 +34,7 @@ def converted(engine: Engine, module: fx.GraphModule, examples: list[torch.Tenso
     record = _record_of(engine, module, examples)
     cached = None if record is None else record.read(bytes)
     if record is not None and cached is not None:
-        record.tell_hit()
+        record.report_hit()
         return cached
     made = engine.convert(module, examples)
     engine.load(made, {})  # it may refuse what its converter takes

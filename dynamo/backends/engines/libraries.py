@@ -62,18 +62,18 @@ def load_onnxrt(model: bytes, weights: Mapping[int, Tensor]) -> Built:
     settings.log_severity_level = 3
     # Each part has threads of its own, and PyTorch has others: those that wait must not spin.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    kept: list[Any] = []
+    initializers: list[Any] = []
     if weights:
         proto = onnx.load_from_string(model)
         places = {proto.graph.input[place].name: value for place, value in weights.items()}
         for name, value in places.items():
-            kept.append(value.detach().contiguous().numpy())
-            proto.graph.initializer.append(_elsewhere(onnx, name, kept[-1]))
+            initializers.append(value.detach().contiguous().numpy())
+            proto.graph.initializer.append(_elsewhere(onnx, name, initializers[-1]))
         rest = [one for one in proto.graph.input if one.name not in places]
         del proto.graph.input[:]
         proto.graph.input.extend(rest)
         settings.add_external_initializers(
-            list(places), [runtime.OrtValue.ortvalue_from_numpy(value) for value in kept])
+            list(places), [runtime.OrtValue.ortvalue_from_numpy(value) for value in initializers])
         model = proto.SerializeToString()
     session = runtime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
@@ -82,7 +82,7 @@ def load_onnxrt(model: bytes, weights: Mapping[int, Tensor]) -> Built:
         given = dict(zip(names, arrays(inputs), strict=True))
         return [torch.from_numpy(value) for value in session.run(None, given)]
 
-    call.kept = kept  # type: ignore[attr-defined]  # the session reads them
+    call.initializers = initializers  # type: ignore[attr-defined]  # the session reads them
     return call
 
 

@@ -250,7 +250,7 @@ class Part(torch.nn.Module):
             values = [inputs[n] for n in self.baked]
             known = self.known
             if known is None or not self._fits(known, values):
-                return self._again(values, inputs)
+                return self._run_rebuilt(values, inputs)
             built, given = known[3], [x for n, x in enumerate(inputs) if n not in self.baked]
         results = [
             value if value.stride() == fake.stride() else copy_strided(value, fake)
@@ -269,7 +269,7 @@ class Part(torch.nn.Module):
         return (known[0].fit(values) and _launch.sample(values) == known[1]
                 and all(map(torch.equal, statistics(values), known[2])))
 
-    def _again(self, values: list[Tensor], inputs: tuple[Tensor, ...]) -> Any:
+    def _run_rebuilt(self, values: list[Tensor], inputs: tuple[Tensor, ...]) -> Any:
         """A call with other weights than the engine's: another engine, or one that takes them."""
         with self.lock:
             self.made += 1

@@ -65,8 +65,8 @@ def _log_sigmoid(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outco
     if _alike([source]) is None:
         return None
     made = contiguous(cache, source.size, source.dtype, source.device)
-    kept = source.size if source.device.type == "cpu" else (0,)
-    return Several(tuple, (made, contiguous(cache, kept, source.dtype, source.device)))
+    saved_size = source.size if source.device.type == "cpu" else (0,)
+    return Several(tuple, (made, contiguous(cache, saved_size, source.dtype, source.device)))
 
 
 def _classes(args: tuple[Any, ...]) -> tuple[Facts, Facts] | None:

@@ -90,15 +90,15 @@ def _vectors_fit(vectors: Any, source: Facts) -> bool:
 def _batch_norm_functional(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     if not args[5] or args[3] is None or args[4] is None:
         return None
-    on_cpu, kept = args[0].facts.device.type == "cpu", args[3].facts.dtype
+    on_cpu, statistics_dtype = args[0].facts.device.type == "cpu", args[3].facts.dtype
     if on_cpu and args[0].facts.dtype not in _FLOATS:
         return measure(cache, func, args, kwargs)
     outcome = _batch_norm(cache, aten.native_batch_norm.default, args, kwargs)
-    if not isinstance(outcome, Several) or args[4].facts.dtype is not kept:
+    if not isinstance(outcome, Several) or args[4].facts.dtype is not statistics_dtype:
         return None
     if not on_cpu:
-        kept = torch.promote_types(kept, outcome.items[1].facts.dtype)  # type: ignore[union-attr]
-    vector = contiguous(cache, args[3].facts.size, kept, args[3].facts.device)
+        statistics_dtype = torch.promote_types(statistics_dtype, outcome.items[1].facts.dtype)  # type: ignore[union-attr]
+    vector = contiguous(cache, args[3].facts.size, statistics_dtype, args[3].facts.device)
     return Several(tuple, (*outcome.items, vector, vector))
 
 
@@ -140,8 +140,8 @@ def _layer_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) 
 @shape_rule(aten.native_group_norm.default)
 def _group_norm(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
     source, (batch, channels, inner, groups) = args[0].facts, args[3:7]
-    layout, kept = common_layout([source]), _dtype_of_statistics(source, args[1:3])
-    if layout is None or kept is None:
+    layout, statistics_dtype = common_layout([source]), _dtype_of_statistics(source, args[1:3])
+    if layout is None or statistics_dtype is None:
         # From torch 2.14 on, fakes are row-major, whatever the kernel of the CPU gives.
         return None if 0 in source.size else measure(cache, func, args, kwargs)
     if groups <= 0 or channels % groups or source.size[:2] != (batch, channels):
@@ -149,7 +149,7 @@ def _group_norm(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcom
     if source.numel() != batch * channels * inner:
         return None
     made = laid_out(cache, source.size, source.dtype, layout, source.device)
-    statistics = contiguous(cache, (batch, groups), kept, source.device)
+    statistics = contiguous(cache, (batch, groups), statistics_dtype, source.device)
     return Several(tuple, (made, statistics, statistics))
 
 

@@ -65,7 +65,7 @@ class CompileContext:
     tables: inputs of which the values are to be known, see `tables.py`; no_tables: an attempt
         showed that this does not help, or one had other values in an earlier call.
     refusals: operations that were tried, and whether eager refuses them (`shapes/trials.py`).
-    kept: the trace is to be cached for later processes, which need to know what it has met.
+    cacheable: the trace is to be cached for later processes, which need to know what it has met.
     """
 
     codes: CodeCache
@@ -90,7 +90,7 @@ class CompileContext:
     no_tables: bool = False
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)
     refusals: dict[Any, bool] = field(default_factory=dict)
-    kept: bool = False
+    cacheable: bool = False
 
     def check_length(self, steps: int) -> None:
         """Breaks where a trace has more instructions and calls than it may have."""

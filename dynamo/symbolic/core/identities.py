@@ -42,7 +42,7 @@ class Identities:
             self.keyed[var] = None
         return ("identity", var)
 
-    def tell_apart(self, var: Var) -> None:
+    def guard_id(self, var: Var) -> None:
         """`id()` of an object from outside was taken: it must stay another than those before."""
         if var in self.identified:
             return

@@ -41,7 +41,7 @@ class KnownObjects:
     def __init__(self, trace: Evaluation) -> None:
         self.trace = trace
         self._by_id: dict[int, tuple[Any, Var]] = {}
-        self._found: list[Var] | None = None  # what `wrap` gave, while that is noted
+        self._wrapped: list[Var] | None = None  # what `wrap` gave, while that is noted
         self.owners: dict[int, Any] = {}
         self.collecting: dict[int, Any] = {}
 
@@ -52,20 +52,20 @@ class KnownObjects:
     def wrap(self, value: Any, source: Source | None) -> Var:
         """The Var of a real value that is found at `source`; one Var per object."""
         var = self._wrap(value, source)
-        if self._found is not None:
-            self._found.append(var)
+        if self._wrapped is not None:
+            self._wrapped.append(var)
         return var
 
     @contextlib.contextmanager
     def noting_known(self) -> Iterator[list[Var]]:
         """Inside, the list gets the Vars of all real values that are looked at."""
-        outer, self._found = self._found, []
+        outer, self._wrapped = self._wrapped, []
         try:
-            yield self._found
+            yield self._wrapped
         finally:
             if outer is not None:
-                outer.extend(self._found)
-            self._found = outer
+                outer.extend(self._wrapped)
+            self._wrapped = outer
 
     def _wrap(self, value: Any, source: Source | None) -> Var:
         key = id(value)

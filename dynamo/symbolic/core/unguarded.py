@@ -60,11 +60,11 @@ class Unguarded:
         """A function of the program was called, and its result is a constant of the trace."""
         self.answers.append((function, args, kwargs, result))
 
-    def is_subclass(self, cls: type, abstract: type, found: bool) -> None:
+    def is_subclass(self, cls: type, abstract: type, answer: bool) -> None:
         """`issubclass` was asked about an abstract class, with which others may be registered."""
         if (id(cls), id(abstract)) not in self._guarded:
             self._guarded.add((id(cls), id(abstract)))
-            self.answer(issubclass, [cls, abstract], {}, found)
+            self.answer(issubclass, [cls, abstract], {}, answer)
 
     def ordered(self, values: Any) -> None:
         """The order of a set was asked for, which depends on hashes: those of texts are random."""

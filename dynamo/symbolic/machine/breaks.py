@@ -64,7 +64,7 @@ PROGRAMS = tuple(
 
 def is_standard_library(code: CodeType) -> bool:
     """True for Python's own library and its import system, and for torch's insides (torch.func,
-    whose levels must not outlive a graph, serialization, ..): inlined, never cut into pieces."""
+    whose levels must not outlive a graph, serialization, ..): inlined, never cut."""
     name = code.co_filename
     if name.startswith(TORCH):
         return not name.startswith(PROGRAMS)

@@ -162,7 +162,7 @@ def guard_let_go(
     start: the locals that the trace began with; before: the exit with the unneeded locals.
     """
     real = trace.objects.real_values()
-    kept = {
+    alive = {
         id(_real_value(var, real)) for state in after.frames
         for var in (*state.locals.values(), *state.stack)
     }
@@ -171,7 +171,7 @@ def guard_let_go(
     for state in before.frames:
         held |= {v.source: _real_value(v, real) for v in state.locals.values() if v.source}
     for source, value in held.items():
-        gone = source not in known and (value is None or id(value) not in kept)
+        gone = source not in known and (value is None or id(value) not in alive)
         kind = type(value)
         if not gone or _tells(kind):
             continue

@@ -11,7 +11,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import absolute_name, find_module
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.global_names import GlobalNames
-from dynamo.symbolic.python.python_modules import FIXED_ROOTS, asks_program, has_attribute
+from dynamo.symbolic.python.python_modules import FIXED_ROOTS, has_attribute, has_traced_getattr
 
 IMPORT = builtins.__import__
 
@@ -36,7 +36,7 @@ def import_module(
     if full.partition(".")[0] not in FIXED_ROOTS:
         tx.trace.guard("ID", ModuleSource(full), found)
     var = tx.trace.wrap(found, ModuleSource(full))
-    asks = asks_program(module)
+    asks = has_traced_getattr(module)
     if fromlist and not (asks and not var.has_attr(tx, "__path__")):  # is it a package?
         for item in fromlist:
             has = var.has_attr(tx, item) if asks else has_attribute(module, item)

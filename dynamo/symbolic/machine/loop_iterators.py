@@ -180,8 +180,8 @@ def _filtered(var: LoopIteratorVar, tx: Frame) -> Var:
     function = tx.trace.wrap(*var.part(0))
     item = var.inner(1).next_item(tx)
     plain = function.is_constant() and function.as_constant() is None
-    kept = item if plain else tx.call(function, [item], {})
-    if not kept.truth(tx):
+    outcome = item if plain else tx.call(function, [item], {})
+    if not outcome.truth(tx):
         raise replace(var.reason)
     return item
 

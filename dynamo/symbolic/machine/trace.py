@@ -65,7 +65,7 @@ from dynamo.symbolic.shapes.unbacked import UnbackedNumber
 from dynamo.symbolic.tensors import torch_functions, transforms
 from dynamo.symbolic.tensors.overriding import intercept
 from dynamo.symbolic.tensors.state import TensorState
-from dynamo.symbolic.tensors.tables import ask_for_values
+from dynamo.symbolic.tensors.tables import restart_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 State = TypeVar("State", bound=TraceState)
@@ -204,7 +204,7 @@ class Trace:
         if owner is not None and args and owner is not object:
             content = getattr(args[0], "content", None)
             if content is not None and issubclass(content.python_type(), owner) and (
-                function not in MADE_BY_CLASS and not asks_class(self, function, args[0])
+                function not in MADE_BY_CLASS and not calls_own_methods(self, function, args[0])
             ):
                 args = [content, *args[1:]]
         if owner is dict and function.__name__ in vars(collections.OrderedDict):
@@ -277,7 +277,7 @@ class Trace:
         if isinstance(key, TensorVar):
             known = self.world.constant_of(key.fake)
             if known is None:
-                ask_for_values(self, [key])
+                restart_for_values(self, [key])
                 raise Break("item", repr(key))
             return int(self.run_real(lambda: operator.index(known)))
         if isinstance(key, OpaqueVar | ArrayVar) or has_own_operator(tx, key, "__index__"):
@@ -355,7 +355,7 @@ def call_missing(tx: Frame, var: Var, key: Var) -> Var | None:
     return var.call_special(tx, "__missing__", key)
 
 
-def asks_class(trace: Evaluation, function: Any, var: Var) -> bool:
+def calls_own_methods(trace: Evaluation, function: Any, var: Var) -> bool:
     """True where a method of OrderedDict calls methods of the program's own subclass."""
     return function in ASKING_CLASS and any(
         is_own_method(trace.attributes.find_special(var.python_type(), name))

@@ -122,17 +122,17 @@ class Attributes:
         if not isinstance(self.find_special(cls, "__getattribute__"), CALLED):
             raise Break("attribute_unknown", f"{cls.__qualname__}.__getattribute__ is no function")
 
-    def guard_unhidden(self, cls: type, name: str, found: tuple[type, Any] | None) -> None:
+    def guard_unhidden(self, cls: type, name: str, entry: tuple[type, Any] | None) -> None:
         """Guards that the class gets nothing that is read before what its instances hold.
 
-        found: the class attribute of this name, which stays behind what an instance holds.
+        entry: the class attribute of this name, which stays behind what an instance holds.
         """
-        self.guard_search(cls, name, None if found is None else found[0])
-        if found is not None and not is_settled(found[0]):
-            place = RawAttribute(found[1], found[0], name, cls, None).source()
-            self.trace.guard("TYPE", place, type(found[1]))
+        self.guard_search(cls, name, None if entry is None else entry[0])
+        if entry is not None and not is_settled(entry[0]):
+            place = RawAttribute(entry[1], entry[0], name, cls, None).source()
+            self.trace.guard("TYPE", place, type(entry[1]))
             for method in ("__get__", "__set__", "__delete__"):
-                self.find_special(type(found[1]), method)
+                self.find_special(type(entry[1]), method)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -293,14 +293,14 @@ class Attributes:
         )
 
     def _from_metaclass(
-        self, tx: Frame, var: ClassVar, found: tuple[type, Any], name: str
+        self, tx: Frame, var: ClassVar, entry: tuple[type, Any], name: str
     ) -> Var:
-        self.guard_search(type(var.cls), name, found[0])
-        raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
-        if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
+        self.guard_search(type(var.cls), name, entry[0])
+        raw = RawAttribute(entry[1], entry[0], name, type(var.cls), var)
+        if isinstance(entry[1], types.GetSetDescriptorType | types.MemberDescriptorType):
             # From Python 3.14 on, what was read once is kept under another name.
-            kept = {"__annotations__", "__annotations_cache__"} & class_dict(var.cls).keys()
-            if name == "__annotations__" and not kept and not is_settled(var.cls):
+            own_names = {"__annotations__", "__annotations_cache__"} & class_dict(var.cls).keys()
+            if name == "__annotations__" and not own_names and not is_settled(var.cls):
                 raise Break("attribute_unknown", f"{name} of {var!r}: reading makes a dict")
             value = self.trace.run_real(lambda: getattr(var.cls, name))
             if is_settled(var.cls):
@@ -372,12 +372,12 @@ class Attributes:
         else:
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
 
-    def _check_dict(self, cls: type, name: str, found: tuple[type, Any] | None) -> None:
+    def _check_dict(self, cls: type, name: str, entry: tuple[type, Any] | None) -> None:
         """The error of a write where instances have no dict."""
         if has_instance_dict(cls):
             return
         text = f"'{name_in_c(cls)}' object "
-        text += f"has no attribute '{name}'{WITHOUT_DICT}" if found is None else (
+        text += f"has no attribute '{name}'{WITHOUT_DICT}" if entry is None else (
             f"attribute '{name}' is read-only")
         self.trace.raise_exception(AttributeError, text)
 

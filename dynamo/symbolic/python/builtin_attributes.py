@@ -201,7 +201,7 @@ def has_flag(tx: Frame, var: Var, kind: type) -> bool:
 
 TENSOR_TYPE = type(torch.FloatTensor)
 # Placements, meshes: the module up to torch 2.13, and its name since. It differs from `type` for
-# stand-ins of an export alone.
+# substitutes in an export alone.
 OPAQUE = frozenset({"torch._opaque_base", "torch._custom_class_base"})
 KNOWN_CHECKS = OPAQUE | {"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
                          "torch.autograd.variable", "_py_abc"}

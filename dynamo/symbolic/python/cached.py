@@ -120,8 +120,8 @@ def is_cached(cached: Any, values: list[Any]) -> bool:
     if parameters is None or parameters()["typed"]:
         return False
     only = values[0] if len(values) == 1 and type(values[0]) in (int, str) else tuple(values)
-    kept = [item for item in gc.get_referents(cached) if type(item) is dict]
-    return any(only in item for item in kept if item is not cached.__dict__)
+    dicts = [item for item in gc.get_referents(cached) if type(item) is dict]
+    return any(only in item for item in dicts if item is not cached.__dict__)
 
 
 def real_value(trace: Evaluation, var: Var, accepts: Callable[[type], bool] | None = None) -> Any:

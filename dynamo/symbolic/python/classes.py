@@ -114,7 +114,7 @@ class ClassVar(Var):
             return as_demanded(tx, "__len__", type(self.cls), found)
         raise Break("length_unknown", repr(self))
 
-    def tells_length(self) -> bool:
+    def has_own_length(self) -> bool:
         """True where `list(cls)` asks code of the metaclass how many there are."""
         return not issubclass(self.cls, enum.Enum) and any(
             find_owner(type(self.cls), name) for name in ("__len__", "__length_hint__"))

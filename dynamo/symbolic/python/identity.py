@@ -100,7 +100,7 @@ def identity_of(tx: Frame, target: Var) -> Var | None:
     if target.is_constant() and target.source is None and not mutable:
         raise Break("identity_of_constant", repr(target))
     if target.source is not None:
-        tx.trace.state(Identities).tell_apart(target)
+        tx.trace.state(Identities).guard_id(target)
     return IdVar(target)
 
 

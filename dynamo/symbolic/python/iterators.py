@@ -313,8 +313,8 @@ class FilterVar(IteratorVar):
     def next_item(self, tx: Frame) -> Var:
         while True:
             item = self.iterator.next_item(tx)
-            kept = item if self.function is None else tx.call(self.function, [item], {})
-            if kept.truth(tx):
+            outcome = item if self.function is None else tx.call(self.function, [item], {})
+            if outcome.truth(tx):
                 return item
 
 

@@ -127,7 +127,7 @@ class SequenceVar(NativeVar):
         position = tx.trace.as_index(tx, key)
         kind = tuple if issubclass(self.kind, tuple) else self.kind
         what = what if kind is list else ""
-        size = len(self.items)  # what is told below is of this type: reading the items guards it
+        size = len(self.items)  # what follows has this type: reading the items guards it
         if position is None or not -sys.maxsize <= position + 1 <= sys.maxsize + 1:
             raise Break("index_unknown", f"{self!r}[{key!r}]")
         if not -size <= position < size:

@@ -300,9 +300,9 @@ def in_place(tx: Frame, op: Operator, a: Var, b: Var) -> Var | None:
 
 def replace_in_deque(tx: Frame, var: DequeVar, items: list[Var]) -> DequeVar:
     """The last of these that it may hold; a full one stays, and iterators do not mind."""
-    kept = items if var.limit is None else items[max(0, len(items) - var.limit) :]
-    if len(kept) != len(var.items):
-        changed(tx, var)[:] = kept
+    remaining = items if var.limit is None else items[max(0, len(items) - var.limit) :]
+    if len(remaining) != len(var.items):
+        changed(tx, var)[:] = remaining
     return var
 
 

@@ -97,7 +97,7 @@ class PythonModuleVar(Var):
         """The module's own `__getattr__`, where it has one that Python code defines."""
         attributes = self._module.__dict__
         written, pending = tx.trace.effects.written_global(attributes, "__getattr__")
-        if not written and not asks_program(self._module):
+        if not written and not has_traced_getattr(self._module):
             return None
         if type(self._module) is not types.ModuleType or self.source is None or (
             written and pending is None
@@ -144,7 +144,7 @@ class PythonModuleVar(Var):
         return identity_key(tx.trace, self)
 
 
-def asks_program(module: types.ModuleType) -> bool:
+def has_traced_getattr(module: types.ModuleType) -> bool:
     """True where a function answers for attributes that the module lacks that has to be traced: of
     the program, or of a library that does not only import."""
     own = module.__dict__.get("__getattr__")

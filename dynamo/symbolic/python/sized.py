@@ -33,7 +33,7 @@ def unpack_for_tuple(tx: Frame, var: Var) -> list[Var]:
 def iterate_sized(tx: Frame, var: Var) -> Var:
     """`iter(var)` for a list of the items, for which an object is asked how many there are."""
     iterator = var.iterate(tx)
-    if isinstance(var, ObjectVar) or (isinstance(var, ClassVar) and var.tells_length()):
+    if isinstance(var, ObjectVar) or (isinstance(var, ClassVar) and var.has_own_length()):
         length_hint(tx, var, ConstVar(8))
     return iterator
 

@@ -79,7 +79,7 @@ def text_with_address(tx: Frame, var: Var, *rest: Var) -> Var | None:
 def shown_object(tx: Frame, var: Var) -> Any:
     """The real object, guarded to be the same, where its text is no affair of the program's."""
     if isinstance(var, PythonModuleVar):
-        is_plain = tells_nothing(tx, var, types.ModuleType.__repr__)
+        is_plain = has_default_text(tx, var, types.ModuleType.__repr__)
         return var.module if is_plain and not var.written else None
     if isinstance(var, BuiltinVar):
         return var.value if isinstance(var.value, types.BuiltinFunctionType) else None
@@ -87,7 +87,7 @@ def shown_object(tx: Frame, var: Var) -> Any:
         parts = [shown_object(tx, part) for part in (var.function, var.receiver)]
         is_plain = isinstance(var.function, FunctionVar) and None not in parts
         return types.MethodType(*parts) if is_plain else None
-    if isinstance(var, ObjectVar) and not tells_nothing(tx, var, object.__repr__):
+    if isinstance(var, ObjectVar) and not has_default_text(tx, var, object.__repr__):
         return None
     real = getattr(var, "real", None)
     if real is None or var.source is None or getattr(var, "written", None):
@@ -96,7 +96,7 @@ def shown_object(tx: Frame, var: Var) -> Any:
     return real
 
 
-def tells_nothing(tx: Frame, var: Var, shown_by: Any) -> bool:
+def has_default_text(tx: Frame, var: Var, shown_by: Any) -> bool:
     """True where the class of the object has no text of its own."""
     names = {"__repr__": shown_by, "__str__": object.__str__, "__format__": object.__format__}
     finder = tx.trace.attributes.find_special

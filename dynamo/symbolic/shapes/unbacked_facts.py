@@ -63,7 +63,7 @@ class UnbackedFacts:
             raise RestartTrace(None)
         return True
 
-    def ask_for_shapes(self) -> None:
+    def restart_for_shapes(self) -> None:
         """A result's size depends on data: the trace begins again where the graph may have such."""
         context = self.trace.context
         if config.capture_dynamic_output_shape_ops and context is not None:

@@ -9,10 +9,10 @@ from dynamo.base.loading import load_all
 load_all(__name__, """
     modes contexts tensor wrappers plain_subclasses function_modes modules torch_functions repeating
     compiled handles transforms
-    autograd_functions checkpointing hooks gradients inference picking averaging breaking
-    collectives meshes comptime conditional copying devices distributions flex foreach loops
-    methods number_tensors
+    autograd_functions checkpointing hooks gradient_calls inference picking averaging breaking
+    collective_calls meshes comptime_calls conditional copying devices distributions flex foreach
+    loops methods number_tensors
     optimizer_steps fused_steps optimizers overriding parameters placing process_groups
     random_state attributes trees triton_kernels typed_tensors unbacked_numbers
-    conversions operators
+    conversions tensor_operators
 """)

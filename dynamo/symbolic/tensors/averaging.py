@@ -57,15 +57,15 @@ def update_averages(averaged: Any, model: Any) -> None:
         own, given = [*averaged.parameters()], [*model.parameters()]
     average = averaged.avg_fn or swa_utils.get_swa_avg_fn()
     is_first = averaged.n_averaged == 0
-    for kept, new in zip(own, given, strict=False):
-        mean, value = kept.detach(), new.detach().to(kept.device)
-        count = averaged.n_averaged.to(kept.device)
+    for mean_of, new in zip(own, given, strict=False):
+        mean, value = mean_of.detach(), new.detach().to(mean_of.device)
+        count = averaged.n_averaged.to(mean_of.device)
         if averaged.multi_avg_fn is not None:
             averaged.multi_avg_fn([mean], [value], count)
         else:
             mean.copy_(average(mean, value, count))
-        mean.copy_(torch.where(is_first.to(kept.device), value.to(mean.dtype), mean))
+        mean.copy_(torch.where(is_first.to(mean_of.device), value.to(mean.dtype), mean))
     if not averaged.use_buffers:
-        for kept, new in zip(averaged.module.buffers(), model.buffers(), strict=True):
-            kept.detach().copy_(new.detach().to(kept.device))
+        for mean_of, new in zip(averaged.module.buffers(), model.buffers(), strict=True):
+            mean_of.detach().copy_(new.detach().to(mean_of.device))
     averaged.n_averaged += 1

@@ -298,17 +298,17 @@ def is_differentiable(fake: Any) -> bool:
     return bool(fake.is_floating_point() or fake.is_complex())
 
 
-def collect(var: Var, found: list[TensorVar]) -> None:
+def collect(var: Var, tensors: list[TensorVar]) -> None:
     """The tensors of a result, each once; Break for what is more than containers of tensors."""
     if isinstance(var, TensorVar):
-        if var not in found:
-            found.append(var)
+        if var not in tensors:
+            tensors.append(var)
     elif isinstance(var, TupleVar | ListVar):
         for item in var.items:
-            collect(item, found)
+            collect(item, tensors)
     elif isinstance(var, DictVar):
         for item in var.values():
-            collect(item, found)
+            collect(item, tensors)
     elif not var.is_constant():
         raise Break("call_disabled", f"torch.utils.checkpoint of a function that returns {var!r}")
 

@@ -105,8 +105,8 @@ class ItemGetterVar(Var):
             return self.get(tx, args[0])
 
 
-def _one_or_tuple(tx: Frame, found: list[Var]) -> Var:
-    return found[0] if len(found) == 1 else tx.trace.make.tuple(found)
+def _one_or_tuple(tx: Frame, values: list[Var]) -> Var:
+    return values[0] if len(values) == 1 else tx.trace.make.tuple(values)
 
 
 @rule(operator.itemgetter)

@@ -158,42 +158,42 @@ def beside(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) ->
         {name: value if arg is found[0] else arg for name, arg in kwargs.items()})  # fmt: skip
 
 
-def _with_number(tx: Frame, function: Any, args: list[Var], found: Extreme) -> Var:
+def _with_number(tx: Frame, function: Any, args: list[Var], extreme: Extreme) -> Var:
     """Again one of a tensor and a number."""
-    parts = found.parts
+    parts = extreme.parts
     if function not in ARITHMETIC or parts.tensor.fake.requires_grad:
-        found.look()
+        extreme.look()
 
     def of(value: Var) -> Var:
-        given = [value if arg is found else arg for arg in args]
+        given = [value if arg is extreme else arg for arg in args]
         return tx.trace.call_real(tx, function, given, {})
 
     try:
         number = of(parts.number)
     except ObservedException:  # a division by zero, where it is the number
-        found.look()
+        extreme.look()
     tensor = of(parts.tensor)
     if not isinstance(tensor, TensorVar) or not _is_plain_number(number):
-        found.look()
+        extreme.look()
     assert isinstance(number, ConstVar)
     return Extreme(Parts(parts.condition, tensor, number, parts.made_at))
 
 
-def _value_beside(tx: Frame, found: Extreme, other: Var) -> Var:
+def _value_beside(tx: Frame, extreme: Extreme, other: Var) -> Var:
     """The value as a tensor, where results beside `other` do not tell it from the number: they have
     the dtype of `other`, and no gradient goes to the extreme."""
-    tensor, trace = found.parts.tensor, tx.trace
+    tensor, trace = extreme.parts.tensor, tx.trace
     if not isinstance(other, TensorVar) or isinstance(other, HeldNumber) or in_transform():
-        found.look()
+        extreme.look()
     is_float = other.fake.dtype in FLOATS and other.fake.device == tensor.fake.device
     is_alike = other.fake.dtype is tensor.fake.dtype
     if not is_float or tensor.fake.requires_grad or not (is_alike or other.fake.dim()):
-        found.look()
+        extreme.look()
     if other.python_type() not in (torch.Tensor, torch.nn.Parameter):
-        found.look()
+        extreme.look()
     if not is_alike:
         tensor = trace.call(tx, torch.Tensor.to, tensor, trace.constant(torch.float64))  # type: ignore[assignment]
-    return trace.call(tx, torch.where, found.parts.condition, tensor, found.parts.number)
+    return trace.call(tx, torch.where, extreme.parts.condition, tensor, extreme.parts.number)
 
 
 def _register(function: Callable[..., Any], *kinds: type[Var]) -> None:

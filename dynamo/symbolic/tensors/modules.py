@@ -115,16 +115,16 @@ class ModuleVar(ObjectVar):
         """`Module.__setattr__`; where the structure changes, its Python code is traced."""
         key = ConstVar(name)
         parts = {part: self.registry(tx, part) for part in REGISTRIES}
-        kept = {p: r is not None and r.lookup(tx, key) is not None for p, r in parts.items()}
+        is_known = {p: r is not None and r.lookup(tx, key) is not None for p, r in parts.items()}
         is_parameter = isinstance(value, TensorVar) and issubclass(
             value.python_type(), torch.nn.Parameter
         )
         registers = is_parameter or isinstance(value, ModuleVar) or (
             has_flag(tx, value, torch.nn.Buffer))
-        if self.real is None or registers or kept["_parameters"] or kept["_modules"]:
+        if self.real is None or registers or is_known["_parameters"] or is_known["_modules"]:
             super().set_attr(tx, name, value)
             return
-        if kept["_buffers"] and isinstance(value, TensorVar | ConstVar):
+        if is_known["_buffers"] and isinstance(value, TensorVar | ConstVar):
             buffers = parts["_buffers"]
             assert buffers is not None
             buffers.set_item(tx, key, value)

@@ -1,7 +1,7 @@
-"""What torch's C code would hand to `__torch_function__`, found by calling it on stand-ins.
+"""What torch's C code would hand to `__torch_function__`, found by calling it on probes.
 
 C code decides which argument is asked first, which function it names (`torch.Tensor.add` for `+`)
-and how it writes the arguments. A stand-in has a class of the same bases, and answers
+and how it writes the arguments. A probe has a class of the same bases, and answers
 NotImplemented; so the call tells all of it, and what happens where nobody answers.
 """
 
@@ -33,9 +33,9 @@ _likenesses: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 @dataclass(slots=True)
 class OverrideCall:
     """function, kinds: the function and types as `__torch_function__` gets them; rest: the
-    arguments behind the types, as they are given. order: stand-ins, in the order in which they are
+    arguments behind the types, as they are given. order: probes, in the order in which they are
     asked. outcome: what is returned, or the TypeError, where all say NotImplemented. known: the Var
-    of each stand-in by its id."""
+    of each probe by its id."""
 
     function: Any = None
     kinds: tuple[type, ...] = ()
@@ -56,7 +56,7 @@ class OverrideCall:
 
 
 class _Note:
-    """`__torch_function__` of a stand-in."""
+    """`__torch_function__` of a probe."""
 
     def __get__(self, probed: Any, owner: Any) -> Any:
         return functools.partial(probed.probed.note, probed) if probed is not None else self

@@ -70,16 +70,16 @@ class Half:
 class OwnFunction:
     """One call of an autograd function.
 
-    arguments: so many inputs are its own, the others are what it reads. kept: what backward needs,
-    by its place in forward; checked: of these, what autograd watches for writes.
+    arguments: so many inputs are its own, the others are what it reads. handed: what backward
+    needs, by its place in forward; checked: of these, what autograd watches for writes.
     """
 
     def __init__(
         self, name: str, arguments: int, forward: Half, backward: Half | None,
-        kept: tuple[Place, ...], checked: frozenset[Place], fixed: tuple[int, ...], once: bool,
+        handed: tuple[Place, ...], checked: frozenset[Place], fixed: tuple[int, ...], once: bool,
     ) -> None:
         self.arguments, self.forward, self.backward = arguments, forward, backward
-        self.kept, self.checked, self.fixed = kept, checked, fixed
+        self.handed, self.checked, self.fixed = handed, checked, fixed
         self.function = function_of(self, once)
         self.__name__ = self.__qualname__ = f"apply_{name}"
         self.__module__ = __name__
@@ -105,7 +105,7 @@ def function_of(own: OwnFunction, once: bool) -> Any:
     def backward(ctx: Any, *seeds: Any) -> Any:
         half = own.backward
         assert half is not None
-        values = half.values(kept=saved_by(ctx), seed=seeds)
+        values = half.values(handed=saved_by(ctx), seed=seeds)
         return tuple(None if place is None else values[place[0]][place[1]]
                      for place in half.results)  # fmt: skip
 
@@ -117,9 +117,9 @@ def function_of(own: OwnFunction, once: bool) -> Any:
 def keep(ctx: Any, own: OwnFunction, values: dict[str, Any]) -> None:
     """Keeps what backward needs as the program has kept it: what it only read is no affair of
     autograd's."""
-    found = [values[kind][index] for kind, index in own.kept]
+    found = [values[kind][index] for kind, index in own.handed]
     watched = [place in own.checked and isinstance(value, torch.Tensor)
-               for place, value in zip(own.kept, found, strict=True)]  # fmt: skip
+               for place, value in zip(own.handed, found, strict=True)]  # fmt: skip
     ctx.save_for_backward(*(v for v, is_watched in zip(found, watched, strict=True) if is_watched))
     ctx.others = [None if is_watched else v for v, is_watched in zip(found, watched, strict=True)]
     ctx.watched = watched
@@ -255,12 +255,12 @@ def build(
     known: dict[fx.Node, Place] = {}
     for index, node in enumerate([*(var.node for var in tensors), *beside]):
         known.setdefault(node, ("input", index))
-    backward, kept = build_backward(trace, args, look, len(beside))
+    backward, handed = build_backward(trace, args, look, len(beside))
     for node in reversed(trace.graph.operations_after(mark)):
         if node not in look.body:
             trace.graph.graph.erase_node(node)
     results = [var.node for var in parts_of(look.result) if isinstance(var, TensorVar)]
-    made = list(dict.fromkeys(node for node in (*results, *kept) if node in look.body))
+    made = list(dict.fromkeys(node for node in (*results, *handed) if node in look.body))
     inputs, module = trace.graph.cut_out(look.body, made, [])
     where = known | places_of("made", made)
     forward = Half(module, tuple(known[node] for node in inputs),
@@ -271,8 +271,8 @@ def build(
     once = look.once or (backward is not None and any(
         node.target in MODE_NODES for node in backward.module.graph.nodes))  # fmt: skip
     return OwnFunction(
-        cls.__name__, len(tensors), forward, backward, tuple(where[node] for node in kept),
-        frozenset(where[node] for node in kept if node in saved),
+        cls.__name__, len(tensors), forward, backward, tuple(where[node] for node in handed),
+        frozenset(where[node] for node in handed if node in saved),
         tuple(index for index, node in enumerate(results) if node in fixed), once)  # fmt: skip
 
 
@@ -289,10 +289,10 @@ def build_backward(
     made = list(dict.fromkeys(node for node in wanted if node in look.back))
     inputs, module = trace.graph.cut_out(look.back, made, [])
     needed = [node for node in (*inputs, *wanted) if node and node not in look.back]
-    kept = list(dict.fromkeys(node for node in needed if node not in seeds))
-    places = places_of("kept", kept) | places_of("seed", seeds) | places_of("made", made)
+    handed = list(dict.fromkeys(node for node in needed if node not in seeds))
+    places = places_of("handed", handed) | places_of("seed", seeds) | places_of("made", made)
     results = [*(places[node] if node else None for node in wanted), *[None] * beside]
-    return Half(module, tuple(places[node] for node in inputs), tuple(results)), kept
+    return Half(module, tuple(places[node] for node in inputs), tuple(results)), handed
 
 
 def places_of(kind: str, nodes: Iterable[fx.Node | None]) -> dict[fx.Node, Place]:

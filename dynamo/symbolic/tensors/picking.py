@@ -176,7 +176,7 @@ def with_numbers_first(tx: Frame, var: TensorVar, items: list[Var]) -> Var:
 
 @rule([torch.Tensor.storage_offset, torch.Tensor._is_view, torch.Tensor.is_inference,
        torch.is_inference, torch.Tensor.is_set_to], TensorVar)
-def ask_view(tx: Frame, *args: Var) -> Var | None:
+def check_view(tx: Frame, *args: Var) -> Var | None:
     """What a copy answers differently."""
     for var in args:
         if isinstance(var, TensorVar):

@@ -47,9 +47,9 @@ def wrap_subclass(trace: Evaluation, value: Any, source: Source | None) -> Var:
 # -- attributes ----------------------------------------------------------------------------------
 
 
-def is_torchs(found: tuple[type, Any] | None) -> bool:
+def is_torchs(entry: tuple[type, Any] | None) -> bool:
     """True for an attribute that all tensors have, or none."""
-    return found is None or issubclass(torch.Tensor, found[0])
+    return entry is None or issubclass(torch.Tensor, entry[0])
 
 
 def get_attr(tx: Frame, var: TensorVar, name: str) -> Var | None:

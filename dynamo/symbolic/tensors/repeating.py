@@ -312,12 +312,12 @@ def _join(graph: fx.Graph, tests: list[fx.Node], place: fx.Node) -> None:
 # -- random numbers of a graph that runs twice -----------------------------------------------------
 
 
-def errors_to_undo(graph: fx.Graph, again: bool) -> tuple[type[Exception], ...]:
-    """The errors before which the function of a graph puts torch's generators back; again: True
-    where the graph runs again after any error."""
+def errors_to_undo(graph: fx.Graph, repeatable: bool) -> tuple[type[Exception], ...]:
+    """The errors before which the function of a graph puts torch's generators back; repeatable:
+    whether the graph runs again after any error."""
     if may_rerun(graph):
         return ()
-    return (Exception,) if again else (Unforeseen,) if has_tests(graph) else ()
+    return (Exception,) if repeatable else (Unforeseen,) if has_tests(graph) else ()
 
 
 def puts_back(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INTS = (torch.int32, torch.int64)
 
 
-def ask_for_values(trace: Evaluation, read: Iterable[TensorVar]) -> None:
+def restart_for_values(trace: Evaluation, read: Iterable[TensorVar]) -> None:
     """Before a graph break where values of tensors are read. Errors: RestartTrace where they would
     be known if those of some tables were."""
     context = trace.context

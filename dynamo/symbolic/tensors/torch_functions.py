@@ -47,7 +47,7 @@ from dynamo.symbolic.tensors.failing import (
 from dynamo.symbolic.tensors.held import HeldNumber, gives_number, held_numbers, with_dtypes
 from dynamo.symbolic.tensors.memory import check_watched
 from dynamo.symbolic.tensors.state import tensor_state
-from dynamo.symbolic.tensors.tables import ask_for_values
+from dynamo.symbolic.tensors.tables import restart_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 RUNS_PROGRAM = "_runs_program"  # on a function of a graph that calls code of the program
@@ -296,7 +296,7 @@ def run(tx: Frame, op: Operation) -> Any:
         return run_on_fakes(tx, function, op.fake_args, op.fake_kwargs)
     except Break as reason:
         if reason.code in OF_VALUES:
-            ask_for_values(tx.trace, op.tensors)
+            restart_for_values(tx.trace, op.tensors)
         raise
     except ObservedException as error:
         if is_in_graph(function):  # may be the fakes' fault
@@ -460,7 +460,7 @@ def run_on_fakes(
         name = getattr(error.op, "__name__", str(error.op))
         code = "item" if "local_scalar" in name else "dynamic_output_shape"
         if code == "dynamic_output_shape":
-            tx.trace.symbols.unbacked.ask_for_shapes()
+            tx.trace.symbols.unbacked.restart_for_shapes()
         raise Break(code, text_of(error.op)) from error
     except Undecided as error:
         tx.trace.symbols.unbacked.undecided(error)
@@ -479,13 +479,13 @@ def run_on_fakes(
         tx.trace.raise_exception(type(error), *error.args)
 
 
-def collect_tensors(var: Var, found: list[TensorVar]) -> None:
+def collect_tensors(var: Var, tensors: list[TensorVar]) -> None:
     """Appends the tensors in an argument, nested containers included."""
     if isinstance(var, TensorVar):
-        found.append(var)
+        tensors.append(var)
     elif isinstance(var, TupleVar | ListVar):
         for item in var.items:
-            collect_tensors(item, found)
+            collect_tensors(item, tensors)
 
 
 PLAIN_RESULTS = frozenset({

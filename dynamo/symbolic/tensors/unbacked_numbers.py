@@ -24,7 +24,7 @@ from dynamo.symbolic.python.polyfill_checks import check_all
 from dynamo.symbolic.shapes.unbacked import UnbackedNumber, by_value, is_unbacked
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.state import tensor_state
-from dynamo.symbolic.tensors.tables import ask_for_values
+from dynamo.symbolic.tensors.tables import restart_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 MOST_READ = 256  # values of one `tolist()`
@@ -126,7 +126,7 @@ def to_float(tx: Frame, var: TensorVar) -> Var:
 def tolist(tx: Frame, var: TensorVar) -> Var:
     """A list of as many reads as there are values."""
     if not tx.trace.symbols.unbacked.wanted():
-        ask_for_values(tx.trace, [var])
+        restart_for_values(tx.trace, [var])
         raise Break("item", repr(var))
     if var.fake.dim() == 0:
         return read(tx, var)
@@ -143,7 +143,7 @@ def read(tx: Frame, var: TensorVar) -> Var:
     """The value of a tensor with one element."""
     trace = tx.trace
     if not trace.symbols.unbacked.wanted() or var.fake.dtype.is_complex:
-        ask_for_values(trace, [var])
+        restart_for_values(trace, [var])
         raise Break("item", repr(var))
     value = torch_functions.run_on_fakes(tx, torch.Tensor.item, [var.fake], {})
     if type(value) in (int, float, bool):

@@ -44,8 +44,8 @@ def make_nest(stage: LoopBody, outer: tuple[int, ...], fold_outer: bool) -> Nest
     loops = [Loop(f"o{n}", size, "i") for n, size in enumerate(outer) if fold_outer]
     loops += [Loop(f"i{n}", size, "i") for n, size in enumerate(stage.ranges)]
     loops += [Loop(f"r{n}", size, "r") for n, size in enumerate(stage.reduction_ranges)]
-    kept = tuple(loop for loop in loops if loop.extent != 1)
-    return merge_loops(split_loops(Nest(kept, stage.ops, find_dependences(stage.ops))))
+    long_loops = tuple(loop for loop in loops if loop.extent != 1)
+    return merge_loops(split_loops(Nest(long_loops, stage.ops, find_dependences(stage.ops))))
 
 
 def find_dependences(ops: tuple[Op, ...]) -> tuple[frozenset[str], ...]:

@@ -212,16 +212,16 @@ class ReductionPrinter:
         """Whether so many iterations are at most a part of a chunk, for all sizes."""
         return surely_less(count, self.chunk // parts + 1)
 
-    def _count_lanes(self, found: Sequence[Accumulator]) -> int:
+    def _count_lanes(self, accumulators: Sequence[Accumulator]) -> int:
         """How many accumulators stand side by side in a row; 0: OpenMP makes them up.
 
         Those of OpenMP are put together one by one, which shows in short rows.
         """
-        if self.plan.tile is not None or not self.plan.inner or not found:
+        if self.plan.tile is not None or not self.plan.inner or not accumulators:
             return 0
         if checked_ops(self.nest) or may_collide(self.nest):
             return 0
-        if not all(a.vectorizes() for a in found):
+        if not all(a.vectorizes() for a in accumulators):
             return 0
         return lanes_in(self.plan.inner[-1].extent)
 
@@ -245,20 +245,20 @@ class ReductionPrinter:
                 self.writer.line(f"{variable.type} {variable.name} = {variable.start};")
 
     def _print_short_or_long(
-        self, loops: list[Loop], one: Pass, found: list[Accumulator]
+        self, loops: list[Loop], one: Pass, accumulators: list[Accumulator]
     ) -> None:
         """The r loops; twice where rows are likely so short that chunks would cost as much."""
         count = prod(loop.extent for loop in loops)
         if not self.flushed or not self.lanes or hint_of(count) > ROW_CHUNK:
-            self._print_loops(loops, one, found)
+            self._print_loops(loops, one, accumulators)
             return
         with self.writer.block(f"if ({count} <= {MOST_SHORT}) {{"), self.scope.nested():
-            self._print_chunk(loops, one, found)
+            self._print_chunk(loops, one, accumulators)
         with self.writer.block("else {"), self.scope.nested():
-            self._print_loops(loops, one, found)
+            self._print_loops(loops, one, accumulators)
 
     def _print_loops(
-        self, loops: list[Loop], one: Pass, found: list[Accumulator], inside: bool = False
+        self, loops: list[Loop], one: Pass, accumulators: list[Accumulator], inside: bool = False
     ) -> None:
         """The r loops; sums are flushed once what is inside has at most `chunk` iterations.
 
@@ -267,10 +267,10 @@ class ReductionPrinter:
         inside = inside or not self.flushed
         count = prod(loop.extent for loop in loops)
         if not inside and self._fits(count):
-            self._print_chunk(loops, one, found)
+            self._print_chunk(loops, one, accumulators)
             return
         if not loops:
-            self._print_innermost(one, found)
+            self._print_innermost(one, accumulators)
             return
         loop, *rest = loops
         begin, end = self.share if loop is self.plan.inner[0] else ("0", str(loop.extent))
@@ -281,22 +281,22 @@ class ReductionPrinter:
             with self.writer.block(head):
                 limit = f"{name}b + {step}"
                 self.writer.line(f"const i64 {name}e = {limit} < {end} ? {limit} : {end};")
-                self._print_chunk(loops, one, found, (f"{name}b", f"{name}e"))
+                self._print_chunk(loops, one, accumulators, (f"{name}b", f"{name}e"))
             return
-        for opened in self._loops(loop, rest, one, found, (begin, end)):
+        for opened in self._loops(loop, rest, one, accumulators, (begin, end)):
             with opened:
                 self.scope.print_ready(one.members)
-                self._print_loops(rest, one, found, inside)
+                self._print_loops(rest, one, accumulators, inside)
 
     def _print_chunk(
         self,
         loops: list[Loop],
         one: Pass,
-        found: list[Accumulator],
+        accumulators: list[Accumulator],
         bounds: tuple[str, str] | None = None,
     ) -> None:
         """Sums of their own, added to the totals at the end."""
-        narrow = [self.flushed.get(a.position, a) for a in found]
+        narrow = [self.flushed.get(a.position, a) for a in accumulators]
         for accumulator in self.flushed.values():
             self._declare(accumulator.variables, lanes=True)
         if bounds is not None:
@@ -321,12 +321,12 @@ class ReductionPrinter:
             self.writer.line(f"for (i64 k = 0; k < {self.plan.block}; ++k) {{ {text} }}")
 
     def _loops(
-        self, loop: Loop, rest: list[Loop], one: Pass, found: list[Accumulator],
+        self, loop: Loop, rest: list[Loop], one: Pass, accumulators: list[Accumulator],
         bounds: tuple[str, str],
     ) -> Iterator[AbstractContextManager[None]]:
         """The loop, to be filled; one for each part of it in which comparisons are constant."""
         if rest or not self.lanes:
-            yield self._loop(loop, rest, found, bounds)
+            yield self._loop(loop, rest, accumulators, bounds)
             return
         parts = find_parts(self.nest.ops, loop.name, loop.extent)
         if len(parts) == 1:
@@ -398,24 +398,24 @@ class ReductionPrinter:
 
     @contextmanager
     def _loop(
-        self, loop: Loop, rest: list[Loop], found: list[Accumulator], bounds: tuple[str, str]
+        self, loop: Loop, rest: list[Loop], accumulators: list[Accumulator], bounds: tuple[str, str]
     ) -> Iterator[None]:
         name, (begin, end) = loop.name, bounds
         vector = not rest and self.plan.tile is None and not may_collide(self.nest)
-        if vector and all(a.vectorizes() for a in found):
+        if vector and all(a.vectorizes() for a in accumulators):
             clauses = "".join(
-                f" reduction({v.clause()}:{v.name})" for a in found for v in a.variables
+                f" reduction({v.clause()}:{v.name})" for a in accumulators for v in a.variables
             )
             self.writer.line(simd_pragma(self.nest, clauses))
         with self.writer.block(f"for (i64 {name} = {begin}; {name} < {end}; ++{name}) {{"):
             with self.scope.nested(name):
                 yield
 
-    def _print_innermost(self, one: Pass, found: list[Accumulator]) -> None:
+    def _print_innermost(self, one: Pass, accumulators: list[Accumulator]) -> None:
         with self._lanes():
             self.scope.print_ready(self.phases.before)
             self.scope.print_ready(one.members, stores=True)
-            for accumulator in found:
+            for accumulator in accumulators:
                 op = self.nest.ops[accumulator.position]
                 for line in accumulator.update:
                     for arg in op.args:
@@ -462,8 +462,8 @@ class ReductionPrinter:
             for accumulator in found:
                 for line in accumulator.merge:
                     for variable in accumulator.variables:
-                        kept = f"q_{variable.name}[{self._slot_of(place)}]"
-                        line = line.replace(f"#{variable.name}#", kept)
+                        element = f"q_{variable.name}[{self._slot_of(place)}]"
+                        line = line.replace(f"#{variable.name}#", element)
                     self._for_lanes(line)
         for accumulator in found:
             self._finish(accumulator)

@@ -16,7 +16,7 @@ from inductor.codegen.cpp.nest import Loop, Nest, find_dependences
 from inductor.ir.body import Op
 from inductor.ir.extent import surely_less
 from inductor.ir.index import Index
-from inductor.ir.repeats import PLACES, is_exact
+from inductor.ir.loop_repeats import PLACES, is_exact
 
 LAST = torch.iinfo(torch.int64).max
 

@@ -9,6 +9,7 @@ config with more warps than a program may have there has fewer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,20 +23,25 @@ from inductor.codegen.triton.unroll import count_of_rows
 from inductor.ir.extent import Extent, hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import GpuProperties
 
+Cut = TypeVar("Cut", bound=Any)  # a record of numbers by which a kernel is cut
 LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
-LIKELY_COLUMNS = 1 << 9
+LIKELY_COLUMNS = 1 << 9  # the same of columns; both are chosen, not measured
 TILE = 4096  # elements of a persistent tile of several rows
 PAIRED = 1024  # columns of which two rows go together
+# Rows, columns, warps of kernels that cross rows. A guess: equal sides, so that reads along rows
+# and along columns both come in whole lines of the cache.
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
 WINDOW_TILES = ((1024, 4), (2048, 8), (2048, 4))  # elements, of which each is several; warps
+# The same where each is one element: of many (MANY_IN_TILES), and of few, where smaller tiles make
+# more programs; chosen, not measured.
 LONE_WINDOW_TILES = ((2048, 4), (1024, 4))
 SMALL_WINDOW_TILES = ((512, 4), (1024, 4))
 WINDOW_COLUMNS, MOST_PADDED = (64, 32, 16), 1.07  # channels of a tile; lanes for each of them
 SHARED_TILES = ((4096, 4), (2048, 4), (8192, 8), (4096, 8))  # elements, warps
-MOST_ROWS_OF_TILE = 256
+MOST_ROWS_OF_TILE = 256  # chosen, not measured: bounds what a program reads of narrow rows
 LONG_TILES = ((1, 1024, 4), (1, 2048, 8), (1, 2048, 4), (2, 1024, 8))  # where rows are long
 SMALL, MEDIUM = 1 << 16, 1 << 19  # elements of a launch without columns
-MANY_IN_TILES = 1 << 21
+MANY_IN_TILES = 1 << 21  # elements; chosen for 132 multiprocessors, scaled for others
 ROW_LENGTHS = (128, 512, 1024, 2048, 4096, 8192)  # tiles for rows whose length a call brings
 ANY_NUMBER = 1 << 62
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
@@ -60,15 +66,18 @@ WEIGHTS = {
     4: (((4, 512, 4), (2, 512, 4), (8, 512, 4)), ((8, 256, 2), (4, 256, 2))),
     8: (((8, 256, 4), (4, 256, 4), (2, 256, 4)), ((8, 256, 4), (4, 256, 4))),
 }
+# As EVEN_WEIGHTS, of words of eight bytes: a thread then loads as many neighbours of them as of
+# what all rows share, and nothing goes through shared memory.
 EVEN_WORDS = 128
 EVEN_ROWS = 8  # fewer alike rows are not looked for
 FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
+# As LOOP_BLOCKS, where reads go along rows; a guess as TILES is.
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to run a launch. `columns` is the greatest block of a loop over columns."""
+    """A candidate for a launch. `columns` is the greatest block of a loop over columns."""
 
     rows: int
     columns: int
@@ -97,6 +106,15 @@ class Choices:
     def likely(self) -> int:
         """The position of the class at the first compile; their number if there is none."""
         return sum(found.most < hint_of(self.measure) for found in self.classes)
+
+
+def by_factor(best: Cut, factor: float, *names: str) -> list[Cut]:
+    """The record with each of these numbers by itself times the factor.
+
+    >>> by_factor(Config(2, 64, 4), 0.5, "rows", "warps")
+    [Config(rows=1, columns=64, warps=4), Config(rows=2, columns=64, warps=2)]
+    """
+    return [replace(best, **{name: int(getattr(best, name) * factor)}) for name in names]
 
 
 def likely_rows(launch: Launch) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from inductor.ir.extent import Extent, Real, Sizes, hint_of
 
-EVEN = 16
+EVEN = 16  # what Triton asks of a number, to make accesses of whole words with it
 KINDS = {"i32": "q", "i64": "q", "fp64": "d"}  # codes of `struct`; each takes eight bytes
 MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
 

@@ -38,15 +38,15 @@ def join_maxima(stages: Sequence[Stage], row_locals: Collection[str]) -> tuple[S
 def _joined(first: Stage, second: Stage, row_locals: Collection[str]) -> Stage | None:
     if not _can_share_a_loop(first, second, row_locals):
         return None
-    kept = {
+    stored = {
         op.buffer: op.args[0]
         for op in first.ops
         if op.name == "store" and op.buffer in row_locals
     }
     ops, at, online = list(first.ops), list[int](), False
     for op in second.ops:
-        if op.name == "load" and op.buffer in kept:
-            at.append(kept[op.buffer])
+        if op.name == "load" and op.buffer in stored:
+            at.append(stored[op.buffer])
             continue
         moved = replace(op, args=tuple(at[arg] for arg in op.args))
         values = _shifted_values(ops, moved)

@@ -119,8 +119,8 @@ def spill_locals(kernel: Kernel, names: set[str]) -> tuple[Kernel, list[Scratch]
     scratch = [
         Scratch(f"{kernel.name}_{x.name}", x.dtype, x.elements * count) for x in moved.values()
     ]
-    kept = tuple(local for local in kernel.locals if local.name not in names)
-    return replace(kernel, stages=tuple(stages), locals=kept), scratch
+    remaining = tuple(local for local in kernel.locals if local.name not in names)
+    return replace(kernel, stages=tuple(stages), locals=remaining), scratch
 
 
 def _index_of(op: Op) -> Index:

@@ -17,7 +17,7 @@ from inductor.codegen.triton.configs import ANY_NUMBER, Choices, Config, SizeCla
 from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource
 from inductor.ir.gpus import GpuProperties
 from inductor.ir.graph import LoopGraph
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step
 from inductor.scheduler.verify import verify_steps
 
@@ -131,7 +131,7 @@ def _joined(sources: Sequence[TritonSource]) -> TritonSource:
     choices = Choices(0, (SizeClass(ANY_NUMBER, (Config(1, 1, _config_of(sources[0]).warps),)),))
     return TritonSource(
         name, text, parameters, (), choices, first, 1, 0,
-        any(source.may_fail for source in sources), all(source.again for source in sources),
+        any(source.may_fail for source in sources), all(source.repeatable for source in sources),
         (), True,
     )
 

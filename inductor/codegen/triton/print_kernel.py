@@ -26,7 +26,7 @@ from inductor.codegen.triton.writer import Columns, Frame, Writer, print_columns
 from inductor.ir.extent import Extent, divides, up_to_multiple
 from inductor.ir.gpus import GpuProperties
 from inductor.ir.graph import Layout, Origins
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.schedule import Kernel
 
 LONGEST_TITLE = 60
@@ -70,7 +70,7 @@ class TritonSource:
     splits: int
     columns: int
     may_fail: bool
-    again: bool
+    repeatable: bool
     even: tuple[int, ...]
     likely_even: bool
 

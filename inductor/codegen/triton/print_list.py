@@ -25,7 +25,7 @@ from inductor.codegen.triton.writer import Columns, Frame, Writer
 from inductor.ir.body import Op
 from inductor.ir.extent import up_to_multiple
 from inductor.ir.graph import Layout
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.domain import product
 from inductor.scheduler.lists import EVEN, MOST_INT32, flat_ops, parameters_of
 from inductor.scheduler.schedule import Kernel, KernelList

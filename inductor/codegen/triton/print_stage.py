@@ -328,7 +328,7 @@ class StagePrinter:
         elif op.buffer in self.reread and "r" in axes:
             more += f", {EVICT_LAST}"
         text = f"tl.load({pointer}{more})"
-        return Text(self.writer.define(text, again=op.buffer not in self.frame.written), axes)
+        return Text(self.writer.define(text, reuse=op.buffer not in self.frame.written), axes)
 
     def _once(self, op: Op) -> Op:
         """The load in terms of the tile's first row, where it is the same for all rows of a tile.

@@ -16,10 +16,12 @@ from inductor.codegen.triton.launch import positions
 from inductor.codegen.triton.numbers import is_one
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.index import Index, constant
-from inductor.ir.repeats import decides_by_buffer, is_exact
+from inductor.ir.loop_repeats import decides_by_buffer, is_exact
 from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.schedule import Kernel, Local, local_position
 
+# Of a value, so that making it again costs less than the two passes over memory that it saves; more
+# loads cost as much as these. Both are chosen, not measured.
 MOST_LOADS = 3
 MOST_OPS = 40
 

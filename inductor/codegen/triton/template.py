@@ -463,7 +463,7 @@ def _append_results(ops: list[Op], part: Part, sums: Sequence[int]) -> None:
     results: dict[str, int] = {}
     for total, one in zip(sums, part.gemms, strict=True):
         results[one.name] = _append_gemm(ops, total, one)
-        if one.name in part.kept:
+        if one.name in part.stored:
             ops.append(Op("store", (results[one.name],), one.dtype, one.name, place(one), "set"))
     flat = place(part.gemms[0])
     found: list[int] = []

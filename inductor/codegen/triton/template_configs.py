@@ -11,10 +11,11 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
+from inductor.codegen.triton.configs import by_factor
 from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.schedule import Blocks, Gemm, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
@@ -30,7 +31,7 @@ BOXED = (  # the same through descriptors; columns are the rows of the matrix un
     Blocks(128, 64, 64, 4, 4, persistent=True, resident=2, descriptors=True),
 )
 FEWEST_OF_UNITS = 64  # rows of the matrix units
-DEEPEST_BOX = 64
+DEEPEST_BOX = 64  # halves: 128 bytes, the widest pattern in which TMA stores a window's box
 SINGLE = (Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3))  # float32
 WINDOWS = (  # convolutions
     Blocks(128, 128, 64, 8, 3),
@@ -40,14 +41,14 @@ WINDOWS = (  # convolutions
     Blocks(256, 64, 64, 8, 3),
     Blocks(128, 256, 64, 8, 3),
 )
-FEW = 16
+FEW = 16  # rows of a GEMM that fit into one tile of matrix units
 SPARE_SHARED = 3 << 10  # bytes of shared memory for all but the tiles of operands
 MOST_SHARED = MEASURED.shared - SPARE_SHARED  # what the lists above were made to fill
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
-MOST_SPLITS = 8
+MOST_SPLITS = 8  # programs that share a sum; chosen, not measured: bounds what is tried
 FEWEST_ELEMENTS = 16  # of a tile, for each thread
-LEAST_STAGES = 2
+LEAST_STAGES = 2  # with one, no load would run beside the products
 LEAST_STEPS = 4  # of a program that shares a sum
 ALIGNMENT = 16  # bytes, of what a descriptor describes
 
@@ -100,15 +101,15 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     return (*tried, *shared)
 
 
-def fitting(found: Iterable[Blocks], template: TemplateKernel) -> tuple[Blocks, ...]:
+def fitting(candidates: Iterable[Blocks], template: TemplateKernel) -> tuple[Blocks, ...]:
     """The blocks that the template's device can run, or smaller ones in their place."""
     gpu = gpu_of(template)
     if not gpu.has_descriptors:
-        found = [b for b in found if not b.descriptors]
+        candidates = [b for b in candidates if not b.descriptors]
     if gpu.shared - SPARE_SHARED < MOST_SHARED:
         is_held = functools.partial(_is_held, template=template, gpu=gpu)
-        found = [shrunk(b, is_held, LEAST_STAGES, LEAST) for b in found]
-    return tuple(dict.fromkeys(b for b in found if shared_of(b, template) <= gpu.shared))
+        candidates = [shrunk(b, is_held, LEAST_STAGES, LEAST) for b in candidates]
+    return tuple(dict.fromkeys(b for b in candidates if shared_of(b, template) <= gpu.shared))
 
 
 def _is_held(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> bool:
@@ -166,14 +167,10 @@ def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
     found = [replace(best, stages=best.stages + step) for step in (1, -1)]
     for factor in (2.0, 0.5):
         if best.splits > 1:
-            found.append(replace(best, splits=int(best.splits * factor)))
-        found += [
-            replace(best, warps=int(best.warps * factor)),
-            replace(best, depth=int(best.depth * factor)),
-            replace(best, columns=int(best.columns * factor)),
-        ]
+            found += by_factor(best, factor, "splits")
+        found += by_factor(best, factor, "warps", "depth", "columns")
         if hint_of(template.gemms()[0].m) > FEW:
-            found.append(replace(best, rows=int(best.rows * factor)))
+            found += by_factor(best, factor, "rows")
     return tuple(b for b in found if _fits(b, template) and _is_sensible(b, best, template))
 
 

@@ -19,7 +19,7 @@ from inductor.ir.gpus import GpuProperties
 from inductor.ir.index import Index, variable
 from inductor.scheduler.schedule import Kernel
 
-LONG_ROW = 2048
+LONG_ROW = 2048  # columns that fill a program by themselves; chosen, not measured
 SHORTEST = 8  # a tile does not pay for shorter loops
 MOST_COLUMNS = 1 << 20  # blocks of columns are counted in the second axis of the grid
 FEWEST_LOOPS = 4  # rows of which each is a program's, for each multiprocessor

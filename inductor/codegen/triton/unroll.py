@@ -53,11 +53,11 @@ def unrolled(ops: Sequence[Op], rows: Sequence[Mapping[str, IndexLike]]) -> tupl
     return drop_dead(found)
 
 
-def _add(found: list[Op], op: Op) -> int:
+def _add(ops: list[Op], op: Op) -> int:
     """The position of an op, or of what gives the same."""
-    known = [_known(found[arg]) for arg in op.args]
+    known = [_known(ops[arg]) for arg in op.args]
     if op.name in COMPARISONS:
-        answer = _answer(op.name, *(_range(found[arg]) for arg in op.args))
+        answer = _answer(op.name, *(_range(ops[arg]) for arg in op.args))
         op = op if answer is None else Op("constant", (), op.dtype, imm=answer)
     elif op.name == "bitwise_and" and True in known:
         return op.args[1 - known.index(True)]
@@ -67,8 +67,8 @@ def _add(found: list[Op], op: Op) -> int:
         op = replace(op, args=())
     elif op.name == "load" and known == [False] and op.dtype.is_floating_point:
         op = Op("constant", (), op.dtype, imm=0.0)
-    found.append(op)
-    return len(found) - 1
+    ops.append(op)
+    return len(ops) - 1
 
 
 def _known(op: Op) -> bool | None:

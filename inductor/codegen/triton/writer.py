@@ -44,15 +44,15 @@ class Writer:
         self.count += 1
         return f"{letter}{self.count - 1}"
 
-    def define(self, expression: str, again: bool = True) -> str:
-        """A variable with the value of the expression; an old one if `again` allows it."""
-        if again:
+    def define(self, expression: str, reuse: bool = True) -> str:
+        """A variable with the value of the expression; an old one if `reuse` allows it."""
+        if reuse:
             for scope in self.scopes:
                 if expression in scope:
                     return scope[expression]
         name = self.fresh()
         self.line(f"{name} = {expression}")
-        if again:
+        if reuse:
             self.scopes[-1][expression] = name
         return name
 

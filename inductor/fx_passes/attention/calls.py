@@ -26,24 +26,24 @@ from inductor.operators.flex_ops import choose_flex
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
 
-def serve_attention(gm: fx.GraphModule) -> None:
+def replace_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
     has_kernels = is_enabled("attention") and config.kernels and has_triton()
-    changed = serve_flex(gm) if has_kernels else False
+    changed = replace_flex(gm) if has_kernels else False
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is not SDPA:
             continue
         if node.users and all(map(is_indifferent, node.users)):
             node.target = attention
-            _tell_repeats(node)
-            _tell_parts(node)
+            _mark_repeats(node)
+            _mark_parts(node)
             changed = True
     if changed:
         gm.recompile()
     replace_written_attention(gm)
 
 
-def _tell_repeats(node: fx.Node) -> None:
+def _mark_repeats(node: fx.Node) -> None:
     """Give a call the heads of keys and values as they were before the program repeated them."""
     found = before_repeats(node)
     if found is not None:
@@ -52,7 +52,7 @@ def _tell_repeats(node: fx.Node) -> None:
         node.kwargs = {**node.kwargs, "repeats": repeats}
 
 
-def _tell_parts(node: fx.Node) -> None:
+def _mark_parts(node: fx.Node) -> None:
     """Tell a call what its mask says."""
     mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
     parts = parts_of(mask, node) if isinstance(mask, fx.Node) else None
@@ -61,7 +61,7 @@ def _tell_parts(node: fx.Node) -> None:
         node.args = ((parts.rest, parts.causal, parts.window), *node.args)
 
 
-def serve_flex(gm: fx.GraphModule) -> bool:
+def replace_flex(gm: fx.GraphModule) -> bool:
     """Replaces flex attention that our kernels may serve; whether there was any."""
     changed = False
     nodes = [node for node in gm.graph.nodes if isinstance(node.target, FlexCall)]

@@ -25,7 +25,7 @@ TURNS = (aten.transpose.int, aten.permute.default)
 RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
-def serve_cpu_attention(module: fx.GraphModule) -> fx.GraphModule:
+def replace_cpu_attention(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
     changed = False
     for node in list(module.graph.nodes):

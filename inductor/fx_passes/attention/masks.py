@@ -217,15 +217,15 @@ def _indexed(reader: _Reader, node: fx.Node) -> _Known:
     return _turned(found, index) if isinstance(found, _Positions) else None
 
 
-def _turned(found: _Positions, index: list[Any]) -> _Known:
+def _turned(positions: _Positions, index: list[Any]) -> _Known:
     """Positions with new axes where the index has None."""
-    missing = found.rank - sum(part is not None for part in index)
+    missing = positions.rank - sum(part is not None for part in index)
     if missing < 0:
         return None
     index = index + [slice(None)] * missing
     old = [at for at, part in enumerate(index) if part is not None]
-    axis = old[found.axis] - len(index) if found.axis else 0
-    return _Positions(found.offset, len(index), axis, found.length)
+    axis = old[positions.axis] - len(index) if positions.axis else 0
+    return _Positions(positions.offset, len(index), axis, positions.length)
 
 
 def _compared(positive: bool, least: int) -> Callable[[_Reader, fx.Node], _Known]:

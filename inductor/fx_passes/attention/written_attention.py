@@ -186,12 +186,13 @@ class _State:
         fill = max(number, LEAST) if self.dtype is torch.float32 else LEAST
         if number == float("-inf"):
             fill = number
-        kept = mask.new_zeros((), dtype=torch.float32) if self.bias is None else self.bias.float()
+        added = self.bias
+        unmasked = mask.new_zeros((), dtype=torch.float32) if added is None else added.float()
         lost = torch.full((), fill, dtype=torch.float32, device=mask.device)
         if name == "fill":
-            self.bias = torch.where(mask, lost, kept)
+            self.bias = torch.where(mask, lost, unmasked)
         else:
-            self.bias = torch.where(mask, kept, lost)
+            self.bias = torch.where(mask, unmasked, lost)
         return True
 
     def _broadcast(self, place: int) -> Tensor | None:

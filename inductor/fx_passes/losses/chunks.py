@@ -23,7 +23,7 @@ from torch import fx
 
 from dynamo.aot.graphs import is_effect, is_once, remove_dead_code
 from dynamo.aot.joint import SAVED
-from dynamo.aot.records import AGAIN, CHECKS, FAILS
+from dynamo.aot.records import CHECKS, FAILS, RECOMPUTED
 from dynamo.aot.rows import merge_equal
 from dynamo.base import logs
 from inductor.autotune.library_convolutions import is_native
@@ -67,7 +67,7 @@ def chunk_losses(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_candidate(node: fx.Node) -> bool:
-    if node.target not in GEMMS or not is_tensor(node) or AGAIN in node.meta:
+    if node.target not in GEMMS or not is_tensor(node) or RECOMPUTED in node.meta:
         return False
     value = node.meta["val"]
     if value.dtype not in DTYPES or not is_large(value):
@@ -157,7 +157,7 @@ class _Loop:
     def __init__(self, region: Region, ends: Ends, writer: Writer) -> None:
         self.region, self.ends, self.writer = region, ends, writer
         self.outside = Outside(region, ends, writer)
-        self.found: dict[fx.Node, fx.Node] = {}
+        self.chunked: dict[fx.Node, fx.Node] = {}
         self.results: dict[fx.Node, fx.Node] = {}
         late = [root.node for root in ends.roots if ends.is_late(root)]
         self.checks = saved_by_eager(region.graph, late)
@@ -166,11 +166,11 @@ class _Loop:
         """Chunks of so many rows. Errors: Mismatch."""
         count = self.region.counts[-1]
         for node in self.ends.exits:
-            self.found[node] = self._empty(node, (count, 1), node.meta["val"].dtype)
+            self.chunked[node] = self._empty(node, (count, 1), node.meta["val"].dtype)
         for root in self.ends.roots:
             if root.kind == ROWS:
                 size = (count, size_of(root.node)[1])
-                self.found[root.node] = self._empty(root.node, size, _summed(root.node))
+                self.chunked[root.node] = self._empty(root.node, size, _summed(root.node))
         for start in range(0, count, rows):
             chunk = Chunk(self.outside, start, min(start + rows, count))
             # First what reads the logits: their gradient may be written over them.
@@ -179,7 +179,7 @@ class _Loop:
             for root in self.ends.roots:
                 self._add(root, chunk)
         for node in self.ends.exits:
-            self.results[node] = self.writer.shaped(self.found[node], size_of(node))
+            self.results[node] = self.writer.shaped(self.chunked[node], size_of(node))
         for root in self.ends.roots:
             self._finish(root)
 
@@ -188,7 +188,7 @@ class _Loop:
                                device=self.region.device)
 
     def _write(self, node: fx.Node, target: Any, *args: Any) -> None:
-        self.found[node] = self.writer.add(node, target, self.found[node], *args)
+        self.chunked[node] = self.writer.add(node, target, self.chunked[node], *args)
 
     def _add(self, root: Root, chunk: Chunk) -> None:
         """One chunk's part of a root, in float32 at least."""
@@ -197,8 +197,8 @@ class _Loop:
         if root.kind in SUMS:
             dims = [0] if root.kind == SUM else [0, 1]
             part = add(like, aten.sum.dim_IntList, wide, dims, True, dtype=_summed(like))
-            if like not in self.found:
-                self.found[like] = add(like, aten.full.default, list(size_of(part)), 0,
+            if like not in self.chunked:
+                self.chunked[like] = add(like, aten.full.default, list(size_of(part)), 0,
                                        dtype=_summed(like), device=self.region.device)
             self._write(like, PART_ADDED, part)
             return
@@ -211,11 +211,11 @@ class _Loop:
             right = chunk.part(self.outside.matrix(root.other, space))
         else:
             left, right = self._turned(root.other, space, chunk), wide
-        if like in self.found:
+        if like in self.chunked:
             self._write(like, GEMM_ADDED, left, right)
         else:
             is_half = like.meta["val"].dtype.itemsize == 2
-            self.found[like] = add(like, WIDE if is_half else aten.mm.default, left, right)
+            self.chunked[like] = add(like, WIDE if is_half else aten.mm.default, left, right)
 
     def _turned(self, other: fx.Node, space: int, chunk: Chunk) -> fx.Node:
         """Columns of an operand with one for each row."""
@@ -230,7 +230,7 @@ class _Loop:
 
     def _finish(self, root: Root) -> None:
         """The whole of a root from its parts, times the number that comes from upstream."""
-        node, whole, writer = root.node, self.found[root.node], self.writer
+        node, whole, writer = root.node, self.chunked[root.node], self.writer
         writer.place = node
         if self.ends.is_late(root):
             whole = writer.add(node, aten.mul.Tensor, whole, self._number(node))

@@ -15,7 +15,7 @@ from torch import fx
 
 from dynamo.aot.graphs import is_effect
 from dynamo.aot.joint import TANGENT
-from dynamo.aot.records import AGAIN, FAILS, LATE
+from dynamo.aot.records import FAILS, LATE, RECOMPUTED
 from inductor.fx_passes.losses.linear import Degrees, NotLinear
 from inductor.fx_passes.losses.regions import Form, Region, dependents_of, is_tensor, size_of
 
@@ -80,7 +80,7 @@ def find_ends(region: Region) -> Ends | None:
             exits[node] = None
         else:
             work += node.all_input_nodes
-    if any(AGAIN in node.meta or LATE in node.meta for node in roots):
+    if any(RECOMPUTED in node.meta or LATE in node.meta for node in roots):
         return None
     if any(_misses_rows(region, root) for root in roots.values()):
         return None
@@ -198,7 +198,7 @@ def _comes_from(region: Region, leaves: set[fx.Node], number: fx.Node) -> bool:
             continue
         seen.add(node)
         tangent = node.op == "placeholder" and node.name.startswith(TANGENT)
-        if tangent or node in region.dependents or is_effect(node) or AGAIN in node.meta:
+        if tangent or node in region.dependents or is_effect(node) or RECOMPUTED in node.meta:
             return False
         work += node.all_input_nodes
     return True

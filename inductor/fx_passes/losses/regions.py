@@ -22,7 +22,7 @@ from torch import fx
 from dynamo.aot.fakes import facts_of, is_fake, is_static
 from dynamo.aot.graphs import is_once
 from dynamo.aot.joint import TANGENT
-from dynamo.aot.records import AGAIN, LATE
+from dynamo.aot.records import LATE, RECOMPUTED
 
 aten = torch.ops.aten
 
@@ -158,7 +158,7 @@ class Region:
     def _form_of(self, node: fx.Node) -> Form | None:
         if node.op != "call_function" or not is_tensor(node) or is_once(node):
             return None
-        if AGAIN in node.meta or LATE in node.meta:
+        if RECOMPUTED in node.meta or LATE in node.meta:
             return None
         if node.meta["val"].device != self.device:
             return None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from inductor.ir.gpus import MEASURED, GpuProperties
-from inductor.runtime.gpus import properties_of
+from inductor.runtime.gpu_properties import properties_of
 
 # Of a GPU as large and as fast as that on which they were measured: a part of its memory, and rows
 # for which a GEMM does not wait for the weight.

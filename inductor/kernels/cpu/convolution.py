@@ -20,33 +20,15 @@ import hashlib
 from inductor.kernels.cpu.convolution_chain import CHAIN, CHAIN_PARTS, CHAIN_STRUCT
 from inductor.kernels.cpu.depthwise import DEPTHWISE
 from inductor.kernels.cpu.registers import REGISTERS
+from inductor.kernels.cpu.types import TYPES_TEXT, VECTORS_TEXT
 from inductor.kernels.cpu.winograd import WINOGRAD
 
-_TILES = REGISTERS + r"""
-typedef long i64;
-typedef float f32;
-extern "C" {
-void* aligned_alloc(unsigned long, unsigned long);
-void free(void*);
-void* memcpy(void*, const void*, unsigned long);
-void* memset(void*, int, unsigned long);
-int omp_get_thread_num();
-int omp_get_num_threads();
-}
-#if defined(__AVX512F__)
-enum { LANES = 16, ROWS = 14 };
-#elif defined(__AVX__)
-enum { LANES = 8, ROWS = 6 };
-#else
-enum { LANES = 4, ROWS = 6 };
-#endif
+_TILES = REGISTERS + TYPES_TEXT + VECTORS_TEXT + r"""
 enum { COLUMNS = 2 * LANES, LINE = 4 * ROWS, PAIR = ROWS / 2 };
 // Bytes that a band of lines may copy or read, where the weight lies in the second cache, and where
 // it has to come from farther away for each band.
 enum { BAND = 250 << 10, LONG_BAND = 1200 << 10, NEAR = 1 << 20 };
 enum { LINE_LANES = 16, AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
-typedef f32 Vector __attribute__((vector_size(LANES * 4)));
-typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef void (*Epilogue)(void**, i64, i64, i64, i64);
 #if defined(__AVX__)
 enum { STREAMS = 1 };
@@ -62,9 +44,8 @@ enum { STREAMS = 0 };
 #define CLAMP(sum, low, high) \
   asm("vmaxps %0, %1, %0\n\tvminps %0, %2, %0" : "+x"(sum) : "x"(low), "x"(high))
 #else
-#define CLAMP(sum, low, high)            \
-  sum = (low) > (sum) ? (low) : (sum);   \
-  sum = (high) < (sum) ? (high) : (sum)
+#define CLAMP(sum, low, high) \
+  (sum = (low) > (sum) ? (low) : (sum), sum = (high) < (sum) ? (high) : (sum))
 #endif
 
 // What a tile reads: for each tap `length` numbers of each pixel, `step` bytes apart. streams: the

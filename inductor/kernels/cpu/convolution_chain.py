@@ -3,7 +3,7 @@
 What is here: the text of a function of the library of convolutions (`convolution.py`). Each thread
 computes some lines of the last result at a time, and before that, of each result that is read, the
 lines which those need and which are not there from the strip before. The lines of a result that
-only the next convolution reads stand one behind another in a window: a piece of its memory for each
+only the next convolution reads stand one behind another in a window: a part of its memory for each
 thread, used again for each strip. What follows a convolution is called as ever; pointers into such
 a result are moved so that the place of a pixel is the one in the window.
 """
@@ -11,6 +11,7 @@ a result are moved so that the place of a pixel is the one in the window.
 from __future__ import annotations
 
 from inductor.ir.convolutions import MOST_LINKS, MOST_POINTERS
+from inductor.kernels.cpu.types import TYPES_TEXT
 
 CHAIN_STRUCT = """\
 struct ConvolutionStage {
@@ -41,10 +42,8 @@ void lines_by_channels(const long* numbers, const float* x, const float* weight,
 """
 
 CHAIN = (
-    "\ntypedef long i64;\ntypedef float f32;\n"
-    'extern "C" {\nvoid* memcpy(void*, const void*, unsigned long);\n'
-    "void* memmove(void*, const void*, unsigned long);\n"
-    "int omp_get_thread_num();\nint omp_get_num_threads();\n}\n"
+    TYPES_TEXT
+    + 'extern "C" void* memmove(void*, const void*, unsigned long);\n'
     + CHAIN_PARTS
     + CHAIN_STRUCT
     + f"enum {{ MOST_LINKS = {MOST_LINKS}, MOST_POINTERS = {MOST_POINTERS} }};\n"

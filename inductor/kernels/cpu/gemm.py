@@ -27,24 +27,16 @@ from inductor.kernels.cpu.gemm_tiles import TILES_TEXT
 from inductor.kernels.cpu.plain_gemm import PLAIN_TEXT
 from inductor.kernels.cpu.registers import REGISTERS
 from inductor.kernels.cpu.turns import TURNS_TEXT
+from inductor.kernels.cpu.types import TYPES_TEXT, VECTORS_TEXT
 
-_TEXT = r"""
-typedef long i64;
-typedef float f32;
-extern "C" {
-void* aligned_alloc(unsigned long, unsigned long);
-void free(void*);
-void* memcpy(void*, const void*, unsigned long);
-int omp_get_thread_num();
-int omp_get_num_threads();
-long sysconf(int);
-}
+_TEXT = TYPES_TEXT + VECTORS_TEXT + r"""
+extern "C" long sysconf(int);
 #if defined(__AVX512F__)
-enum { LANES = 16, ROWS = 14, DIRECT = 1, SAME_SETS = ALIAS / 2 };
+enum { DIRECT = 1, SAME_SETS = ALIAS / 2 };
 #elif defined(__AVX__)
-enum { LANES = 8, ROWS = 6, DIRECT = 1, SAME_SETS = ALIAS };
+enum { DIRECT = 1, SAME_SETS = ALIAS };
 #else
-enum { LANES = 4, ROWS = 6, DIRECT = 0, SAME_SETS = ALIAS };
+enum { DIRECT = 0, SAME_SETS = ALIAS };
 #endif
 // Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE. Rows that
 // are a multiple of ALIAS numbers apart would, and those of a high tile of SAME_SETS.
@@ -54,9 +46,6 @@ enum { BURST = 16, GROUP = 4, MOST_THREADS = 128 };
 enum { CHAIN = 192 };
 // So many panels are packed at a time, where several blocks of rows read them: 1.5 MB.
 enum { CHUNK = 512 / COLUMNS };
-typedef f32 Vector __attribute__((vector_size(LANES * 4)));
-typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef int Lanes __attribute__((vector_size(LANES * 4)));
 """
 
 _GEMM = r"""

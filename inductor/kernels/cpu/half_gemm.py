@@ -13,21 +13,11 @@ from __future__ import annotations
 
 import hashlib
 
-from inductor.kernels.cpu.shuffles import SHUFFLE_TEXT
+from inductor.kernels.cpu.turns import TURN_TEXT
+from inductor.kernels.cpu.types import TYPES_TEXT
 
-_TEXT = r"""
-typedef long i64;
-typedef float f32;
-typedef unsigned short u16;
-typedef unsigned int u32;
-extern "C" {
-void* aligned_alloc(unsigned long, unsigned long);
-void free(void*);
-void* memcpy(void*, const void*, unsigned long);
-void* memset(void*, int, unsigned long);
-int omp_get_thread_num();
-long syscall(long, ...);
-}
+_TEXT = TYPES_TEXT + r"""
+extern "C" long syscall(long, ...);
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && !defined(WITHOUT_AMX)
 #define WITH_AMX 1
 enum { ROWS = 32 };
@@ -41,7 +31,7 @@ enum { GROUP = 4, HALF_OF_SECOND_CACHE = 1 << 20 };
 typedef f32 Vector __attribute__((vector_size(64)));
 typedef f32 Loose __attribute__((vector_size(64), aligned(4)));
 typedef int Lanes __attribute__((vector_size(64)));
-""" + SHUFFLE_TEXT + r"""
+""" + TURN_TEXT + r"""
 typedef u16 Halves __attribute__((vector_size(32)));
 typedef u16 LooseHalves __attribute__((vector_size(32), aligned(2)));
 
@@ -241,25 +231,10 @@ static void finish(const f32* sums, i64 height, i64 width, const f32* bias, u16*
 
 // 16 rows of 16 pairs, `from` pairs apart, become the columns of rows that are COLUMNS apart.
 static void turn(const f32* b, i64 from, f32* to) {
-  Vector x[LANES], y[LANES];
+  Vector x[LANES];
 #pragma GCC unroll 16
   for (int i = 0; i < LANES; ++i) x[i] = *(const Loose*)((const u16*)b + i * from);
-#pragma GCC unroll 4
-  for (int step = 1; step < LANES; step *= 2) {
-    Lanes low, high;
-    for (int j = 0; j < LANES; ++j) {
-      low[j] = j & step ? LANES + j - step : j;
-      high[j] = j & step ? LANES + j : j + step;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) {
-      if (i & step) continue;
-      y[i] = shuffled(x[i], x[i + step], low);
-      y[i + step] = shuffled(x[i], x[i + step], high);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) x[i] = y[i];
-  }
+  turn(x);
 #pragma GCC unroll 16
   for (int i = 0; i < LANES; ++i) *(Loose*)(to + i * COLUMNS) = (Loose)x[i];
 }

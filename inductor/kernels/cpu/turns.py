@@ -1,13 +1,14 @@
-"""Square blocks of a matrix turned in registers: C++ text for `gemm.py`.
+"""Square blocks of a matrix turned in registers: C++ text.
 
-Weights become panels, rows of a left side too, and sums rows of a result in this way.
+In a GEMM (`gemm.py`), weights become panels, rows of a left side too, and sums rows of a result in
+this way; in attention (`attention/source.py`) keys become panels, and scores of a few queries sums.
 """
 
 from __future__ import annotations
 
 from inductor.kernels.cpu.shuffles import SHUFFLE_TEXT
 
-TURNS_TEXT = SHUFFLE_TEXT + r"""
+TURN_TEXT = SHUFFLE_TEXT + r"""
 // For each power of two below LANES, which numbers of two rows change places. Tables: GCC puts
 // vectors of constants together number by number.
 struct Turns {
@@ -22,13 +23,8 @@ struct Turns {
 };
 static constexpr Turns TURNS;
 
-// LANES rows of LANES numbers, `from` apart, become the columns of rows that are `apart` apart,
-// plus `more` for each row where that is ADDED.
-template <bool ADDED>
-static void turn_and_add(const f32* b, i64 from, f32* to, i64 apart, Vector more) {
-  Vector x[LANES], y[LANES];
-#pragma GCC unroll 16
-  for (int i = 0; i < LANES; ++i) x[i] = *(const Loose*)(b + i * from);
+static inline __attribute__((always_inline)) void turn(Vector* x) {
+  Vector y[LANES];
 #pragma GCC unroll 4
   for (int n = 0; 1 << n < LANES; ++n) {
     const Lanes low = *(const Lanes*)TURNS.low[n], high = *(const Lanes*)TURNS.high[n];
@@ -42,6 +38,19 @@ static void turn_and_add(const f32* b, i64 from, f32* to, i64 apart, Vector more
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) x[i] = y[i];
   }
+}
+"""
+
+# Of blocks in memory.
+TURNS_TEXT = TURN_TEXT + r"""
+// LANES rows of LANES numbers, `from` apart, become the columns of rows that are `apart` apart,
+// plus `more` for each row where that is ADDED.
+template <bool ADDED>
+static void turn_and_add(const f32* b, i64 from, f32* to, i64 apart, Vector more) {
+  Vector x[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; ++i) x[i] = *(const Loose*)(b + i * from);
+  turn(x);
 #pragma GCC unroll 16
   for (int i = 0; i < LANES; ++i) *(Loose*)(to + i * apart) = (Loose)(ADDED ? x[i] + more : x[i]);
 }

@@ -166,12 +166,12 @@ int64_t span(const Meta& meta, const int64_t* numbers) {
   return (last + 1) * bytes_of(meta.dtype);
 }
 
-std::string told(const DynamoTensor& tensor) {
+std::string described(const DynamoTensor& tensor) {
   return type_name(tensor.dtype) + " " + list_of(tensor.sizes, tensor.dims) + " with strides " +
          list_of(tensor.strides, tensor.dims);
 }
 
-std::string told(const Meta& meta, const int64_t* numbers) {
+std::string described(const Meta& meta, const int64_t* numbers) {
   return type_name(meta.dtype) + " " + list_of(numbers + meta.at, meta.dims) + " with strides " +
          list_of(numbers + meta.at + meta.dims, meta.dims);
 }
@@ -199,10 +199,10 @@ const Tables* variant_for(const DynamoTensor* inputs, std::string& wrong) {
     best = std::max(best, i);
   }
   wrong = "input " + std::to_string(best) + " (" + package.variants[0].arguments[best].name + ") is " +
-          told(inputs[best]) + "; the package was made for ";
+          described(inputs[best]) + "; the package was made for ";
   for (int v = 0; v < package.variant_count; ++v) {
     const Tables& tables = package.variants[v];
-    wrong += (v ? ", or " : "") + told(tables.arguments[best].meta, tables.numbers);
+    wrong += (v ? ", or " : "") + described(tables.arguments[best].meta, tables.numbers);
   }
   return nullptr;
 }

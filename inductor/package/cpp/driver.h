@@ -69,13 +69,13 @@ struct Driver {
     get("cuMemcpyDtoDAsync_v2", on_device), get("cuStreamSynchronize", synchronize);
     get("cuPointerGetAttribute", pointer), get("cuGetErrorName", error_name), get("cuGetErrorString", error_text);
     if (!missing.empty()) return "the driver of CUDA is too old; it lacks" + missing;
-    if (Code code = init(0)) return "CUDA does not start: " + told(code);
+    if (Code code = init(0)) return "CUDA does not start: " + described(code);
     int count = 0;
-    if (Code code = device_count(&count)) return "CUDA does not start: " + told(code);
+    if (Code code = device_count(&count)) return "CUDA does not start: " + described(code);
     return count > 0 ? "" : "there is no GPU here";
   }
 
-  std::string told(Code code) const {
+  std::string described(Code code) const {
     const char *name = nullptr, *text = nullptr;
     error_name(code, &name), error_text(code, &text);
     if (name == nullptr) return "error " + std::to_string(code);

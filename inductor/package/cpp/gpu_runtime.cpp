@@ -34,7 +34,7 @@ struct Device {
 
   void check(Code code, const char* what) const {
     if (code == 0) return;
-    std::string text = std::string(what) + ": " + driver.told(code);
+    std::string text = std::string(what) + ": " + driver.described(code);
     if (code == kAssert) {
       text = "an assertion of a kernel failed, as where an index is out of range; this process can't use the GPU any more";
     }

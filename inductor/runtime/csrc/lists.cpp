@@ -31,7 +31,7 @@
 namespace inductor {
 namespace {
 
-constexpr size_t kOfAFill = 480;     // addresses, as `FILL` in runtime/lists.py has them
+constexpr size_t kOfAFill = 480;     // addresses, as `FILL` in runtime/list_launches.py has them
 constexpr unsigned kFillThreads = 96;
 using IsCapturing = int (*)(void* stream, int* status);
 

@@ -18,7 +18,7 @@ from inductor.config import config
 from inductor.fx_passes.losses import sizes
 from inductor.ir.gpus import DEVICES, H200, OF_KINDS, described
 from inductor.kernels.attention_spec import splits_of
-from inductor.runtime.gpus import properties_from, properties_of
+from inductor.runtime.gpu_properties import properties_from, properties_of
 from inductor.scheduler.schedule import Blocks
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from kernel_support import Runner
 
 from inductor.codegen.cpp.prelude import prelude_for
 from inductor.ir.body import trace_body
-from inductor.package.build import needed_instructions
+from inductor.package.link import needed_instructions
 from inductor.scheduler.schedule import Kernel
 
 F, D = torch.float32, torch.float64

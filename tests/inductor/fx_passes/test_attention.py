@@ -13,7 +13,7 @@ import dynamo
 import inductor.fx_passes.attention.written_attention
 import inductor.operators.attention_ops
 from inductor.driver.compile_fx import aot_eager
-from inductor.fx_passes.attention.calls import serve_attention
+from inductor.fx_passes.attention.calls import replace_attention
 
 LEAST = torch.finfo(torch.float32).min
 
@@ -141,7 +141,7 @@ def operators(seen: list[str]):
 @pytest.mark.parametrize("program", SERVED, ids=lambda f: f.__name__)
 def test_inference(program) -> None:
     gm = fx.symbolic_trace(program)
-    serve_attention(gm)
+    replace_attention(gm)
     seen: list[str] = []
     with torch.no_grad():
         compiled, given = aot_eager(gm, tensors()), tensors()
@@ -157,7 +157,7 @@ def test_inference(program) -> None:
 @pytest.mark.parametrize("program", [plain, causal, biased, grouped, gemma, old, filled], ids=lambda f: f.__name__)
 def test_training(program) -> None:
     gm = fx.symbolic_trace(program)
-    serve_attention(gm)
+    replace_attention(gm)
     given, own = tensors(True), tensors(True)
     result = aot_eager(gm, given)(*given)
     result = result[0] if isinstance(result, (tuple, list)) else result
@@ -178,7 +178,7 @@ def test_training(program) -> None:
 def test_left_alone(program) -> None:
     gm = fx.symbolic_trace(program)
     code = gm.code
-    serve_attention(gm)
+    replace_attention(gm)
     assert gm.code == code
 
 
@@ -186,7 +186,7 @@ def test_rows_without_keys_are_nan_as_written() -> None:
     given = tensors()
     given[3].fill_(2)
     gm = fx.symbolic_trace(filled)
-    serve_attention(gm)
+    replace_attention(gm)
     with torch.no_grad():
         result = aot_eager(gm, given)(*given)
     assert torch.isnan(result[0] if isinstance(result, (tuple, list)) else result).all()
@@ -205,7 +205,7 @@ def test_heads_that_the_program_repeats(
     keys: list[int] = []
 
     def backend(gm, example_inputs):
-        serve_attention(gm)
+        replace_attention(gm)
         for node in gm.graph.nodes:
             if node.target is inductor.operators.attention_ops.attention:
                 keys.append(node.args[1].meta["example_value"].shape[1])

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from inductor.fx_passes import dropout as dropout_pass
-from inductor.runtime import philox
+from inductor.runtime import dropout_state
 
 BLOCKS = 3
 M32 = 0xFFFFFFFF
@@ -96,5 +96,5 @@ def on_cpu(monkeypatch: Any, generator: Generator) -> None:
 
     monkeypatch.setattr(dropout_pass, "DEVICE", "cpu")
     monkeypatch.setattr(dropout_pass, "why_not", lambda device: "")
-    monkeypatch.setattr(philox, "blocks_at_once", lambda device: BLOCKS)
-    monkeypatch.setattr(philox, "draw", draw)
+    monkeypatch.setattr(dropout_state, "blocks_at_once", lambda device: BLOCKS)
+    monkeypatch.setattr(dropout_state, "draw", draw)

@@ -12,7 +12,7 @@ import inductor.operators.attention_ops
 from dynamo.aot.capture import capture_forward
 from dynamo.base.counters import counters
 from inductor.driver import cuda
-from inductor.fx_passes.attention.calls import serve_attention
+from inductor.fx_passes.attention.calls import replace_attention
 from inductor.kernels.attention_reference import reference_attention, reference_backward
 from inductor.kernels.attention_spec import Blocks, few_of, four_strides, spec_of
 from inductor.kernels.gpu.attention.launches import (
@@ -215,7 +215,7 @@ def test_in_a_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("has_kernel", "is_faster"):
         monkeypatch.setattr(inductor.operators.attention_ops, name, lambda *_: True)
     gm = torch.fx.symbolic_trace(program)
-    serve_attention(gm)
+    replace_attention(gm)
     given = [torch.randn(2, 8, 24), torch.rand(1, 1, 8, 8) > 0.3]
     given[1][..., 0] = True
     with torch.no_grad():
@@ -249,7 +249,7 @@ def test_a_mask_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     expected = dynamo.compile(program, backend=backend, fullgraph=True)(torch.randn(2, 8, 24), padding)
     gm, given = found
-    serve_attention(gm)
+    replace_attention(gm)
     with torch.no_grad():
         module = capture_forward(gm, given).module
         call = next(n for n in module.graph.nodes if "dynamo_jit" in str(n.target))

@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import dynamo
 from dynamo.graph_operators.flex_calls import TABLES, FlexCall
-from inductor.fx_passes.attention.calls import serve_flex
+from inductor.fx_passes.attention.calls import replace_flex
 from inductor.kernels.attention_spec import Blocks
 from inductor.kernels.gpu.attention.flex_launches import prepare_backward, prepare_forward
 from inductor.kernels.gpu.attention.flex_program import program_of
@@ -143,7 +143,7 @@ def test_graphs_call_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = create_block_mask(causal, 2, 2, 40, 40, "cpu", BLOCK_SIZE=16)
 
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        assert serve_flex(gm)
+        assert replace_flex(gm)
         return trained(gm, inputs)
 
     def program(q: Any, k: Any, v: Any) -> Any:

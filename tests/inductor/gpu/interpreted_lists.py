@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW, NAdam, RMSprop, adam, nadam, rmsprop
 import dynamo
 from inductor.codegen.triton import print_list
 from inductor.config import config
-from inductor.runtime.lists import over
+from inductor.runtime.list_launches import over
 from inductor.runtime.triton_launch import Preparation
 from inductor.scheduler import lists
 

@@ -18,7 +18,7 @@ from inductor.codegen.triton.print_kernel import MODULE_HEAD, print_kernel
 from inductor.codegen.triton.print_list import print_list
 from inductor.lowering import gemms
 from inductor.lowering.run import lower_graph
-from inductor.runtime.lists import FILL
+from inductor.runtime.list_launches import FILL
 from inductor.scheduler.lists import join_lists
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import KernelList

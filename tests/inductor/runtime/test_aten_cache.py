@@ -13,7 +13,7 @@ from torch import fx, nn
 
 import dynamo
 from dynamo.aot.api import functional_graph
-from dynamo.aot.records import AGAIN, FAILS, PART
+from dynamo.aot.records import FAILS, PART, RECOMPUTED
 from dynamo.base import logs
 from dynamo.store import versions
 from dynamo.store.records import Uncacheable
@@ -241,7 +241,7 @@ def share_memory(module: fx.GraphModule) -> None:
 
 
 CHANGES: dict[str, Callable[[fx.GraphModule], Any]] = {
-    **{name: mark(name, True) for name in (AGAIN, FAILS, PART, "dies", "any other")},
+    **{name: mark(name, True) for name in (RECOMPUTED, FAILS, PART, "dies", "any other")},
     "value": mark("checks", (("input", 0),)),
     "name": lambda module: module.graph.find_nodes(op="placeholder")[0].__setattr__("name", "y"),
     "values": lambda module: module.meta.update(values=1),

@@ -248,8 +248,8 @@ def test_results_that_share_memory_still_do() -> None:
     call = graphed(shared, recorder)
     x = torch.arange(4.0)
     for _ in range(WARM_UP_CALLS + 3):
-        whole, part, again, given = call(x)
-        assert again is whole or recorder.recorded == 0
+        whole, part, repeatable, given = call(x)
+        assert repeatable is whole or recorder.recorded == 0
         assert given.data_ptr() == x.data_ptr()
         before = whole._version
         part.zero_()
@@ -405,7 +405,7 @@ def test_inputs_are_written_in_place() -> None:
         state += x
         return (state * 2, None)
 
-    call = graphed(step, recorder, written=frozenset({0}), again=False)
+    call = graphed(step, recorder, written=frozenset({0}), repeatable=False)
     want = torch.zeros(4)
     for n in range(6):
         others.append(torch.full((4,), float(n)))
@@ -426,7 +426,7 @@ def test_a_written_input_has_a_new_place_after_many_calls() -> None:
 
     for length, recorded, off in ((ENOUGH_RUNS + 3, 6, False), (ENOUGH_RUNS - 3, 1, True)):
         recorder, alive = FakeRecorder(), []
-        call = graphed(step, recorder, written=frozenset({0}), again=False)
+        call = graphed(step, recorder, written=frozenset({0}), repeatable=False)
         for _ in range(6):
             cache, total = torch.zeros(4), torch.zeros(4)
             alive.append(cache)

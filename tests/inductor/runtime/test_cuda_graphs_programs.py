@@ -35,7 +35,7 @@ def calls(monkeypatch: Any) -> list[GraphedCall]:
             constants = tuple(constant.value.detach() for constant in lowered.graph.constants)
             made.append(GraphedCall(
                 launcher, FakeRecorder(), module.meta.get("values"), written, constants,
-                again=not written, pools=pools,
+                repeatable=not written, pools=pools,
             ))  # fmt: skip
             return made[-1]
 

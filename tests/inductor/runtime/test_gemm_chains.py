@@ -134,7 +134,7 @@ def test_only_where_it_pays(schedules: Any, monkeypatch: pytest.MonkeyPatch) -> 
     compile_fx(torch.fx.symbolic_trace(scaled), given)
     assert not chains(schedules)
     stored = [part for s in schedules for t in s.templates() for part in t.parts]
-    assert all(part.target and not part.kept for part in stored)
+    assert all(part.target and not part.stored for part in stored)
 
 
 def test_without_memory_for_copies(
@@ -170,4 +170,4 @@ def test_the_result_of_a_gemm_lies_where_its_kernel_stores(schedules: Any) -> No
     compile_fx(torch.fx.symbolic_trace(lambda x, w, b: F.linear(x, w, b).exp()), [x, w, b])
     (template,) = (step for step in schedules[-1].steps if isinstance(step, TemplateKernel))
     assert template.parts[0].target in template.epilogues()[0].writes()
-    assert not template.parts[0].kept and template.gemms()[0].name not in template.writes()
+    assert not template.parts[0].stored and template.gemms()[0].name not in template.writes()

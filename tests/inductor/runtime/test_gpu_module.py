@@ -42,7 +42,7 @@ def twice_1a(a, b):
 
 def make(constants, prepare, slow):
     c0, = constants
-    triton0 = prepare(twice_1a, ((64, 1, 4),), (torch.float32, torch.float32, ), unsure=(0,), asserts=False, again=True)
+    triton0 = prepare(twice_1a, ((64, 1, 4),), (torch.float32, torch.float32, ), unsure=(0,), asserts=False, repeatable=True)
 
     def bind():
         launch0 = triton0.at(((1, 1, 1),), ())
@@ -113,8 +113,8 @@ def test_a_record_gives_the_call_again(driver: Driver, tmp_path: Path) -> None:
     given_list = [torch.ones(3)]
     call.of_list(given_list)
     assert not given_list and len(driver.starts) == 2
-    again = read_record(write_record(call, moved, Watched(), Store(tmp_path)), moved, Store(tmp_path))
-    assert again.recipe.given[0].steps == [("twice", (), "k0", "kernel", ("b.py:8",), 24, 3)]
+    repeatable = read_record(write_record(call, moved, Watched(), Store(tmp_path)), moved, Store(tmp_path))
+    assert repeatable.recipe.given[0].steps == [("twice", (), "k0", "kernel", ("b.py:8",), 24, 3)]
 
 
 def test_what_is_not_kept_says_why(tmp_path: Path) -> None:

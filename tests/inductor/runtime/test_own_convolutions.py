@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,12 +18,13 @@ import dynamo
 from dynamo.store.content import cache_store
 from inductor.autotune import library_convolutions, preparation, trials
 from inductor.autotune.answers import Answer
+from inductor.autotune.library_settings import LibrarySettings
 from inductor.config import config
 from inductor.driver.cpu import need_toolchain
 from inductor.ir.convolutions import Geometry
 from inductor.ir.graph import ExternKernel
 from inductor.kernels.cpu.convolution_library import Convolver, load_convolver
-from inductor.scheduler.convolutions import bounds_of
+from inductor.scheduler.fuse_convolutions import bounds_of
 from inductor.scheduler.schedule import Schedule
 from tests.inductor.runtime.own_functions import (
     assert_near,
@@ -133,6 +135,20 @@ def test_depthwise_lines_of_each_length(convolver: Convolver, side: int, stride:
             how = ((stride, stride), (1, padding), (1, 1))
             made = convolve(convolver, x, weight, bias, *how, 1, groups=24)
             assert_right(made, x, weight, bias, *how, 24)
+
+
+def test_processors_without_avx() -> None:
+    toolchain = need_toolchain(store := cache_store())
+    if platform.machine() != "x86_64" or "-march=native" not in toolchain.compile_flags:
+        pytest.skip("the flag is that of compilers for x86-64")
+    flags = ["-march=x86-64" if flag == "-march=native" else flag for flag in toolchain.compile_flags]
+    plain = load_convolver(store, replace(toolchain, compile_flags=tuple(flags)))
+    assert plain.lanes == 4
+    how = (1, 1), (1, 1), (1, 1)
+    for groups in (1, 12):
+        x, weight, bias = torch.randn(2, 12, 13, 15), torch.randn(12, 12 // groups, 3, 3), torch.randn(12)
+        out = convolve(plain, x, weight, bias, *how, 2, groups=groups)
+        assert_right(out, x, weight, bias, *how, groups)
 
 
 def test_infinite_weights_beside_an_image_are_left_out(convolver: Convolver) -> None:
@@ -445,7 +461,7 @@ def test_without_time_most_answers_decide(
     geometry = Geometry(1, channels, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
     known = {"one": Answer({"ours": ratio}, 1, 1), "other": Answer({"ours": ratio, "winograd": other}, 1, 1)}
     asked = SimpleNamespace(
-        answers=SimpleNamespace(known=known), library=convolver, with_ours=True,
+        answers=SimpleNamespace(known=known), library=convolver, settings=LibrarySettings(),
         _is_followed=lambda node: False, _is_linked=lambda node: False, kind=lambda node, geometry: "a third",
     )  # fmt: skip
     with trials.spending(0.0):

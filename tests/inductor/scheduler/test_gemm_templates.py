@@ -45,7 +45,7 @@ def candidates_of(function, *inputs) -> tuple[list[TemplateCandidate], Schedule,
 
 def shape(candidate: TemplateCandidate) -> tuple[list[int], list[bool], list[str]]:
     parts = candidate.template.parts
-    kept = [name for part in parts for name in part.kept]
+    kept = [name for part in parts for name in part.stored]
     return [len(part.gemms) for part in parts], [part.epilogue is not None for part in parts], kept
 
 
@@ -84,7 +84,7 @@ def test_what_is_an_output_is_kept() -> None:
         return y, y.relu()
 
     (one,) = fused(f, X, W)
-    assert one.template.parts[0].kept == (one.template.gemms()[0].name,)
+    assert one.template.parts[0].stored == (one.template.gemms()[0].name,)
 
 
 @pytest.mark.parametrize("function", [

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dynamo.symbolic.machine.opcodes import (
     calls,
     containers,
-    exceptions,
-    generators,
+    exception_blocks,
     jumps,
     names,
     operators,
+    suspensions,
 )
 from dynamo.symbolic.machine.opcodes.table import HANDLERS
 
 FAMILIES = (
-    calls, containers, exceptions, generators, jumps, names, operators
+    calls, containers, exception_blocks, jumps, names, operators, suspensions
 )
 
 __all__ = ["FAMILIES", "HANDLERS"]

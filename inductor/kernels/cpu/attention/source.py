@@ -16,35 +16,14 @@ from __future__ import annotations
 import hashlib
 
 from inductor.kernels.cpu.registers import REGISTERS
-from inductor.kernels.cpu.shuffles import SHUFFLE_TEXT
+from inductor.kernels.cpu.turns import TURN_TEXT
+from inductor.kernels.cpu.types import TYPES_TEXT, VECTORS_TEXT
 
-_HEAD = REGISTERS + r"""
-typedef long i64;
-typedef float f32;
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-extern "C" {
-void* aligned_alloc(unsigned long, unsigned long);
-void free(void*);
-float logf(float);
-int omp_get_thread_num();
-int omp_get_num_threads();
-}
-#if defined(__AVX512F__)
-enum { LANES = 16, ROWS = 14 };
-#elif defined(__AVX__)
-enum { LANES = 8, ROWS = 6 };
-#else
-enum { LANES = 4, ROWS = 6 };
-#endif
+_HEAD = REGISTERS + TYPES_TEXT + VECTORS_TEXT + TURN_TEXT + r"""
+extern "C" float logf(float);
 // Rows of scores are LINE apart, so that they do not all fall into the same sets of a cache.
 enum { VECTORS = 2, PANEL = LANES * VECTORS, CHUNK = 512, LINE = CHUNK + LANES };
 enum { TALL = ROWS * 4, FEW = 4, MOST_COPIED = 1 << 20 };
-typedef f32 Vector __attribute__((vector_size(LANES * 4)));
-typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef int Lanes __attribute__((vector_size(LANES * 4)));
-""" + SHUFFLE_TEXT + r"""
 #define INLINE static inline __attribute__((always_inline))
 
 enum class bf16 : u16 {};
@@ -150,26 +129,6 @@ static void tiles(i64 rows, i64 depth, const f32* a, i64 lda, const f32* b, i64 
   part(tile<4, V>, 4);
   part(tile<2, V>, 2);
   part(tile<1, V>, 1);
-}
-
-INLINE void turn(Vector* x) {
-  Vector y[LANES];
-#pragma GCC unroll 4
-  for (int step = 1; step < LANES; step *= 2) {
-    Lanes low, high;
-    for (int j = 0; j < LANES; ++j) {
-      low[j] = j & step ? LANES + j - step : j;
-      high[j] = j & step ? LANES + j : j + step;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) {
-      if (i & step) continue;
-      y[i] = shuffled(x[i], x[i + step], low);
-      y[i + step] = shuffled(x[i], x[i + step], high);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) x[i] = y[i];
-  }
 }
 
 // Rows of a tensor as float32, zeros behind their ends.

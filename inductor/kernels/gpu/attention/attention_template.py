@@ -126,14 +126,14 @@ def render(scores: Scores, walk: Walk, head: str) -> str:
 def fill(text: str, values: Mapping[str, str]) -> str:
     """The text with its slots filled, and those of what fills them; others stay."""
 
-    def value(found: re.Match[str]) -> str:
-        name = found["lines"] or found["words"]
+    def value(match: re.Match[str]) -> str:
+        name = match["lines"] or match["words"]
         if name not in values:
-            return found[0]
+            return match[0]
         lines = fill(values[name], values)
-        if found["lines"] is None:
+        if match["lines"] is None:
             return lines
         return textwrap.indent(lines if not lines or lines.endswith("\n") else lines + "\n",
-                               found["indent"])
+                               match["indent"])
 
     return SLOT.sub(value, text)

@@ -44,7 +44,7 @@ from inductor.scheduler.schedule import Local
 TILE = frozenset("xr")
 SCORES, SLOPE, FIRST_READ = 0, 1, 2  # placeholders: scores, gradient of the new ones, what is read
 RESULT = "result"
-MOST_OPS = 400
+MOST_OPS = 400  # of score_mod or mask_mod; chosen, not measured: bounds the kernel's code
 Four = tuple[int, int, int, int]
 
 
@@ -177,15 +177,15 @@ class _Printer:
             raise NotPrintable(f"a function of scores that gives {value.layout}")
         found = value.load(ops, indices)
         ops.store(RESULT, 0, found)
-        kept = narrowed(_drop_dead(ops.recorded))
-        if len(kept) > MOST_OPS:
+        live = narrowed(_drop_dead(ops.recorded))
+        if len(live) > MOST_OPS:
             raise NotPrintable("a function of scores that is too long")
-        for op in kept:
+        for op in live:
             if op.index is not None and op.buffer and op.buffer not in (RESULT, "arg0", "arg1"):
                 self.read.add(int(op.buffer.removeprefix("arg")) - FIRST_READ)
                 self.wide |= needs_int64(op.index)
             self.checks |= isinstance(op.imm, IndirectVar) and op.imm.check
-        return Stage(kept, 1, 2, False)
+        return Stage(live, 1, 2, False)
 
 
 def _dense(size: Four) -> Four:

@@ -22,7 +22,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from inductor.dynamic_shapes.number_functions import (
+from inductor.dynamic_shapes.numbers.functions import (
     COMPARISONS,
     FILLS,
     FUNCTIONS,

@@ -128,8 +128,8 @@ def generate(
         table = {**decompositions(), **own_decompositions()}
         graph = functional_graph(gm, examples, decompositions=table, epilogue_in_graph=True)
         written = written_places(graph, inputs)
-        kept = frozenset(n for n, (kind, _) in enumerate(inputs) if kind == WEIGHT)
-        made = generate_inference(graph.module, graph.fakes, kept, kept)
+        weights_at = frozenset(n for n, (kind, _) in enumerate(inputs) if kind == WEIGHT)
+        made = generate_inference(graph.module, graph.fakes, weights_at, weights_at)
         values = [value if kind == WEIGHT else None for kind, value in inputs]
         slots = Slots(
             made.spec, made.lowered.graph.inputs, arguments, inputs, _prepared(made, values))

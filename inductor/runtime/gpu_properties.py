@@ -80,13 +80,13 @@ def properties_from(facts: Any, measure: Callable[[], float]) -> GpuProperties:
         "registers": "regs_per_multiprocessor", "threads": "max_threads_per_block",
     }  # fmt: skip
     known = {ours: getattr(facts, theirs, 0) for ours, theirs in asked.items()}
-    told: dict[str, Any] = {name: value for name, value in known.items() if value}
-    return replace(found, **told)
+    stated: dict[str, Any] = {name: value for name, value in known.items() if value}
+    return replace(found, **stated)
 
 
-def _unless_near(of_row: Any, asked: Any) -> Any:
-    """What was asked, if it was told, and is not what the row rounds."""
-    return asked if asked and abs(asked - of_row) > NEAR * of_row else of_row
+def _unless_near(of_row: Any, stated: Any) -> Any:
+    """What the driver says, if it says so, and is not what the row rounds."""
+    return stated if stated and abs(stated - of_row) > NEAR * of_row else of_row
 
 
 def _bandwidth(facts: Any) -> float:

@@ -18,7 +18,7 @@ from torch import fx
 
 from dynamo.aot.records import Unsupported
 from dynamo.graph_operators.gradients import GRADIENTS, has_gradients
-from inductor.dynamic_shapes.lift_numbers import number_nodes
+from inductor.dynamic_shapes.numbers.lift import number_nodes
 from inductor.dynamic_shapes.subgraph import CompileSubgraph
 from inductor.dynamic_shapes.subgraphs import compile_parts
 

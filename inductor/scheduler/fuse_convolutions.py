@@ -120,8 +120,8 @@ class _Finder(Uses):
         if not fit:
             return None
         start, call = max(fit, key=lambda each: each[0])
-        kept = call.name in self.outside or self.readers[call.name] != [position]
-        target = call.name if kept else self._target(call, kernel)
+        is_stored = call.name in self.outside or self.readers[call.name] != [position]
+        target = call.name if is_stored else self._target(call, kernel)
         return start, FusedConvolution(call, kernel, target)
 
     def _fits(self, start: int, call: ExternKernel, kernel: Kernel, position: int) -> bool:

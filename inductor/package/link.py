@@ -187,7 +187,7 @@ def _compiled(number: int, one: Object, toolchain: Toolchain, store: Store, fold
     path = folder / f"{number}.o"
     record = Record(CACHE, store, _key(one, toolchain), ".o")
     if one.shared and record.read(path.write_bytes) is not None:
-        record.tell_hit()
+        record.report_hit()
         return path
     source = folder / f"{number}.cpp"
     source.write_text(one.source)

@@ -1,4 +1,4 @@
-"""What operators compute with numbers that are tensors of no dimension: see `number_rules.py`.
+"""What operators compute with numbers that are tensors of no dimension: see `rules.py`.
 
 Each function has its operator's parameters behind a `Goal`, which brings an argument to the dtype
 in which eager computes. `FUNCTIONS` tells which parameters may be such numbers.

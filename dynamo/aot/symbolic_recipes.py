@@ -32,7 +32,7 @@ def symbol_places(gm: fx.GraphModule) -> dict[Any, Place]:
     return found
 
 
-def is_open(value: Any) -> bool:
+def is_symbolic_value(value: Any) -> bool:
     """True for a value with a symbolic number in it."""
     found: list[Any] = []
 

@@ -1,8 +1,9 @@
 """Collectives and tensors of `torch.distributed`: operations of the graph.
 
 Functional collectives and the methods of DTensor are one node each, which runs torch's own code; a
-collective that writes into a tensor is its functional form and a write (`base.collectives`).
-Groups, meshes and placements are constants, guarded by equality.
+collective that writes into a tensor is its functional form and a write
+(`graph_operators/collectives.py`). Groups, meshes and placements are constants, guarded by
+equality.
 """
 
 from __future__ import annotations

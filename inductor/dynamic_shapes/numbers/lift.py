@@ -2,7 +2,7 @@
 
 In: a captured graph with symbolic numbers. Out: a graph in which such numbers are tensor inputs,
 and a function that makes its inputs of the original's. + - * / of a float32 or float64 tensor with
-dimensions take the tensor as it is; other operators become functions of `number_rules.py`. A number
+dimensions take the tensor as it is; other operators become functions of `rules.py`. A number
 stays one where it meets an operator that has no rule: there the value may decide sizes.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from inductor.dynamic_shapes.number_rules import WithNumbers, rule_of
+from inductor.dynamic_shapes.numbers.rules import WithNumbers, rule_of
 
 ARITHMETIC = frozenset((
     operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,
@@ -42,6 +42,12 @@ class Lifted:
 
     module: fx.GraphModule
     inputs_of: Callable[[tuple[Any, ...]], list[Any]]
+
+    def has_floats(self) -> bool:
+        """Whether an input is a float still."""
+        return any(
+            type(node.meta.get("example_value")) is float
+            for node in self.module.graph.nodes if node.op == "placeholder")
 
 
 def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
@@ -75,16 +81,6 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
     module = fx.GraphModule(gm, copy)
     make = inputs_maker(places, gone, list(made), numbers, greatest(gm.graph))
     return Lifted(module, make)
-
-
-def lifts_all(gm: fx.GraphModule) -> bool:
-    """True where no input is a float after the numbers were lifted."""
-    lifted = lift_numbers(gm)
-    return lifted is not None and all(
-        type(node.meta.get("example_value")) is not float
-        for node in lifted.module.graph.nodes
-        if node.op == "placeholder"
-    )
 
 
 def copied(

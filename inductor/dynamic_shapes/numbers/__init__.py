@@ -1,0 +1,1 @@
+"""Numbers among the inputs of a captured graph: `choose.py` lists what is done with them."""
