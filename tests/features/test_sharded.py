@@ -190,7 +190,15 @@ def loss_inside(x: Any, labels: Any) -> Any:
         return loss_of(x, labels)
 
 
-@pytest.mark.parametrize(("f", "dim", "inside"), [(pending, 0, ()), (loss_inside, 1, (1, 1)), (loss_of, 1, (1, 0, 1))])
+decorated = loss_parallel()(loss_of)
+
+
+def loss_decorated(x: Any, labels: Any) -> Any:
+    return decorated(x, labels)
+
+
+@pytest.mark.parametrize(("f", "dim", "inside"), [
+    (pending, 0, ()), (loss_inside, 1, (1, 1)), (loss_decorated, 1, (1,)), (loss_of, 1, (1, 0, 1))])
 def test_gradients_have_eagers_placements(mesh: DeviceMesh, f: Any, dim: int, inside: tuple[int, ...]) -> None:
     """Of sums that are pending, and of losses over split classes, whose backward runs inside of the context, too."""
     counter = CompileCounter("inductor")

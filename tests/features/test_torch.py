@@ -76,6 +76,8 @@ stacked = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=
 plain = torch.ones(3)
 leaf = torch.full((3,), 2.0, requires_grad=True)
 
+attended = torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH])(torch.nn.functional.scaled_dot_product_attention)
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, k=1):
@@ -164,6 +166,8 @@ q = x.view(1, 1, 2, 3); return F.scaled_dot_product_attention(q, q, y.view(1, 1,
 from torch.nn.attention import sdpa_kernel, SDPBackend
 q = x.view(1, 1, 2, 3)
 with sdpa_kernel(SDPBackend.MATH): return F.scaled_dot_product_attention(q, q, q)
+# sdpa context manager that decorates
+return attended(*[x.view(1, 1, 2, 3)] * 3) + attended(*[y.view(1, 1, 2, 3)] * 3)
 # autograd function
 return Square.apply(x, 2)
 # checkpoint
@@ -333,6 +337,8 @@ BACKWARD = table('''
 return model(x)
 # block with buffers
 return block(x) * leaf
+# sdpa context manager that decorates
+return attended(*[x.view(1, 1, 2, 3)] * 3) + attended(*[y.view(1, 1, 2, 3)] * 3)
 # autograd function
 return Square.apply(leaf * x, 2)
 # detach cuts
