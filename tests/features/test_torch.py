@@ -167,7 +167,7 @@ from torch.nn.attention import sdpa_kernel, SDPBackend
 q = x.view(1, 1, 2, 3)
 with sdpa_kernel(SDPBackend.MATH): return F.scaled_dot_product_attention(q, q, q)
 # sdpa context manager that decorates
-return attended(*[x.view(1, 1, 2, 3)] * 3) + attended(*[y.view(1, 1, 2, 3)] * 3)
+q = (x * leaf).view(1, 1, 2, 3); return attended(q, q, q) + attended(q, q, q * 2)
 # autograd function
 return Square.apply(x, 2)
 # checkpoint
@@ -338,7 +338,7 @@ return model(x)
 # block with buffers
 return block(x) * leaf
 # sdpa context manager that decorates
-return attended(*[x.view(1, 1, 2, 3)] * 3) + attended(*[y.view(1, 1, 2, 3)] * 3)
+q = (x * leaf).view(1, 1, 2, 3); return attended(q, q, q) + attended(q, q, q * 2)
 # autograd function
 return Square.apply(leaf * x, 2)
 # detach cuts
