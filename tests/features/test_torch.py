@@ -166,8 +166,6 @@ q = x.view(1, 1, 2, 3); return F.scaled_dot_product_attention(q, q, y.view(1, 1,
 from torch.nn.attention import sdpa_kernel, SDPBackend
 q = x.view(1, 1, 2, 3)
 with sdpa_kernel(SDPBackend.MATH): return F.scaled_dot_product_attention(q, q, q)
-# sdpa context manager that decorates
-q = (x * leaf).view(1, 1, 2, 3); return attended(q, q, q) + attended(q, q, q * 2)
 # autograd function
 return Square.apply(x, 2)
 # checkpoint
