@@ -280,3 +280,24 @@ def test_with_and_without_gradients_a_loop_over_blocks_ends_graphs_in_the_same_p
         with torch.set_grad_enabled(graded):
             torch.testing.assert_close(compiled(x), model(x))
     assert ends.total() - before == 4  # before the loop and in it
+
+
+def test_embeddings_split_by_rows(mesh: DeviceMesh) -> None:
+    """Their mask lies in a placement, which all calls share: nothing of a trace stays there."""
+    def reduced(places: torch.Tensor, weight: torch.Tensor) -> Any:
+        value: Any = nn.functional.embedding(places, weight)
+        return value.full_tensor() * (2 if value.placements != (Replicate(),) else 3)
+
+    def broken(places: torch.Tensor, weight: torch.Tensor) -> Any:
+        value: Any = nn.functional.embedding(places, weight)
+        dynamo.graph_break()
+        return value.full_tensor() * 2
+
+    weight = distribute_tensor(torch.randn(6, 2), mesh, [Shard(0)]).requires_grad_()
+    for f in (reduced, broken):
+        compiled = dynamo.compile(f, fullgraph=f is reduced)
+        for step in range(2):
+            places = distribute_tensor(torch.arange(4) + step, mesh, [Replicate()])
+            found = [torch.autograd.grad(y.sin().sum(), weight)[0].full_tensor()
+                     for y in (f(places, weight), compiled(places, weight), f(places, weight))]
+            torch.testing.assert_close(found[1:], found[:1] * 2)
