@@ -56,8 +56,9 @@ class NodePlan:
     shown: the values of the program that it gives. inputs, outputs, loose: what it saves; strict:
     the kinds of those that are not loose, in backward's order. foreign: what other nodes give.
     tangents: (output, its place among the shown, what its gradient looks like). arrival: the order
-    in which eager gives the gradients. cut: inputs that get no edge. dirty: (input, value) of the inputs that it writes. order: where backward's
-    placeholders lie among the saved. marks: it saves something for an error that eager raises.
+    in which eager gives the gradients. cut: inputs that get no edge. dirty: (input, value) of the
+    inputs that it writes. order: where backward's placeholders lie among the saved. marks: it saves
+    something for an error that eager raises.
     """
 
     graph: CachedGraph

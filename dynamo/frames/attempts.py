@@ -56,13 +56,13 @@ from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.function_modes import enter_outer_modes
 from dynamo.symbolic.tensors.gradients import watch_wanted
 from dynamo.symbolic.tensors.inference import outside_inference_mode
+from dynamo.symbolic.tensors.masked_partials import has_mask
 from dynamo.symbolic.tensors.memory import (
     guard_views_apart,
     keep_apart,
     keep_changed_apart,
     keep_keys_apart,
 )
-from dynamo.symbolic.tensors.masked_partials import has_mask
 from dynamo.symbolic.tensors.min_max import Extreme
 from dynamo.symbolic.tensors.modes import keep_modes
 from dynamo.symbolic.tensors.picking import settle_picks
