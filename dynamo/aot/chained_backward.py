@@ -43,20 +43,29 @@ LOST = (
 class Chain:
     """The segments of a backward, compiled when one is first needed.
 
-    whole: the same backward in one; it is run where gradients are looked at.
+    whole: the same backward in one; it is run where gradients are looked at, or where it has one
+    segment. singly: each gradient is given by itself.
     """
 
-    def __init__(self, whole: LazyBackward, cut: Cut) -> None:
+    def __init__(self, whole: LazyBackward, cut: Cut, singly: bool) -> None:
         self.whole, self.cut = whole, cut
+        self.given: Cut = tuple([(at,) for part in cut for at in part]) if singly else cut
         self._parts: dict[Missing, list[Part]] = {}
         self._symbols = [*places_of_symbols(whole.module(())).values()]
         self._lock = threading.Lock()
 
     def start(self, missing: Missing, given: list[Any]) -> Iterator[Gradients]:
-        """Gives the gradients of one segment after the other. given: as for the whole."""
-        if self.whole.looks():
-            yield from self.ready(self.whole(missing, given))
-            return
+        """The gradients that are given together, one such group after the other. given: as for the
+        whole."""
+        if len(self.cut) == 1 or self.whole.looks():
+            return self.ready(self.whole(missing, given))
+        segments = self.segments(missing, given)
+        if self.given is self.cut:
+            return segments
+        return ([grad] for found in segments for grad in found)
+
+    def segments(self, missing: Missing, given: list[Any]) -> Iterator[Gradients]:
+        """Gives the gradients of one segment after the other."""
         parts = self._parts.get(missing)
         if parts is None:
             with self._lock:
@@ -74,7 +83,7 @@ class Chain:
 
     def ready(self, gradients: Gradients) -> Iterator[Gradients]:
         """The same for gradients that are all there."""
-        for part in self.cut:
+        for part in self.given:
             yield [gradients[at] for at in part]
 
 
@@ -174,16 +183,28 @@ def bucket_limits() -> tuple[int, ...]:
     return (min(first, others) if module.bucket_bytes_cap_default else others, others)
 
 
-def choose_chain(
-    whole: LazyBackward, gradients: Sequence[int], args: Sequence[Any], limits: Sequence[int]
-) -> Chain | None:
-    """The chain for buckets of these sizes; None where backward is one segment or can't be cut.
+def arrival_counts() -> bool:
+    """True where that module's reducer has yet to learn in which order gradients come: it fills
+    its buckets anew in this order, and hooks see them."""
+    module: Any = DistributedDataParallel._active_ddp_module
+    return not getattr(module, "_has_rebuilt_buckets", True)
 
-    gradients: the inputs that the backward's results belong to. args: the inputs of a call.
+
+def choose_chain(
+    whole: LazyBackward, gradients: Sequence[int], arrival: Sequence[int], args: Sequence[Any],
+    limits: Sequence[int], singly: bool,
+) -> Chain | None:
+    """The chain for buckets of these sizes; None where backward is one segment or can't be cut,
+    and its gradients may come in any order.
+
+    gradients: the inputs that the backward's results belong to. arrival: the order in which eager
+    gives them. args: the inputs of a call. singly: each is given by itself, in that order.
     """
     module: fx.GraphModule = whole.module(())
-    if not may_be_cut(module):
-        return None
-    counted = [at for at, given in enumerate(gradients) if args[given].is_leaf]
-    cut = choose_cut(module, counted, limits)
-    return Chain(whole, cut) if len(cut) > 1 else None
+    results: Any = module.graph.output_node().args[0]
+    there = [at for at in arrival if results[at] is not None]
+    counted = [at for at in there if args[gradients[at]].is_leaf]
+    cut: Cut = (tuple(there),)
+    if may_be_cut(module):
+        cut = choose_cut(module, there, counted, limits)
+    return Chain(whole, cut, singly) if len(cut) > 1 or singly and len(there) > 1 else None

@@ -10,6 +10,7 @@ shows as values that both halves use: the partition decides later what is really
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ class JointGraph:
         program's values (outputs, then mutated inputs), then the gradients (None: no gradient).
         Values that eager itself keeps for backward have `node.meta["eager_saves"]`.
     values: how many values there are. tangents: one for each output of the graph with a gradient.
-    gradients: the inputs that the gradients belong to.
+    gradients: the inputs that the gradients belong to. arrival: places among these, in the order in
+    which eager's backward is done with them.
     """
 
     module: fx.GraphModule
@@ -80,6 +82,7 @@ class JointGraph:
     values: int
     tangents: tuple[Tangent, ...]
     gradients: tuple[int, ...]
+    arrival: tuple[int, ...]
 
 
 def tangent_name(output: int) -> str:
@@ -166,7 +169,8 @@ def _differentiate(
     wanted = list(session.leaves)
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
-        with session.world.in_python(), classes_as_in_program(), around_backward(session.gm):
+        with (session.world.in_python(), classes_as_in_program(), around_backward(session.gm),
+              _noting_arrival([*session.leaves.values()]) as arrived):
             results = _engine_run_backward(
                 tuple(sources.values()),
                 tuple(grads),
@@ -195,7 +199,25 @@ def _differentiate(
         values=len(leaving.values),
         tangents=tuple(tangents),
         gradients=tuple(wanted),
+        arrival=tuple(dict.fromkeys([*arrived, *range(len(wanted))])),
     )
+
+
+@contextlib.contextmanager
+def _noting_arrival(leaves: list[torch.Tensor]) -> Iterator[list[int]]:
+    """Gives a list to which autograd adds the place of each leaf whose gradient is complete."""
+    arrived: list[int] = []
+
+    def note(place: int, _: torch.Tensor) -> None:
+        arrived.append(place)
+
+    hooks = [leaf.register_hook(functools.partial(note, place))
+             for place, leaf in enumerate(leaves)]  # fmt: skip
+    try:
+        yield arrived
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextlib.contextmanager

@@ -56,16 +56,15 @@ def places_of_symbols(module: fx.GraphModule) -> dict[Any, Place]:
     return dict(module.meta["symbols"].symbols) if "symbols" in module.meta else {}
 
 
-def choose_cut(module: fx.GraphModule, counted: Iterable[int], limits: Sequence[int]) -> Cut:
-    """Segments that end where a bucket is full, in the order in which gradients are computed.
+def choose_cut(
+    module: fx.GraphModule, there: Iterable[int], counted: Iterable[int], limits: Sequence[int]
+) -> Cut:
+    """Segments that end where a bucket is full.
 
-    counted: the gradients that go into buckets. limits: bytes after which a bucket is full; the
-    last one is that of all further buckets.
+    there: the gradients that there are, in order. counted: those that go into buckets. limits:
+    bytes after which a bucket is full; the last one is that of all further buckets.
     """
-    order = {node: at for at, node in enumerate(module.graph.nodes)}
     results: Any = module.graph.output_node().args[0]
-    there = [at for at, node in enumerate(results) if node is not None]
-    there.sort(key=lambda at: order[results[at]])
     in_buckets = set(counted)
     found: list[list[int]] = [[]]
     full, filled = list(reversed(limits)), 0

@@ -23,7 +23,14 @@ import torch
 from torch import fx
 from torch.nn.parallel import DistributedDataParallel
 
-from dynamo.aot.chained_backward import Carrier, Chain, bucket_limits, choose_chain, make_relay
+from dynamo.aot.chained_backward import (
+    Carrier,
+    Chain,
+    arrival_counts,
+    bucket_limits,
+    choose_chain,
+    make_relay,
+)
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.lazy_backward import LazyBackward, likely_missing
 from dynamo.aot.partition import Backward, Partition
@@ -48,9 +55,10 @@ class NodePlan:
 
     shown: the values of the program that it gives. inputs, outputs, loose: what it saves; strict:
     the kinds of those that are not loose, in backward's order. foreign: what other nodes give.
-    tangents: (output, its place among the shown, what its gradient looks like). cut: inputs that
-    get no edge. dirty: (input, value) of the inputs that it writes. order: where backward's
-    placeholders lie among the saved. marks: it saves something for an error that eager raises.
+    tangents: (output, its place among the shown, what its gradient looks like). arrival: the order
+    in which eager gives the gradients. cut: inputs that get no edge. dirty: (input, value) of the
+    inputs that it writes. order: where backward's placeholders lie among the saved. marks: it saves
+    something for an error that eager raises.
     """
 
     graph: CachedGraph
@@ -67,6 +75,7 @@ class NodePlan:
     without_gradient: tuple[int, ...]
     tangents: tuple[tuple[int, int, Tangent], ...]
     gradients: tuple[int, ...]
+    arrival: tuple[int, ...]
     values: int
     arity: int
     dirty: tuple[tuple[int, int], ...]
@@ -98,19 +107,21 @@ def function_of(
     functions = [*map(_make_node, plans, backwards)]
     only = functions[0]
     backward = backwards[0]
-    chains: dict[tuple[int, ...], Callable[..., Any]] = {}
+    chains: dict[Any, Callable[..., Any]] = {}
 
     def call_one(*args: Any) -> Any:
         if DistributedDataParallel._active_ddp_module is None or transforms_active():
             return only(forward, args)
-        limits = bucket_limits()
-        chained = chains.get(limits)
+        key = limits, singly = bucket_limits(), arrival_counts()
+        chained = chains.get(key)
         if chained is None:
-            chain = None
-            if not plans[0].dirty:
-                chain = choose_chain(backward, plans[0].gradients, args, limits)
-            chained = only if chain is None else _make_chain(plans[0], backward, chain, args)
-            chains[limits] = chained
+            chained, plan = only, plans[0]
+            if not plan.dirty:
+                chain = choose_chain(
+                    backward, plan.gradients, plan.arrival, args, limits, singly)
+                if chain is not None:
+                    chained = _make_chain(plan, backward, chain, args)
+            chains[key] = chained
         return chained(forward, args)
 
     def call(*args: Any) -> Any:
@@ -170,6 +181,7 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
         tangents=tuple((tangent.output, place[tangent.output], tangent)
                        for tangent in joint.tangents if tangent.output in half.outputs),
         gradients=joint.gradients,
+        arrival=joint.arrival,
         values=joint.values,
         arity=len(joint.reference.inputs),
         dirty=dirty,
@@ -232,7 +244,7 @@ def _make_chain(
 ) -> Callable[..., Any]:
     """Calls forward as the first node of a chain (`chained_backward.py`)."""
     cut, second, count = plan.cut, plan.second, len(plan.shown)
-    places = [[plan.gradients[at] for at in part] for part in chain.cut]
+    places = [[plan.gradients[at] for at in part] for part in chain.given]
     own, *later = map(picker, places)
     carrier = Carrier(args[places[0][0]].device)
     relays = [make_relay(carrier, len(part), part is places[-1]) for part in places[1:]]

@@ -56,6 +56,7 @@ from dynamo.symbolic.tensors.contexts import GraphContextVar
 from dynamo.symbolic.tensors.function_modes import enter_outer_modes
 from dynamo.symbolic.tensors.gradient_calls import watch_wanted
 from dynamo.symbolic.tensors.inference import outside_inference_mode
+from dynamo.symbolic.tensors.masked_partials import has_mask
 from dynamo.symbolic.tensors.memory import (
     guard_views_apart,
     keep_apart,
@@ -235,6 +236,9 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
             raise RestartTrace(var.made_at, Break("text_of_tensor", var.tensor))
         if isinstance(var, Extreme):
             var.look()
+        if isinstance(var, TensorVar) and not is_fetched(var) and has_mask(var.fake):
+            raise RestartTrace(var.node.meta["step"], Break(
+                "tensor_subclass", "a DTensor that leaves the graph before its mask is used"))
         if isinstance(var, GraphContextVar) and var.step is not None:
             raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
     for mode, step in tensor_state(trace).function_modes:

@@ -76,8 +76,64 @@ def without_history(x: torch.Tensor) -> torch.Tensor:
 
 def with_history(x: torch.Tensor) -> torch.Tensor:
     """Autograd functions of torch around collectives."""
-    y = differentiable.all_reduce(x * 2) + torch.cat(differentiable.all_gather(x.sin()))[: len(x)]
+    y = differentiable.all_reduce(x * 2) + differentiable.all_to_all_single(torch.empty_like(x), x.sin())
     return differentiable.broadcast(y, 0) * y
+
+
+def with_history_of_lists(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat(differentiable.all_gather(x.sin()))[: len(x)]
+
+
+class Enter(torch.autograd.Function):
+    """Where a split layer begins: the gradients of its parts are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(grad)
+        return grad
+
+
+class Leave(torch.autograd.Function):
+    """Where it ends: the parts are summed, in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+class Split(torch.autograd.Function):
+    """A weight's gradient is computed while the input's is summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        given = grad @ weight.t()
+        work = dist.all_reduce(given, async_op=True)
+        of_weight = x.t() @ grad
+        work.wait()
+        return given, of_weight
+
+
+def split_layers(x: torch.Tensor) -> torch.Tensor:
+    """Tensor parallelism that a program writes itself, with autograd functions of its own."""
+    y = Enter.apply(x)  # the first operation of the graph
+    weight = x.detach()[:3].sin() * (1 + dist.get_rank())
+    y = Leave.apply(y.sin() @ weight)
+    return Split.apply(y.relu(), weight + x[:3]) + y
 
 
 def over_split_vocabulary(x: torch.Tensor) -> torch.Tensor:
@@ -87,7 +143,7 @@ def over_split_vocabulary(x: torch.Tensor) -> torch.Tensor:
     return x * loss.to_local()
 
 
-ONE_GRAPH = (lists, singles, of_one_rank, unread, without_history, over_split_vocabulary)
+ONE_GRAPH = (lists, singles, of_one_rank, unread, without_history, with_history, split_layers, over_split_vocabulary)
 if torch.__version__ >= "2.13":  # gloo had no all_to_all of lists before
     ONE_GRAPH += (exchanged,)
 
@@ -131,9 +187,9 @@ def check(rank: int) -> dict[str, Any]:
     """By program: graphs and breaks. AssertionError where one differs from eager's."""
     found = {}
     MESHES[:] = [init_device_mesh("cpu", (2,))]
-    for function in (*ONE_GRAPH, with_history, between):
+    for function in (*ONE_GRAPH, with_history_of_lists, between):
         x = torch.arange(12.0).view(4, 3) + rank
-        trained = function in (without_history, with_history, over_split_vocabulary)
+        trained = function in (without_history, with_history, with_history_of_lists, split_layers, over_split_vocabulary)
         want = run(function, x, trained)
         for backend in ("eager", "inductor") if function in ONE_GRAPH else ("eager",):
             dynamo.reset()

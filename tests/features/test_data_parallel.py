@@ -178,6 +178,35 @@ def test_buckets_leave_while_backward_goes_on(monkeypatch: pytest.MonkeyPatch) -
         dist.destroy_process_group()
 
 
+def test_buckets_hold_what_eager_puts_there() -> None:
+    """Hooks that compress see them, and the reducer fills them in the order in which gradients first come."""
+    def buckets(way: Callable[[nn.Module, Any], Any], of_network: dict[str, bool], cap: float) -> list[Any]:
+        inside, seen = Network(**of_network), []
+        places = {id(parameter): at for at, parameter in enumerate(inside.parameters())}
+        wrapped, call = way(inside, lambda given: DistributedDataParallel(given, bucket_cap_mb=cap))
+
+        def hook(state: Any, bucket: Any) -> Any:
+            seen.append([places[id(parameter)] for parameter in bucket.parameters()])
+            done: torch.futures.Future[Any] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        hook.__annotations__.clear()
+        wrapped.register_comm_hook(None, hook)
+        for _ in range(3):
+            scores, more = call(torch.zeros((3, 5), dtype=torch.long))
+            (scores.square().mean() + more).backward()
+        return seen
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for of_network in ({}, {"tied": True}, {"again": True}):
+            for cap in (25, 2 * CAP):
+                assert buckets(around, of_network, cap) == buckets(eager, of_network, cap)
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("cases", [["plain"], *[pytest.param([case], marks=pytest.mark.long) for case in CASES if case != "plain"]])
 def test_gradients(tmp_path: Path, cases: list[str]) -> None:
     assert all(made >= 2 for made in run_ranks(check, tmp_path, cases))

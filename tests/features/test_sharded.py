@@ -190,7 +190,15 @@ def loss_inside(x: Any, labels: Any) -> Any:
         return loss_of(x, labels)
 
 
-@pytest.mark.parametrize(("f", "dim", "inside"), [(pending, 0, ()), (loss_inside, 1, (1, 1)), (loss_of, 1, (1, 0, 1))])
+decorated = loss_parallel()(loss_of)
+
+
+def loss_decorated(x: Any, labels: Any) -> Any:
+    return decorated(x, labels)
+
+
+@pytest.mark.parametrize(("f", "dim", "inside"), [
+    (pending, 0, ()), (loss_inside, 1, (1, 1)), (loss_decorated, 1, (1,)), (loss_of, 1, (1, 0, 1))])
 def test_gradients_have_eagers_placements(mesh: DeviceMesh, f: Any, dim: int, inside: tuple[int, ...]) -> None:
     """Of sums that are pending, and of losses over split classes, whose backward runs inside of the context, too."""
     counter = CompileCounter("inductor")
@@ -272,3 +280,24 @@ def test_with_and_without_gradients_a_loop_over_blocks_ends_graphs_in_the_same_p
         with torch.set_grad_enabled(graded):
             torch.testing.assert_close(compiled(x), model(x))
     assert ends.total() - before == 4  # before the loop and in it
+
+
+def test_embeddings_split_by_rows(mesh: DeviceMesh) -> None:
+    """Their mask lies in a placement, which all calls share: nothing of a trace stays there."""
+    def reduced(places: torch.Tensor, weight: torch.Tensor) -> Any:
+        value: Any = nn.functional.embedding(places, weight)
+        return value.full_tensor() * (2 if value.placements != (Replicate(),) else 3)
+
+    def broken(places: torch.Tensor, weight: torch.Tensor) -> Any:
+        value: Any = nn.functional.embedding(places, weight)
+        dynamo.graph_break()
+        return value.full_tensor() * 2
+
+    weight = distribute_tensor(torch.randn(6, 2), mesh, [Shard(0)]).requires_grad_()
+    for f in (reduced, broken):
+        compiled = dynamo.compile(f, fullgraph=f is reduced)
+        for step in range(2):
+            places = distribute_tensor(torch.arange(4) + step, mesh, [Replicate()])
+            found = [torch.autograd.grad(y.sin().sum(), weight)[0].full_tensor()
+                     for y in (f(places, weight), compiled(places, weight), f(places, weight))]
+            torch.testing.assert_close(found[1:], found[:1] * 2)

@@ -13,9 +13,10 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 import dynamo
@@ -165,3 +166,46 @@ def test_blocks_are_graphs(tmp_path: Path, case: str) -> None:
         assert whole[2] == 0 < whole[3] <= 5, whole  # with gradients and without: at the first block, and in the loop behind it
         # One that is trained, and one for the call without gradients; for each block where it is another module.
         assert counts == {way: (2, 1, 0, 0) if "in place" in way else (6, 3, 0, 0) for way in counts}
+
+
+def whole(name: str) -> property:
+    def read(layer: Any) -> torch.Tensor:
+        gathered = layer._parameters[name].redistribute(placements=[Replicate()])
+        return gathered.to_local(grad_placements=[Partial("sum")])
+
+    return property(read)
+
+
+class Gathering(nn.Linear):
+    """A layer whose split parameters are gathered where they are read, so in the graph."""
+
+    weight, bias = whole("weight"), whole("bias")  # type: ignore[assignment]
+
+    @classmethod
+    def made(cls, mesh: DeviceMesh) -> nn.Module:
+        layer = nn.Linear(WIDTH, WIDTH)
+        for name, value in [*layer._parameters.items()]:
+            assert value is not None
+            layer.register_parameter(name, nn.Parameter(distribute_tensor(value, mesh, [Shard(0)])))
+        layer.__class__ = cls
+        return layer
+
+
+def gathered_in_the_graph(rank: int) -> tuple[int, int]:
+    """Graphs and breaks. AssertionError where losses or gradients differ from eager's."""
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (2,))
+    model = nn.Sequential(*[Gathering.made(mesh) for _ in range(3)])
+    compiled, found = dynamo.compile(model, fullgraph=True), []
+    for call in (model, compiled):
+        for step in range(2):
+            loss = call(torch.linspace(-1, 1, 3 * WIDTH).view(3, WIDTH) + rank + step).sin().square().mean()
+            loss.backward()
+        found.append([loss.detach(), *[p.grad.full_tensor() for p in model.parameters()]])  # type: ignore[union-attr]
+        model.zero_grad()
+    torch.testing.assert_close(found[1], found[0])
+    return dynamo.counters["stats"]["graphs"], dynamo.counters["not_compiled"].total()
+
+
+def test_parameters_are_gathered_in_the_graph(tmp_path: Path) -> None:
+    assert run_ranks(gathered_in_the_graph, tmp_path) == [(1, 0)] * 2

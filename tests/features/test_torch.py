@@ -76,6 +76,8 @@ stacked = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=
 plain = torch.ones(3)
 leaf = torch.full((3,), 2.0, requires_grad=True)
 
+attended = torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH])(torch.nn.functional.scaled_dot_product_attention)
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, k=1):
@@ -333,6 +335,8 @@ BACKWARD = table('''
 return model(x)
 # block with buffers
 return block(x) * leaf
+# sdpa context manager that decorates
+q = (x * leaf).view(1, 1, 2, 3); return attended(q, q, q) + attended(q, q, q * 2)
 # autograd function
 return Square.apply(leaf * x, 2)
 # detach cuts

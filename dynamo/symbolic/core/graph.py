@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,6 +167,10 @@ class GraphBuilder:
         while node is not mark and node.op not in ("placeholder", "root"):
             nodes.append(node)
             node = node.prev
+        self.erase(nodes)
+
+    def erase(self, nodes: Iterable[fx.Node]) -> None:
+        """Takes operations out, those that use others first."""
         for node in nodes:
             if node is self._first_operation:
                 self._first_operation = None
@@ -198,10 +202,7 @@ class GraphBuilder:
         for node in body:
             known[node] = inner.node_copy(node, known.__getitem__)
         inner.output(tuple(known[node] for node in outputs))
-        for node in reversed(body):
-            if node is self._first_operation:
-                self._first_operation = None
-            self.graph.erase_node(node)
+        self.erase(reversed(body))
         return inputs, fx.GraphModule(torch.nn.Module(), inner, class_name="InnerGraph")
 
     # -- finishing --------------------------------------------------------------------------

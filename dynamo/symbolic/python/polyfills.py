@@ -220,3 +220,9 @@ def copy_once(value: Any, memo: dict[int, Any], copied: Callable[[Any, Any], Any
         return memo[id(value)]
     made = memo[id(value)] = copied(value, memo)
     return made
+
+
+def make_manager(decorator: Any) -> Any:
+    """`decorator._recreate_cm()` of `contextlib.contextmanager`, without an object around what the
+    function gives."""
+    return decorator.func(*decorator.args, **decorator.kwds)

@@ -2,7 +2,8 @@
 
 `forward` and `backward` are traced beforehand on a context of our own, only to learn what they read
 (guards) and that they change nothing outside; where they do, or can't be traced, the graph breaks
-before the call.
+before the call. Where it reads more than its arguments, or writes by collectives, the node runs
+what the trace has recorded (`own_functions.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from dynamo.base.autograd_apply import APPLY
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
+from dynamo.graph_operators import collectives
 from dynamo.graph_operators.cuts import runs_alone
 from dynamo.graph_operators.kernel_launches import launches_recorded
 from dynamo.guards.sources import ObjectSource
@@ -108,7 +111,9 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     if trace.effects.changed_outside(before):
         raise Break("call_of_unknown_function", f"apply of {cls!r}, which changes objects")
     trace.effects.forget_since(before)
-    if not transformed and (not are_arguments(args) or reads_more(look, args)):
+    traced = has_collectives((*look.body, *look.back)) or not are_arguments(args) or (
+        reads_more(look, args))
+    if traced and not transformed:
         return own_functions.call_own(tx, cls.cls, list(args), look, mark)
     trace.graph.rollback(mark)
     return put_in_graph(tx, cls.cls, args, transformed)
@@ -153,6 +158,18 @@ def are_arguments(args: tuple[Var, ...]) -> bool:
     return True
 
 
+def has_collectives(nodes: Iterable[fx.Node]) -> bool:
+    """True where the function's own code would write by operators of torch that have no functional
+    form: the operations of the trace have one."""
+    for node in nodes:
+        if getattr(node.target, "__module__", None) == collectives.__name__:
+            return True
+        if isinstance(node.target, own_functions.OwnFunction) and any(
+                has_collectives(half.module.graph.nodes) for half in node.target.halves()):
+            return True
+    return False
+
+
 def reads_more(look: Look, args: tuple[Var, ...]) -> bool:
     """True where the function reads tensors, or numbers that change, beside its arguments. Sizes of
     these it finds itself."""
@@ -189,7 +206,7 @@ def look_through(tx: Frame, cls: type, args: list[Var]) -> Look:
         written = [
             var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
         ]
-        if not set(written).issubset(dirty):
+        if not set(written).issubset(dirty) and not has_collectives(look.body):
             raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
         own_functions.note_context(tx, look, context)
         if enabled and any(needs):

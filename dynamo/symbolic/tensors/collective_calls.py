@@ -72,6 +72,13 @@ for _name in SHARDED:
     register("_api", _name, _sharded(_name))
 
 
+@late_rule("functional", "_not_supported_under_compile")
+def differentiable(tx: Frame, name: Var, suggestion: Var | None = None) -> Var:
+    """What `torch.distributed.nn.functional` raises where a compiler traces it: its autograd
+    functions are operations of the graph here."""
+    return ConstVar(None)
+
+
 # -- that write into a tensor ------------------------------------------------------------------
 
 

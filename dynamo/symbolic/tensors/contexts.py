@@ -19,11 +19,12 @@ from torch import fx
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
-from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.table import has_rule, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar
-from dynamo.symbolic.python.functions import FunctionVar, NamedMethodVar
+from dynamo.symbolic.python.functions import FunctionVar, NamedMethodVar, inline_polyfill
 from dynamo.symbolic.python.lists import ListVar
+from dynamo.symbolic.python.polyfills import make_manager
 from dynamo.symbolic.tensors.modes import SETTERS, keep_modes
 from dynamo.symbolic.tensors.state import tensor_state
 
@@ -158,7 +159,8 @@ class AttentionKernelVar(GraphContextVar):
         return DictVar()
 
 
-@rule(torch.nn.attention.sdpa_kernel)
+# The second is what a decorator calls.
+@rule([torch.nn.attention.sdpa_kernel, torch.nn.attention.sdpa_kernel.__wrapped__])
 def attention_kernel(tx: Frame, backends: Var, set_priority: Var = ConstVar(False)) -> Var:  # noqa: B008
     items = backends.items if isinstance(backends, ListVar) else [backends]
     values = [item.as_constant() for item in items]
@@ -183,3 +185,18 @@ def pop_all(tx: Frame, stack: Var) -> Var:
     function = tx.trace.wrap(contextlib._BaseExitStack.pop_all, None)  # type: ignore[attr-defined]
     assert isinstance(function, FunctionVar)
     return tx.inline(function, [stack], {})
+
+
+RECREATE: Any = contextlib._GeneratorContextManager._recreate_cm
+
+
+@rule(RECREATE)
+def recreate(tx: Frame, manager: Var) -> Var:
+    """What a decorator enters at each call: a context of the graph, where the generator function
+    that it was made of is known as one."""
+    known = tx.trace.call(tx, getattr, manager, ConstVar("func"))
+    if isinstance(known, FunctionVar) and has_rule(known.real):
+        return inline_polyfill(tx, make_manager, [manager], {})
+    function = tx.trace.wrap(RECREATE, None)
+    assert isinstance(function, FunctionVar)
+    return tx.inline(function, [manager], {})

@@ -16,6 +16,7 @@ from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import late_rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.tensors.contexts import MAKERS, GraphContextVar
+from dynamo.symbolic.tensors.masked_partials import forget_traced_masks
 
 KIND = "loss_parallel"
 
@@ -46,6 +47,7 @@ def guard_table(trace: Evaluation) -> None:
     seen = trace.state(_Seen)
     if not seen.guarded:
         seen.guarded = True
+        forget_traced_masks()
         trace.guard("CONST", HANDLED, handled())
 
 

@@ -25,6 +25,7 @@ from dynamo.symbolic.tensors.constant_objects import (
     is_fixed,
     is_of_distributed,
 )
+from dynamo.symbolic.tensors.masked_partials import is_masked
 
 
 class ValueVar(Var):
@@ -109,7 +110,7 @@ class ValueMethodVar(Var):
 
 def answer(tx: Frame, value: Any, what: str) -> Var:
     """What a constant says of itself."""
-    if is_of_distributed(value):
+    if is_of_distributed(value) or is_masked(value):
         return ValueVar(tx.trace, value, None)
     if is_fixed(value) or isinstance(value, torch.dtype):
         return tx.trace.constant(value)

@@ -84,6 +84,9 @@ class OwnFunction:
         self.__name__ = self.__qualname__ = f"apply_{name}"
         self.__module__ = __name__
 
+    def halves(self) -> list[Half]:
+        return [half for half in (self.forward, self.backward) if half is not None]
+
     def __call__(self, *inputs: Any) -> Any:
         if self.backward is None:  # what it reads may have gradients, its results have none
             own, others = inputs[: self.arguments], inputs[self.arguments :]
@@ -221,8 +224,7 @@ def check(cls: type, look: Look, args: list[Var], beside: dict[fx.Node, None]) -
         refuse("reads more than its arguments and returns more than tensors")
     if any(isinstance(var, TensorVar) and var.node in beside for var in results):
         refuse("returns what it reads")
-    given = [node for var in args if isinstance(var, TensorVar) for node in (var.node,)]
-    outside = {storage_of(value) for node in (*beside, *given)
+    outside = {storage_of(value) for node in beside
                if isinstance(value := node.meta["example_value"], torch.Tensor)}  # fmt: skip
     for node in (*look.body, *look.back):
         if not outside.isdisjoint(storage_of(fake) for fake in node.meta.get("changed", ())):
@@ -256,9 +258,9 @@ def build(
     for index, node in enumerate([*(var.node for var in tensors), *beside]):
         known.setdefault(node, ("input", index))
     backward, handed = build_backward(trace, args, look, len(beside))
-    for node in reversed(trace.graph.operations_after(mark)):
-        if node not in look.body:
-            trace.graph.graph.erase_node(node)
+    trace.graph.erase([node for node in reversed(trace.graph.operations_after(mark))
+                       if node not in look.body])  # fmt: skip
+>>>>>>> dist
     results = [var.node for var in parts_of(look.result) if isinstance(var, TensorVar)]
     made = list(dict.fromkeys(node for node in (*results, *handed) if node in look.body))
     inputs, module = trace.graph.cut_out(look.body, made, [])

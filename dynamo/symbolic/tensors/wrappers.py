@@ -47,6 +47,7 @@ from dynamo.symbolic.tensors.constant_objects import (
     without_objects,
 )
 from dynamo.symbolic.tensors.loss_parallel import guard_table
+from dynamo.symbolic.tensors.masked_partials import has_mask
 from dynamo.symbolic.tensors.meshes import answer
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import (
@@ -79,6 +80,8 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     guard_context(trace, real, source)
     if hasattr(real, SPEC):  # a DTensor
         guard_table(trace)
+        if has_mask(real):
+            raise Break("tensor_subclass", "a DTensor whose mask was made outside of the graph")
     inner = {}
     for name in names:
         value = inner[name] = getattr(real, name)
