@@ -40,8 +40,8 @@ MOST_COST = 96
 ONE_VALUE = frozenset(("sum", "prod", "max", "min", "any"))  # over one: the value itself
 MANY = 1024  # elements that one number meets
 # Elements of a sum, and results, of which a GPU adds one by one. Sums of each token's four experts
-# took 21 us on an H200 in tiles, where memory takes 5; where it turns was not measured. Results of the device measured.
-SHORT, MANY_ROWS = 8, 4096
+# took 21 us on an H200 in tiles, where memory takes 5; where it turns was not measured.
+SHORT, MANY_ROWS = 8, 4096  # results on an H200
 
 
 def layout_of(fake: Any) -> Layout:

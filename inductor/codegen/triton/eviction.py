@@ -11,7 +11,8 @@ from __future__ import annotations
 from inductor.codegen.triton.launch import Launch, Stage
 from inductor.ir.extent import hint_of
 
-CACHED = 24 << 20  # bytes, on the device measured, that stay in the cache anyway, until the next kernel reads them
+# Bytes that stay in the cache of the device measured anyway, until the next kernel reads them.
+CACHED = 24 << 20
 WIDE = 4  # bytes of an element
 EVICT_LAST = 'eviction_policy="evict_last"'
 EVICT_FIRST = 'eviction_policy="evict_first"'
