@@ -132,8 +132,8 @@ class Place:
     def note_graph(self, module: torch.fx.GraphModule) -> None:
         """Keeps the captured graph as it is now."""
         try:
-            rows = importlib.import_module("inductor.cache.graph_rows")
-            self.graph = rows.write_rows(module)
+            captured = importlib.import_module("inductor.cache.captured")
+            self.graph = captured.write_captured(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
 
@@ -211,8 +211,8 @@ class Restored:
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
-        rows = importlib.import_module("inductor.cache.graph_rows").read_rows(self.cached.graph)
-        module = importlib.import_module("dynamo.aot.plain_graphs").module_of(rows)
+        captured = importlib.import_module("inductor.cache.captured")
+        module = captured.read_captured(self.cached.graph)
         context, about = self.place.context, self.cached.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
                              about["again"], about["tensors"])
