@@ -102,4 +102,5 @@ def _texts(leaves: Iterable[Any], given: Sequence[int]) -> Iterator[str]:
         key = storage_key(leaf)
         if key not in storages:
             storages.append(key)
-        yield f"{facts_of(leaf)!r} {facts_of(leaf).bits} {leaf.requires_grad} in {storages.index(key)}"
+        facts, place = facts_of(leaf), storages.index(key)
+        yield f"{facts!r} {facts.bits} {leaf.requires_grad} in {place}"

@@ -21,8 +21,8 @@ KNOWN = ("cpu", "cuda")
 
 
 def write_rows(gm: fx.GraphModule, operators: Collection[str] = ()) -> bytes:
-    """operators: of the program, that may be in it. Errors: Unsupported, also for tensors on devices for which nothing is compiled; Uncacheable;
-    those of pickle."""
+    """operators: of the program, that may be in it. Errors: Unsupported, also for tensors on
+    devices for which nothing is compiled; Uncacheable; those of pickle."""
     rows = rows_of(gm)
     for device in rows.devices():
         if device.type not in KNOWN:
