@@ -15,17 +15,16 @@ from typing import Any
 
 SERVICES: Mapping[str, str] = MappingProxyType({
     "captured_aten": "dynamo.aot.capture",  # a captured graph over ATen's operations
+    "captured_graphs": "inductor.cache.captured",  # as bytes for the disk
     "costs": "dynamo.graphs.cost",
     "debug_scripts": "dynamo.diagnose.scripts",
     "gpu_records": "inductor.cache.recorded",
-    "graph_rows": "inductor.cache.graph_rows",  # captured graphs as rows for the disk
     "launched": "inductor.cache.launched",
     "launcher": "inductor.runtime._launch",
     "metrics": "inductor.metrics",
     "minifier": "dynamo.diagnose.minify",
     "package_writer": "inductor.package.api",
     "pictures": "dynamo.graphs.draw",
-    "plain_graphs": "dynamo.aot.plain_graphs",
     "shipment_reader": "inductor.cache.shipped",
     "shipment_writer": "inductor.driver.shipping",
     "user_lines": "dynamo.graphs.lines",

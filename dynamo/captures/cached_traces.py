@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+import torch
+
 from dynamo import hook
 from dynamo.base.decisions import decisions
-from dynamo.captures.anchors import Anchors, Finder
+from dynamo.captures.anchors import EMPTY, Anchors, Finder
 from dynamo.captures.fingerprints import Fingerprints, Kinds
 from dynamo.captures.tables import TableReader, TableWriter
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
 from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
-from dynamo.guards.sources import Scope, Source
+from dynamo.guards.sources import AttrSource, Scope, Source
 from dynamo.guards.weak import strongly, weakly
 from dynamo.store.content import Stale
 from dynamo.store.records import Uncacheable
@@ -91,7 +93,9 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
     anchors.check(value for value, _ in met.named)
     anchors.check(met.classes)
     _check_codes(met, anchors, continuations)
-    reads = [(_path_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
+    rows = [(place, value, anchors.row(value)) for place, value in met.reads.items()]
+    reads = [(_path_to(anchors, place), row) for place, value, row in rows
+             if not _is_operator(place, value)]  # fmt: skip
     table = TableWriter(anchors, continuations)
     guards_written, held = table.written(table.guards(guards))
     table = TableWriter(anchors, continuations)
@@ -115,6 +119,19 @@ def finish(
         [(table.plain(how), text) for how, text in anchors.rows],
         [(table.plain(how), row) for how, row in begun.reads]))
     return CachedTrace(head, begun.parts, begun.guards, written, graph, about)
+
+
+def _is_operator(place: Source, value: Any) -> bool:
+    """Whether it is an operator where all stand, by which name its row finds it."""
+    if not isinstance(place, AttrSource) or not isinstance(value, torch._ops.OpOverloadPacket):
+        return False
+    try:
+        owner = place.base.fetch(EMPTY)
+    except Exception:  # it begins in the frame
+        return False
+    if not isinstance(owner, torch._ops._OpNamespace):
+        return False
+    return getattr(torch.ops, owner.name) is owner and str(value) == f"{owner.name}.{place.name}"
 
 
 def _path_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:

@@ -131,8 +131,7 @@ class Place:
     def note_graph(self, module: torch.fx.GraphModule) -> None:
         """Keeps the captured graph as it is now."""
         try:
-            rows = service("graph_rows")
-            self.graph = rows.write_rows(module)
+            self.graph = service("captured_graphs").write_captured(module)
         except Exception as why:  # of several packages, each with its sentence
             self.why_no_graph = str(why) or type(why).__name__
 
@@ -211,8 +210,7 @@ class Restored:
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
-        rows = service("graph_rows").read_rows(self.cached.graph)
-        module = service("plain_graphs").module_of(rows)
+        module = service("captured_graphs").read_captured(self.cached.graph)
         context, about = self.place.context, self.cached.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
                              about["repeatable"], about["tensors"])

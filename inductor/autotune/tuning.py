@@ -23,14 +23,13 @@ from dynamo.base.signals import is_of_signal
 from dynamo.base.waiting import in_threads
 from dynamo.store.content import Key, Store, make_key
 from inductor import metrics
-from inductor.autotune.measure import random_sets, time_calls
+from inductor.autotune.measure import random_sets, time_calls, uncached_bytes
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
 
 WORKERS = 8  # threads that build candidates; chosen, not measured: bounds memory
 MOST_REPORTED = 4  # the fastest
-COPIED = 1 << 27  # bytes: more than second-level caches hold
 Times = dict[str, float]
 
 
@@ -85,16 +84,17 @@ class Tuner:
         that is not known."""
         if device.type != "cuda":
             return 0.0
-        key = make_question_key(device, {"copied": str(COPIED)})
+        copied = uncached_bytes(device)
+        key = make_question_key(device, {"copied": str(copied)})
         known = self._known(key)
         if known is None:
             try:
-                sides = [torch.empty(COPIED, dtype=torch.int8, device=device) for _ in range(2)]
+                sides = [torch.empty(copied, dtype=torch.int8, device=device) for _ in range(2)]
                 known = {"copy": self.timer(torch.Tensor.copy_, [sides])}
             except torch.OutOfMemoryError:
                 return 0.0
             self.store.keep_values(key, known)
-        return 2 * COPIED / known["copy"]
+        return 2 * copied / known["copy"]
 
     def _known(self, key: Key) -> Times | None:
         return self.store.values(key)  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -14,21 +15,31 @@ from torch import fx
 
 from dynamo.aot.plain_graphs import Rows, rows_of
 from dynamo.aot.records import Unsupported
-from inductor.cache.graph_key import TRUSTED, text_of_function
+from inductor.cache.graph_key import OWN, TRUSTED, text_of_function
 
 KNOWN = ("cpu", "cuda")
 
 
-def write_rows(gm: fx.GraphModule) -> bytes:
-    """Errors: Unsupported, also for tensors on devices for which nothing is compiled; Uncacheable;
-    those of pickle."""
+def write_rows(gm: fx.GraphModule, operators: Collection[str] = ()) -> bytes:
+    """operators: of the program, that may be in it. Errors: Unsupported, also for tensors on
+    devices for which nothing is compiled; Uncacheable; those of pickle."""
     rows = rows_of(gm)
     for device in rows.devices():
         if device.type not in KNOWN:
             raise Unsupported(f"it has a tensor on {device}")
-    nodes = [(op, name, text_of_function(target) if op == "call_function" else target, *rest)
+    nodes = [(op, name, _name(target, operators) if op == "call_function" else target, *rest)
              for op, name, target, *rest in rows.nodes]  # fmt: skip
     return pickle.dumps((nodes, rows.fakes, rows.storages, rows.constants), protocol=5)
+
+
+def _name(function: Any, operators: Collection[str]) -> str:
+    name = str(function)
+    return name if name in operators else text_of_function(function)
+
+
+def is_own(function: torch._ops.OpOverload) -> bool:
+    """Whether it is no operator of the program."""
+    return function.name().partition("::")[0] in OWN
 
 
 def read_rows(content: bytes) -> Rows:

@@ -37,6 +37,7 @@ from inductor.fx_passes.places import (
     uncopied,
     versions_of,
 )
+from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 HasKernel = Callable[[OpOverload], bool]
@@ -46,7 +47,7 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 SHOWS = (aten._unsafe_view.default,)
 LOOPS = (aten.select_scatter.default, aten.slice_scatter.default)
 
-# Bytes of a tensor that a GPU, or a CPU, copies in the time of one more kernel.
+# Bytes of a tensor that the GPU measured, or a CPU, copies in the time of one more kernel.
 COPIED_IN_A_LAUNCH = 4 << 20
 COPIED_IN_A_CALL = 2 << 10
 # So many replaced parts double the time of the loop that computes them with the tensor; it grows
@@ -93,7 +94,7 @@ def _check_launches(plan: Plan) -> None:
     extra = len(plan.writes) - 1
     if fake.device.type == "cpu" or any(write.target in ELEMENTS for write in plan.writes):
         return
-    if extra > 0 and bytes_of(fake) <= extra * COPIED_IN_A_LAUNCH:
+    if extra > 0 and bytes_of(fake) <= extra * _copied_in_a_launch(fake.device):
         raise NotInPlace("a copy of it costs less than a kernel for each write")
 
 
@@ -235,7 +236,11 @@ def time_of_parts(fake: Any, count: int) -> float:
 def launches_of(fake: Any) -> float:
     """The time that a copy of it takes, in that of one more kernel."""
     is_cpu = fake.device.type == "cpu"
-    return bytes_of(fake) / (COPIED_IN_A_CALL if is_cpu else COPIED_IN_A_LAUNCH)
+    return bytes_of(fake) / (COPIED_IN_A_CALL if is_cpu else _copied_in_a_launch(fake.device))
+
+
+def _copied_in_a_launch(gpu: torch.device) -> int:
+    return properties_of(gpu).scaled_by_bandwidth(COPIED_IN_A_LAUNCH)
 
 
 def _is_computed(write: fx.Node, has_kernel: HasKernel) -> bool:

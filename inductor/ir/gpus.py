@@ -46,6 +46,12 @@ class GpuProperties:
         return int(self.kind[3:]) if self.kind.startswith("sm_") else 0
 
     @property
+    def near_cache(self) -> int:
+        """Bytes of the cache of a multiprocessor, which shares its memory with `shared`."""
+        kib = NEAR_CACHES.get(self.capability, LEAST_NEAR_CACHE)
+        return kib << 10
+
+    @property
     def has_descriptors(self) -> bool:
         """Whether a copy engine (TMA) moves tiles; elsewhere a descriptor is loads and masks."""
         return self.capability >= FIRST_WITH_DESCRIPTORS
@@ -61,6 +67,10 @@ class GpuProperties:
     def scaled_by_bandwidth(self, count: int) -> int:
         """Bytes or elements that `MEASURED` moves in some time, for the memory here."""
         return int(count * (self.bandwidth / MEASURED.bandwidth))
+
+    def scaled_by_cache(self, count: int) -> int:
+        """Bytes that are still in the last cache of `MEASURED` later, for that of this device."""
+        return count * self.cache // MEASURED.cache
 
     def scaled_by_memory(self, count: int) -> int:
         """A part of the memory of `MEASURED`, for that of this device."""
@@ -88,6 +98,13 @@ MOST_SHARED = {
     110: 227, 120: 99, 121: 99,
 }  # fmt: skip
 LEAST_SHARED = 64  # KiB, of others
+# KiB of the cache of a multiprocessor, that memory included: "CUDA C++ Programming Guide", the
+# sections on compute capabilities; "AMD CDNA 3 Architecture" for GPUs that are not NVIDIA's (0).
+NEAR_CACHES = {
+    0: 32, 70: 128, 72: 128, 75: 96, 80: 192, 86: 128, 87: 192, 89: 128, 90: 256, 100: 256,
+    103: 256, 110: 256, 120: 128, 121: 128,
+}  # fmt: skip
+LEAST_NEAR_CACHE = 128  # KiB, of others
 
 
 def most_shared(capability: int) -> int:

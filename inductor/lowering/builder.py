@@ -31,6 +31,7 @@ from inductor.ir.graph import (
 from inductor.ir.index import constant, flatten, variable
 from inductor.lowering.sizes import is_tensor
 from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
+from inductor.runtime.gpu_properties import properties_of
 
 # Chosen, not measured: tensors that one element reads, and operations that it takes, before it is
 # stored instead of computed where it is read.
@@ -40,7 +41,7 @@ ONE_VALUE = frozenset(("sum", "prod", "max", "min", "any"))  # over one: the val
 MANY = 1024  # elements that one number meets
 # Elements of a sum, and results, of which a GPU adds one by one. Sums of each token's four experts
 # took 21 us on an H200 in tiles, where memory takes 5; where it turns was not measured.
-SHORT, MANY_ROWS = 8, 4096
+SHORT, MANY_ROWS = 8, 4096  # results on an H200
 
 
 def layout_of(fake: Any) -> Layout:
@@ -274,7 +275,8 @@ class Builder:
         of a row load side by side: a tile of four columns takes 21 us where memory takes 5."""
         if self.device.type == "cpu" or any(type(n) is not int for n in (*rows, *columns)):
             return False
-        return math.prod(columns) <= SHORT and math.prod(rows) >= MANY_ROWS
+        many = properties_of(self.device).scaled(MANY_ROWS)
+        return math.prod(columns) <= SHORT and math.prod(rows) >= many
 
     def stored(self, layout: Layout, name: str) -> Tensor:
         """The tensor that lies in buffer `name`."""

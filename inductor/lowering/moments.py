@@ -20,10 +20,11 @@ from inductor.ir.index import floordiv, mod
 from inductor.lowering.builder import contiguous
 from inductor.lowering.registry import Call
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
+from inductor.runtime.gpu_properties import properties_of
 
 # On an H200 the two passes over 32 x 64 x 56 x 56 took 38.7 us, and memory 26: there are too few
 # channels for all multiprocessors. Where it turns was not measured, nor were the chunks below.
-FEW_CHANNELS = 128
+FEW_CHANNELS = 128  # on the device measured
 MANY_PIXELS = 1 << 14  # of a channel
 SHORTEST_PIECE, LONGEST_PIECE = 512, 8192  # of which a program keeps all
 PIXELS = (16, 64)  # of a chunk where channels come last, of which a program keeps several channels'
@@ -59,7 +60,8 @@ def chunks_of(call: Call, x: Tensor, axes: Sequence[int]) -> Chunks | None:
         return None
     pixels = math.prod(x.size[axis] for axis in inner)
     many = pixels * math.prod(x.size[axis] for axis in outer)
-    if x.size[channel] >= FEW_CHANNELS or many < MANY_PIXELS:
+    few = properties_of(call.builder.device).scaled(FEW_CHANNELS)
+    if x.size[channel] >= few or many < MANY_PIXELS:
         return None
     found = (n for n in range(-(-pixels // LONGEST_PIECE), pixels + 1) if pixels % n == 0)
     count = next(found)

@@ -34,6 +34,7 @@ import torch
 from dynamo.base import logs
 from inductor import metrics
 from inductor.runtime._launch import Replay
+from inductor.runtime.gpu_properties import properties_of
 from inductor.runtime.recorder import Place, Pool, Pools, Recorder, span
 
 # Limits of what is tried before a graph runs without a recording; chosen, not measured. Each
@@ -44,7 +45,8 @@ MOST_AT_ONCE = 3  # recordings of one call
 MOST_SIZES = 16
 MOST_CROWDED = 3  # calls in which results of others were in the way
 MOST_STRAYS = 8  # calls in a row whose inputs are not where another recording makes them
-MOST_COPIED = 1 << 28  # bytes for each call
+# Bytes of the device measured, which is as fast as its memory.
+MOST_COPIED = 1 << 28  # for each call
 LARGE = 1 << 24  # of these: wait whether they have to be copied
 MOST_DELAYS = 8
 # Runs of a recording, which takes as long as a few calls without one: on an H200 the launches of
@@ -180,7 +182,7 @@ class GraphedCall:
     def _has_paid_off(self, runs: int, inputs: Sequence[torch.Tensor], moved: set[int]) -> bool:
         """Whether a recording ran so often that one more, for inputs that are read and written
         where they lie now, pays too: of each call of `generate`, say, with a cache of its own."""
-        big = _bytes_of([inputs[n] for n in moved]) > LARGE
+        big = _take_longer([inputs[n] for n in moved], LARGE)
         return runs >= ENOUGH_RUNS and (big or not self.written.isdisjoint(moved))
 
     def _wait(self, replay: Replay, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
@@ -214,7 +216,7 @@ class GraphedCall:
     def _record(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         """Record anew, without those that there are."""
         self.recordings = ()
-        if self.delays < MOST_DELAYS and self._copied_bytes(inputs, place) > LARGE:
+        if self.delays < MOST_DELAYS and _take_longer(self._copied(inputs, place), LARGE):
             self.delays += 1  # next time they may lie where another recording makes them
             return None
         if self.made == 0 and not self.allowance.take():
@@ -226,10 +228,10 @@ class GraphedCall:
         except RuntimeError as error:
             return self._give_up(str(error))
 
-    def _copied_bytes(self, inputs: Sequence[torch.Tensor], place: Place) -> int:
-        """How much each call would copy."""
+    def _copied(self, inputs: Sequence[torch.Tensor], place: Place) -> list[torch.Tensor]:
+        """What each call would copy."""
         resident, _ = self._find_pool(inputs, place, False)
-        return _bytes_of([inputs[n] for n in (self.moving - resident) | self.wandering])
+        return [inputs[n] for n in (self.moving - resident) | self.wandering]
 
     def _add(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         """One more recording, apart from those that there are."""
@@ -250,7 +252,7 @@ class GraphedCall:
         copied = sorted((self.moving - resident) | self.wandering)
         if not self.written.isdisjoint(copied):
             raise RuntimeError("an input that is written moves")
-        if _bytes_of([inputs[n] for n in copied]) > MOST_COPIED:
+        if _take_longer([inputs[n] for n in copied], MOST_COPIED):
             raise RuntimeError("moving inputs are large, and would be copied")
         with pool.lock:
             replay = self._replay_of(inputs, copied, pool)
@@ -308,8 +310,12 @@ class GraphedCall:
         logs.log("cudagraphs").emit(sentence)
 
 
-def _bytes_of(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(span(tensor) * tensor.element_size() for tensor in tensors)
+def _take_longer(tensors: Sequence[torch.Tensor], most: int) -> bool:
+    """Whether copies of these take longer than `most` bytes on the device measured."""
+    if not tensors:
+        return False
+    limit = properties_of(tensors[0].device).scaled_by_bandwidth(most)
+    return sum(span(tensor) * tensor.element_size() for tensor in tensors) > limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from inductor.ir.body import Op
 from inductor.ir.extent import divides, hint_of, surely_less
 from inductor.ir.graph import ComputedBuffer, LoopGraph, Node
 from inductor.ir.index import Index, constant, floordiv
+from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.dependencies import Dependencies, find_dependencies
 from inductor.scheduler.domain import flat_position, is_column, loop_names, merged_loops, product
 
@@ -37,9 +38,9 @@ SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduce
 # On a GPU, a program goes along a row. What it reads across comes in 32 bytes for each element,
 # and again where a row is larger than the cache of a multiprocessor: SiLU's gradient with its
 # maximum, beside float8 numbers of SiLU in another order, took 580 us for 4096 x 8192; apart, a
-# step with two of them takes 3.99 ms for 4.77 (H200). Half of that cache on an H200, all or less of
-# it on other devices; both limits are chosen, and were not measured elsewhere.
-MOST_READ_ACROSS = 1 << 17  # bytes
+# step with two of them takes 3.99 ms for 4.77 (H200). Both limits are chosen, and were not measured
+# elsewhere.
+PART_READ_ACROSS = 2  # of the cache of a multiprocessor: half of it, 128 KiB on an H200
 SHORTEST_ACROSS = 32  # elements that a tile can read side by side
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
@@ -89,10 +90,10 @@ def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
     )
 
 
-def _reads_across(op: Op, ranges: Sequence[int], width: int) -> bool:
-    """Whether a load goes over more than MOST_READ_ACROSS in a row of `width` iterations, along
+def _reads_across(op: Op, ranges: Sequence[int], width: int, most: int) -> bool:
+    """Whether a load goes over more than `most` bytes in a row of `width` iterations, along
     another loop of the row than its innermost one."""
-    if op.index is None or width * op.dtype.itemsize <= MOST_READ_ACROSS:
+    if op.index is None or width * op.dtype.itemsize <= most:
         return False
     *outer, inner = loop_names("i", ranges) or ("",)
     if abs(op.index.step_of(inner) or 0) <= 1:
@@ -124,6 +125,7 @@ class _Fuser:
     def __init__(self, graph: LoopGraph, threads: int) -> None:
         self.threads = threads
         self.on_gpu = graph.device.type != "cpu"
+        self.most_across = properties_of(graph.device).near_cache // PART_READ_ACROSS
         self.nodes: list[Node] = [
             merged_loops(node) if isinstance(node, ComputedBuffer) else node for node in graph.nodes
         ]
@@ -307,11 +309,14 @@ class _Fuser:
 
     def _across(self, first: Group, second: Group, rows: int) -> str:
         """Refuses what would be read across long rows, and can be read in tiles by itself."""
-        for member in first.members + second.members if self.on_gpu else ():
+        if not self.on_gpu:
+            return ""
+        for member in first.members + second.members:
             facts = self.facts[member]
             width = hint_of(facts.iterations // rows)
+            body = facts.node.body
             if facts.rows is None and any(
-                _reads_across(op, facts.node.body.ranges, width) for op in facts.node.body.loads()
+                _reads_across(op, body.ranges, width, self.most_across) for op in body.loads()
             ):
                 return f"{self.nodes[member].name} reads across long rows"
         return ""

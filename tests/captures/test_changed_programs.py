@@ -184,6 +184,26 @@ def f(x):
 def run():
     return [pair(f, torch.randn(4, 3))]
 """, ("ANSWER = 2.0", "ANSWER = 3.0"), ("return ANSWER", "return 5.0"))
+program("operator of the program", """
+COUNT = 3
+LIBRARY = torch.library.Library("captures_changed", "FRAGMENT")
+LIBRARY.define("shown(Tensor(a) x, int count) -> Tensor(a)")
+LIBRARY.impl("shown", lambda x, count: x[:count], "CompositeImplicitAutograd")
+@torch.library.custom_op("captures_changed::own", mutates_args=())
+def own(x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
+    return x.new_ones(COUNT) * scale
+@own.register_fake
+def _(x, scale=2.0):
+    return x.new_empty(COUNT)
+def f(x):
+    y = own(x)
+    shown = torch.ops.captures_changed.shown(y, 3)
+    return y.shape[0] * shown + x * shown._is_view()
+def run():
+    return [pair(f, torch.rand(3)), pair(f, torch.rand(3, requires_grad=True), grad=True)]
+""", ("COUNT = 3", "COUNT = 4"), ("own(x: torch.Tensor, scale: float = 2.0)", "own(x: torch.Tensor, scale: float = 3.0)"),
+    ("x[:count]", "x[:count] + 1"), ("def run", "torch.ops.captures_changed.shown = lambda x, count: x[:count] + 1\ndef run"),
+    ('LIBRARY.define("shown(', 'LIBRARY.define("shown.more(Tensor x) -> Tensor")\nLIBRARY.define("shown('))
 program("enum", """
 import enum
 class Kind(enum.Enum):

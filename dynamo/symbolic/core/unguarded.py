@@ -22,7 +22,14 @@ from typing import Any
 import torch
 
 from dynamo.guards.records import Guard
-from dynamo.guards.sources import DictSource, ItemSource, ModuleSource, ObjectSource, Source
+from dynamo.guards.sources import (
+    AttrSource,
+    DictSource,
+    ItemSource,
+    ModuleSource,
+    ObjectSource,
+    Source,
+)
 
 
 class Unguarded:
@@ -50,6 +57,9 @@ class Unguarded:
     def read_name(self, module: ModuleType, name: str, value: Any) -> None:
         """The same of a module's attribute."""
         title = module.__name__
+        if isinstance(module, torch._ops._OpNamespace):
+            self.reads.setdefault(AttrSource(ObjectSource(module, title), name), value)
+            return
         if sys.modules.get(title) is not module:
             self.refuse(f"it reads {title}.{name}, of a module that is not in sys.modules")
         self.reads.setdefault(ItemSource(DictSource(ModuleSource(title)), name), value)

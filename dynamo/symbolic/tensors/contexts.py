@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -160,7 +161,7 @@ class AttentionKernelVar(GraphContextVar):
 
 
 # The second is what a decorator calls.
-@rule([torch.nn.attention.sdpa_kernel, torch.nn.attention.sdpa_kernel.__wrapped__])
+@rule([torch.nn.attention.sdpa_kernel, inspect.unwrap(torch.nn.attention.sdpa_kernel)])
 def attention_kernel(tx: Frame, backends: Var, set_priority: Var = ConstVar(False)) -> Var:  # noqa: B008
     items = backends.items if isinstance(backends, ListVar) else [backends]
     values = [item.as_constant() for item in items]

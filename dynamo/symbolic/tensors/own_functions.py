@@ -260,7 +260,6 @@ def build(
     backward, handed = build_backward(trace, args, look, len(beside))
     trace.graph.erase([node for node in reversed(trace.graph.operations_after(mark))
                        if node not in look.body])  # fmt: skip
->>>>>>> dist
     results = [var.node for var in parts_of(look.result) if isinstance(var, TensorVar)]
     made = list(dict.fromkeys(node for node in (*results, *handed) if node in look.body))
     inputs, module = trace.graph.cut_out(look.body, made, [])

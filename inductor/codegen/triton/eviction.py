@@ -11,7 +11,8 @@ from __future__ import annotations
 from inductor.codegen.triton.launch import Launch, Stage
 from inductor.ir.extent import hint_of
 
-CACHED = 24 << 20  # bytes that stay in the cache anyway, until the next kernel reads them
+# Bytes that stay in the cache of the device measured anyway, until the next kernel reads them.
+CACHED = 24 << 20
 WIDE = 4  # bytes of an element
 EVICT_LAST = 'eviction_policy="evict_last"'
 EVICT_FIRST = 'eviction_policy="evict_first"'
@@ -25,8 +26,9 @@ def read_for_the_last_time(launch: Launch, stage: Stage) -> frozenset[str]:
     before = {name for each in launch.stages[:at] for name in _by_columns(each)}
     behind = {name for each in launch.stages[at + 1 :] for name in _by_columns(each)}
     bytes_of = {name: _bytes(launch, stage, name) for name in _by_columns(stage)}
+    cached = launch.gpu.scaled_by_cache(CACHED)
     return frozenset(
-        name for name in (bytes_of.keys() & before) - behind if bytes_of[name] > CACHED
+        name for name in (bytes_of.keys() & before) - behind if bytes_of[name] > cached
     )
 
 

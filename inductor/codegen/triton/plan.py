@@ -40,7 +40,7 @@ MANY_IN_WINDOWS = 1 << 20  # elements, of which a thread computes several
 
 def plan_kernel(kernel: Kernel, gpu: GpuProperties = MEASURED) -> Plan:
     """Decide the functions of a kernel."""
-    kernel = share_rows(kernel)
+    kernel = share_rows(kernel, gpu)
     parts, scratch = _split_stages(kernel, gpu)
     launches: list[Launch] = []
     for part in parts:
@@ -162,7 +162,7 @@ def _plan_part(kernel: Kernel, gpu: GpuProperties) -> tuple[Launch, list[Scratch
         window = choose_window(kernel)
         if window is not None:
             return _window_launch(kernel, *window, gpu.scaled(MANY_IN_WINDOWS)), []
-        tile = choose_tile(kernel)
+        tile = choose_tile(kernel, gpu)
         if tile is not None:
             return _tiled_launch(kernel, *tile), []
         unaligned = choose_unaligned_rows(kernel, gpu)

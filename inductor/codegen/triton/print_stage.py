@@ -56,7 +56,8 @@ from inductor.ir.philox import LANES, Draw
 from inductor.ir.scalar_ops import SCALAR_OPS
 
 FIRST = "first"  # the first row of a tile
-FEW_ROWS = 512  # programs that wait for memory together; a thread has registers to spare
+# Programs of the device measured that wait for memory together; a thread has registers to spare.
+FEW_ROWS = 512
 
 
 class Memory:
@@ -124,8 +125,8 @@ class StagePrinter:
                 self._print_op(position)
 
     def _has_few_rows(self) -> bool:
-        rows = self.frame.launch.rows
-        return type(rows) is int and rows <= FEW_ROWS
+        launch = self.frame.launch
+        return type(launch.rows) is int and launch.rows <= launch.gpu.scaled(FEW_ROWS)
 
     def print_some(self, positions: Iterable[int]) -> None:
         """The lines of these ops, where each iteration stands alone."""

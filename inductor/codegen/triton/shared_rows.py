@@ -11,26 +11,29 @@ from dataclasses import replace
 
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.extent import hint_of
+from inductor.ir.gpus import GpuProperties
 from inductor.ir.index import Index, constant, variable
 from inductor.scheduler.domain import product
 from inductor.scheduler.schedule import Kernel
 
 MOST_ROWS = 16  # chosen, not measured: bounds the code that is written out
 MOST_OPS = 2048  # of a stage that is written out
-FEWEST_LEFT = 256  # iterations of the other outer loops
+FEWEST_LEFT = 256  # iterations of the other outer loops, on the device measured
 
 
-def share_rows(kernel: Kernel) -> Kernel:
+def share_rows(kernel: Kernel, gpu: GpuProperties) -> Kernel:
     """See the top of the file; the kernel as it is where no outer loop is such a one."""
     for axis, extent in enumerate(kernel.outer):
-        if type(extent) is int and 1 < extent <= MOST_ROWS and _can_share(kernel, axis):
+        if type(extent) is int and 1 < extent <= MOST_ROWS and _can_share(kernel, axis, gpu):
             return _written_out(kernel, axis)
     return kernel
 
 
-def _can_share(kernel: Kernel, axis: int) -> bool:
+def _can_share(kernel: Kernel, axis: int, gpu: GpuProperties) -> bool:
     others = product((*kernel.outer[:axis], *kernel.outer[axis + 1 :]))
-    if hint_of(others) < FEWEST_LEFT or any(local.elements != 1 for local in kernel.locals):
+    if hint_of(others) < gpu.scaled(FEWEST_LEFT):
+        return False
+    if any(local.elements != 1 for local in kernel.locals):
         return False
     ops = [op for stage in kernel.stages for op in stage.ops]
     if not any(_is_converted(op) for op in ops):

@@ -26,12 +26,12 @@ FEWEST_LOOPS = 4  # rows of which each is a program's, for each multiprocessor
 SLOW = frozenset({"exp", "tanh", "erf", "sigmoid", "log", "truediv", "rsqrt", "sqrt"})
 EVEN_HALVES = 8  # elements of half precision that are moved at a time
 FEWEST_SHARED, MOST_SHARED = 16, 1024  # columns of rows with common values
-FEWEST_ELEMENTS = 1 << 20  # of all such rows
+FEWEST_ELEMENTS = 1 << 20  # of all such rows, on the device measured
 FEWEST_PLACES = 9  # of a window
 DEPTHS = (4, 7, 5, 6, 8, 3, 2)  # lines of a patch, the best first
 
 
-def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
+def choose_tile(kernel: Kernel, gpu: GpuProperties) -> tuple[int, int] | None:
     """Positions, among outer and plain loops, of the columns and of the last row loop.
 
     None where all accesses go along one loop anyway, unless some are the same for long rows, or for
@@ -54,7 +54,7 @@ def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
     if reaches(extents[column], MOST_COLUMNS):
         return None
     if not rest:
-        return _long_rows(ops, column, extents) or _shared_columns(ops, column, extents)
+        return _long_rows(ops, column, extents) or _shared_columns(ops, column, extents, gpu)
     row = max(rest, key=lambda name: rest[name])
     if min(hint_of(extents[column]), hint_of(extents[row])) < SHORTEST:
         return None
@@ -141,7 +141,7 @@ def _rows_with_values(
 
 
 def _shared_columns(
-    ops: list[Op], column: str, extents: Mapping[str, int]
+    ops: list[Op], column: str, extents: Mapping[str, int], gpu: GpuProperties
 ) -> tuple[int, int] | None:
     """Where neighbouring rows have values of columns in common, and there is so much arithmetic
     that reading these for each element is too much. (Tiles as wide as a power of two leave up to
@@ -153,7 +153,7 @@ def _shared_columns(
     length = extents[column]
     if not FEWEST_SHARED <= length <= MOST_SHARED or length % EVEN_HALVES != 0:
         return None
-    if math.prod(sizes) < FEWEST_ELEMENTS:
+    if math.prod(sizes) < gpu.scaled(FEWEST_ELEMENTS):
         return None
     rows = names[at - 1]
     if SLOW.isdisjoint(op.name for op in ops):

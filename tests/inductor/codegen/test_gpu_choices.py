@@ -10,6 +10,7 @@ import pytest
 import torch
 from gpu_choices import choice_lines, kernels_of, linear
 
+from inductor.autotune.measure import uncached_bytes
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.codegen.triton.template import print_template
 from inductor.codegen.triton.template_configs import candidate_blocks, neighbours, shared_of
@@ -114,3 +115,15 @@ def test_what_is_described() -> None:
     assert described("sm_75").shared == 64 << 10
     with pytest.raises(ValueError, match="one of sm_"):
         described("H2000")
+
+
+def test_caches_go_by_the_device() -> None:
+    """What is read again after so many bytes is no longer there; a cold measurement leaves none."""
+    kernels, layouts = kernels_of(lambda x: x.softmax(-1), (100, 50257), torch.float32)  # 20 MB
+    gpu = torch.device("cuda", 0)
+    for name, is_evicted, cold in (("H200", False, 128), ("A10", True, 128), ("MI300X", False, 512)):
+        with config.patch(gpu=name):
+            text = "".join(source.text for kernel in kernels for source in print_kernel(kernel, layouts).sources)
+            assert ("evict_first" in text) == is_evicted
+            assert uncached_bytes(gpu) == cold << 20
+    assert [described(kind).near_cache >> 10 for kind in ("sm_80", "sm_89", "sm_90", "gfx942")] == [192, 128, 256, 32]

@@ -86,6 +86,21 @@ def test_kernels(gpu, at, tmp_path) -> None:
         build_printed(gpu, print_kernel(kernel, layouts), layouts, tmp_path)
 
 
+@pytest.mark.parametrize(("function", "shape", "dtype"), [
+    (lambda x: nn.functional.layer_norm(x, x.shape[1:]) + x, (450, 4096), torch.float16),
+    (lambda x: (x.relu().t().contiguous(), x.abs().amax()), (200, 256), torch.float16),
+    (lambda x: x.softmax(-1), (100, 50257), torch.float32),
+    (lambda x: nn.functional.batch_norm(x, None, None, training=True), (8, 112, 64, 64), torch.float32),
+    (lambda x: x.view(-1, 4).sum(1), (4000, 4), torch.float32),
+], ids=["few-rows", "across", "evicted", "few-channels", "short-sums"])
+@for_kinds
+def test_choices_at_their_limits(gpu, function, shape, dtype, tmp_path) -> None:
+    """Choices that turn between these devices, by their caches and multiprocessors."""
+    kernels, layouts = kernels_of(function, shape, dtype)
+    for kernel in kernels:
+        build_printed(gpu, print_kernel(kernel, layouts), layouts, tmp_path)
+
+
 @pytest.mark.parametrize("kind", KINDS[:-1])  # AMD's mathematics library has no rint
 def test_every_operation(gpu, tmp_path) -> None:
     kernel, buffers = every_operation(torch.float32)

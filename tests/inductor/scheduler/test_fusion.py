@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.capture import capture_forward
+from inductor.config import config
 from inductor.ir.graph import ComputedBuffer, LoopGraph
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.fuse import fuse
@@ -186,12 +187,14 @@ def test_norms_behind_each_other_are_no_list() -> None:
     assert groups(side_by_side, weights) == [10, 10]  # all norms, all quotients
 
 
-@pytest.mark.parametrize(("rows", "count"), [(1024, 2), (64, 1)])
-def test_what_reads_across_long_rows_is_apart_on_a_gpu(rows: int, count: int) -> None:
+@pytest.mark.parametrize(("rows", "gpu", "count"), [
+    (1024, "H200", 2), (200, "H200", 1), (200, "sm_80", 2), (180, "sm_80", 1), (130, "sm_89", 2), (64, "sm_89", 1), (64, "gfx942", 2)])
+def test_what_reads_across_long_rows_is_apart_on_a_gpu(rows: int, gpu: str, count: int) -> None:
     """A copy in another order beside one result of all elements; small ones stay in the cache."""
     x = torch.randn(rows, 256).bfloat16()
     graph, _ = scheduled(lambda x: (x.relu().t().contiguous(), x.abs().amax()), x)
-    on_gpu = fuse(replace(graph, device=torch.device("cuda")), THREADS)
+    with config.patch(gpu=gpu):
+        on_gpu = fuse(replace(graph, device=torch.device("cuda")), THREADS)
     assert len(on_gpu.groups) == count
     refusals = [why for _, _, why in on_gpu.refusals]
     assert any("reads across long rows" in why for why in refusals) == (count == 2)

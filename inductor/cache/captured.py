@@ -1,0 +1,107 @@
+"""A captured graph as bytes for later processes, with operators of the program.
+
+In: a captured graph. Out: bytes, and the module again. A trace has read of an operator of the
+program what its schema says and the metadata of its results on fakes. So the next process compares
+the schemas, runs these operators on the fakes again, and compares: code that has changed gives
+another answer, or one that no trace has read.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from dynamo.aot.fakes import facts_of, is_fake, storage_key
+from dynamo.aot.plain_graphs import module_of
+from dynamo.store.content import Stale
+from dynamo.store.records import Uncacheable
+from inductor.cache.graph_key import TRUSTED
+from inductor.cache.graph_rows import is_own, read_rows, write_rows
+
+SHOWN = "example_value"
+
+
+def write_captured(gm: fx.GraphModule) -> bytes:
+    """Errors: those of `write_rows`."""
+    found = list(_nodes(gm))
+    operators: list[Any] = [node.target for node in found]
+    names = {operator.name().partition("::")[0] for operator in operators}
+    if names & TRUSTED:
+        raise Uncacheable(f"operators of {', '.join(sorted(names & TRUSTED))} are the program's")
+    if found and any(map(_changes_state, gm.graph.nodes)):
+        raise Uncacheable("modes change between operators of the program")
+    schemas = {str(operator): _schemas(operator) for operator in operators}
+    return pickle.dumps((schemas, write_rows(gm, schemas.keys())), protocol=5)
+
+
+def read_captured(content: bytes) -> fx.GraphModule:
+    """Errors: Stale where an operator of the program is another one now."""
+    schemas, rows = pickle.loads(content)
+    for name, known in schemas.items():
+        namespace, packet, overload = name.split(".")
+        found = getattr(getattr(torch.ops, namespace), packet, None)
+        if found is None or overload not in found.overloads():
+            raise Stale(f"there is no operator {name} now")
+        if _schemas(getattr(found, overload)) != known:
+            raise Stale(f"{name} has other schemas now")
+    module = module_of(read_rows(rows))
+    for node in _nodes(module):
+        _check(node)
+    return module
+
+
+def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """Those of operators of the program."""
+    return (
+        node for node in gm.graph.nodes
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+        and not is_own(node.target)
+    )
+
+
+def _changes_state(node: fx.Node) -> bool:
+    """Whether a function gives nothing: it enters a mode, say, and operators see that."""
+    is_operator = isinstance(node.target, torch._ops.OpOverload)
+    return node.op == "call_function" and not is_operator and node.meta.get(SHOWN) is None
+
+
+def _schemas(function: torch._ops.OpOverload) -> list[str]:
+    """Of all overloads, among which a call chooses."""
+    packet = function.overloadpacket
+    return sorted(str(getattr(packet, name)._schema) for name in packet.overloads())
+
+
+def _check(node: fx.Node) -> None:
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: one.meta[SHOWN])
+    given = [storage_key(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if is_fake(leaf)]
+    known = _facts(node.meta[SHOWN], given)
+    try:
+        now = _facts(node.target(*args, **kwargs), given)  # type: ignore[operator]
+    except Exception as why:
+        raise Stale(f"{node.target} raises {type(why).__name__} now") from None
+    if now != known:
+        raise Stale(f"{node.target} gives {now} now, not {known}")
+
+
+def _facts(result: Any, given: Sequence[int]) -> list[str]:
+    """What a trace sees of it. given: storages of the arguments."""
+    leaves, form = pytree.tree_flatten(result)
+    return [str(form), *_texts(leaves, given)]
+
+
+def _texts(leaves: Iterable[Any], given: Sequence[int]) -> Iterator[str]:
+    storages = list(given)
+    for leaf in leaves:
+        if not is_fake(leaf):
+            yield repr(leaf)
+            continue
+        key = storage_key(leaf)
+        if key not in storages:
+            storages.append(key)
+        facts, place = facts_of(leaf), storages.index(key)
+        yield f"{facts!r} {facts.bits} {leaf.requires_grad} in {place}"
