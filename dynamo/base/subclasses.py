@@ -27,7 +27,7 @@ PARTS = ("__tensor_flatten__", "__tensor_unflatten__")
 HARMLESS = frozenset("""__module__ __doc__ __dict__ __weakref__ __init__ __new__ __repr__ __str__
     __qualname__ __annotations__ __deepcopy__ __copy__ __reduce_ex__ __setstate__ __getstate__
     __torch_function__ __torch_dispatch__ __slots__ __init_subclass__""".split())
-OVERRIDE = "__torch_function__"
+OVERRIDE, REQUIRES_GRAD = "__torch_function__", "requires_grad"
 _EnableTorchFunction: Any = torch._C._EnableTorchFunction  # type: ignore[attr-defined]
 TURNED_OFF = torch._C._disabled_torch_function_impl
 # Known at once; the others are not kept alive by what is known of them.
@@ -203,9 +203,18 @@ def recipe_of(value: torch.Tensor) -> Recipe:
         inner = [getattr(value, name) for name in names]
         parts = tuple([_part_of(part) for part in inner])
         return Recipe(
-            type(value), tuple(names), parts, context, tuple(value.shape), tuple(value.stride()),
+            type(value), tuple(names), parts, plain_context(context), tuple(value.shape),
+            tuple(value.stride()),
             value.requires_grad,
         )  # fmt: skip
+
+
+def plain_context(context: Any) -> Any:
+    """What `__tensor_flatten__` says of a wrapper that requires no gradient: that of a nested
+    tensor says whether it does."""
+    if type(context) is dict and context.get(REQUIRES_GRAD) is True:
+        return {**context, REQUIRES_GRAD: False}
+    return context
 
 
 def _part_of(inner: Any) -> Recipe | Held | None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.nested import Jagged
 from dynamo.base.subclasses import OVERRIDE, PLAIN, TURNED_OFF
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
@@ -188,7 +189,7 @@ def read_attribute(tx: Frame, var: TensorVar, name: str) -> Var | None:
     asked."""
     if not isinstance(find_in_mro(torch.Tensor, name), types.GetSetDescriptorType):
         return None
-    if not is_concerned(tx.trace, [var]):
+    if var.cls is Jagged or not is_concerned(tx.trace, [var]):
         return None
     return by_stand_ins(tx, lambda tensor: getattr(tensor, name), [var], {})
 
@@ -197,7 +198,7 @@ def write_attribute(tx: Frame, var: TensorVar, name: str, value: Var) -> bool:
     """Whether the program has answered for `tensor.name = value`."""
     if not isinstance(find_in_mro(torch.Tensor, name), types.GetSetDescriptorType):
         return False
-    if not is_concerned(tx.trace, [var]):
+    if var.cls is Jagged or not is_concerned(tx.trace, [var]):
         return False
 
     def write(tensor: Any, given: Any) -> None:

@@ -47,6 +47,7 @@ class TensorState:
         self.settings_of_grad: dict[TensorVar, int] = {}
         self.read_flags: set[TensorVar] = set()
         self.moved: set[TensorVar] = set()
+        self.nested: list[TensorVar] = []
         self.new_gradients_read = 0
         self.contexts: list[Any] = []
         self.default_devices: list[torch.device] = []

@@ -14,12 +14,14 @@ import torch
 from torch import fx
 
 from dynamo.base.errors import Break
+from dynamo.base.nested import Jagged, is_jagged
 from dynamo.base.subclasses import (
     Recipe,
     compose,
     compose_one,
     is_wrapper,
     is_wrapper_class,
+    plain_context,
     recipe_of,
 )
 from dynamo.guards.kinds import TensorFacts
@@ -39,6 +41,7 @@ from dynamo.symbolic.core.lookup import find_owner
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
 from dynamo.symbolic.python.construction import Construction
+from dynamo.symbolic.tensors import nested
 from dynamo.symbolic.tensors.constant_objects import (
     guard_value,
     is_of_distributed,
@@ -48,6 +51,7 @@ from dynamo.symbolic.tensors.constant_objects import (
 )
 from dynamo.symbolic.tensors.loss_parallel import guard_table
 from dynamo.symbolic.tensors.meshes import answer
+from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import (
     class_of,
@@ -64,7 +68,7 @@ OF_TORCH = frozenset(("_is_param", "_is_buffer"))
 @wraps_if(9, is_wrapper)
 def wrap_wrapper(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """One from outside, unread."""
-    if value.is_nested:  # sizes of its own kind of number
+    if value.is_nested and not is_jagged(value):
         raise Break("tensor_not_modelled", "a nested tensor")
     return TensorVar(None, None, source, real=value, trace=trace, cls=type(value))
 
@@ -73,10 +77,13 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     """The fake of one from outside, and its guards."""
     real, source = var.real, var.source
     assert real is not None and source is not None
-    trace.guard("TENSOR", source, TensorFacts.of(real))
     names, context, _ = flattened(real)
-    check_symbolic(trace, real, not is_structural(context))
-    guard_context(trace, real, source)
+    if is_jagged(real):
+        nested.guard_nested(trace, real, source)
+    else:
+        trace.guard("TENSOR", source, TensorFacts.of(real))
+        check_symbolic(trace, real, not is_structural(context))
+        guard_context(trace, real, source)
     if hasattr(real, SPEC):  # a DTensor
         guard_table(trace)
     inner = {}
@@ -88,6 +95,9 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             inner[name] = part.fake
             check_symbolic(trace, real, any(type(n) is not int for n in part.fake.shape))
     size, stride = tuple(real.shape), tuple(real.stride())
+    if is_jagged(real):
+        tensor_state(trace).nested.append(var)
+        size, context = nested.outer_size(trace, real, inner), plain_context(context)
     try:
         return give_history(real, lambda: trace.world.run(
             compose_one, type(real), inner, context, size, stride))
@@ -169,6 +179,10 @@ def is_held(source: Source) -> bool:
 def get_attr(tx: Frame, var: TensorVar, name: str) -> Var | None:
     """`wrapper.name`; None where all tensors have it alike."""
     fake: Any = var.fake
+    if var.cls is Jagged:
+        known = nested.get_attr(tx, var, name)
+        if known is not None:
+            return known
     names, _ = fake.__tensor_flatten__()
     if name in names and isinstance(getattr(fake, name), torch.Tensor):
         return inner(tx, var, name)
