@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import fx
 
@@ -16,19 +16,30 @@ from dynamo.aot.fakes import expression_of, is_symbolic_number, symbols_shown
 from dynamo.aot.records import Place, Unsupported
 from dynamo.aot.symbols import names_of, reads, text_of
 from dynamo.base.generated import function_of
-from dynamo.base.subclasses import Recipe
 
 VALUE = "example_value"
 Change = Callable[[Any], Any]
+T = TypeVar("T")
 
 
-def symbol_places(gm: fx.GraphModule) -> dict[Any, Place]:
-    """Where each symbol of a captured program is read."""
+def symbol_places(graph: fx.Graph) -> dict[Any, Place]:
+    """Where each symbol of a program is read."""
     found: dict[Any, Place] = {}
-    olds = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    olds = [node for node in graph.nodes if node.op == "placeholder"]
     for index, node in enumerate(olds):
         for symbol, dim in symbols_shown(node.meta.get(VALUE)):
             found.setdefault(symbol, (index, dim))
+    return found
+
+
+def places_in(plain: Sequence[Any]) -> dict[Any, Place]:
+    """Where each symbol is read among tensors, fakes or above fakes."""
+    found: dict[Any, Place] = {}
+    for index, tensor in enumerate(plain):
+        for dim, size in enumerate(tensor.shape):
+            expression = expression_of(size)
+            if is_symbolic_number(size) and expression.is_Symbol:
+                found.setdefault(expression, (index, dim))
     return found
 
 
@@ -44,10 +55,9 @@ def is_open(value: Any) -> bool:
     return bool(found)
 
 
-def reader_of(
-    recipe: Recipe, places: Mapping[Any, Place]
-) -> Callable[[Sequence[Any]], Recipe] | None:
-    """A function of a call's inputs that gives the recipe; None where it is always the same.
+def reader_of(recipe: T, places: Mapping[Any, Place]) -> Callable[[Sequence[Any]], T] | None:
+    """A function of a call's inputs that gives the recipe (or what holds one); None where it is
+    always the same.
 
     Errors: Unsupported where a symbol is no input's size.
     """
@@ -66,7 +76,7 @@ def reader_of(
     lines.append(f"    return [{', '.join(texts)}]")
     read = function_of("\n".join(lines), "read", "sizes", {})
 
-    def recipe_at(inputs: Sequence[Any]) -> Recipe:
+    def recipe_at(inputs: Sequence[Any]) -> T:
         numbers = iter(read(inputs))
         return _exchanged(recipe, lambda number: next(numbers))  # type: ignore[no-any-return]
 

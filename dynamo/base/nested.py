@@ -8,6 +8,8 @@ nested tensor where both have the same ragged source, and no number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,6 +48,37 @@ def nested_key(number: torch.SymInt) -> tuple[int, int]:
     if not isinstance(node, NestedIntNode) and getattr(node, "hint", None) is not None:
         node = node.hint.node  # a symbol, whose value is a ragged size
     return node.nested_int(), node.nested_int_coeff()
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """All of a nested tensor but its values."""
+
+    offsets: torch.Tensor
+    lengths: torch.Tensor | None
+    cache: dict[str, Any]
+
+    @staticmethod
+    def of(value: Any) -> Ragged | None:
+        """None for what is no nested tensor."""
+        if not is_jagged(value):
+            return None
+        return Ragged(value._offsets, value._lengths, value._metadata_cache)
+
+    def around(self, values: torch.Tensor, ragged_idx: int) -> Any:
+        """The nested tensor of other values."""
+        return Jagged(values, self.offsets, lengths=self.lengths, _ragged_idx=ragged_idx,
+                      _metadata_cache=self.cache)  # type: ignore[call-arg]
+
+
+def of_parts(parts: Mapping[str, torch.Tensor], ragged_idx: int) -> Any:
+    """The nested tensor of its inner tensors, by name."""
+    cache = {
+        name.removeprefix("_").removesuffix("_tensor"): parts[name]
+        for name in SEQUENCE_LENGTHS if name in parts
+    }
+    ragged = Ragged(parts["_offsets"], parts.get("_lengths"), cache)
+    return ragged.around(parts["_values"], ragged_idx)
 
 
 def new_nested_int(number: int) -> torch.SymInt:

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from dynamo.base.nested import Jagged, is_jagged, of_parts
+
 FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 PARTS = ("__tensor_flatten__", "__tensor_unflatten__")
 # What a class may have of its own and be no other tensor for operations.
@@ -50,7 +52,8 @@ class Recipe:
 
     names: of the inner tensors; parts: for each, None where it is plain, its recipe where it is a
     wrapper itself, and the value where it is no tensor.
-    context: what `__tensor_flatten__` says beside the names. size, stride: of the wrapper.
+    context: what `__tensor_flatten__` says beside the names. size, stride: of the wrapper; empty
+    for a nested tensor, whose follow from its parts.
     requires_grad: of the wrapper.
     """
 
@@ -202,11 +205,10 @@ def recipe_of(value: torch.Tensor) -> Recipe:
         names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
         inner = [getattr(value, name) for name in names]
         parts = tuple([_part_of(part) for part in inner])
-        return Recipe(
-            type(value), tuple(names), parts, plain_context(context), tuple(value.shape),
-            tuple(value.stride()),
-            value.requires_grad,
-        )  # fmt: skip
+        size, stride = ((), ()) if is_jagged(value) else (
+            tuple(value.shape), tuple(value.stride()))
+        return Recipe(type(value), tuple(names), parts, plain_context(context), size, stride,
+                      value.requires_grad)
 
 
 def plain_context(context: Any) -> Any:
@@ -252,5 +254,7 @@ def compose_one(
     cls: Any, inner: dict[str, Any], context: Any, size: Sequence[Any], stride: Sequence[Any]
 ) -> torch.Tensor:
     """The wrapper of its inner tensors, by name."""
+    if cls is Jagged:  # its sizes follow from these
+        return of_parts(inner, context["ragged_idx"])
     made: torch.Tensor = cls.__tensor_unflatten__(inner, context, size, stride)
     return made

@@ -82,7 +82,6 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
         nested.guard_nested(trace, real, source)
     else:
         trace.guard("TENSOR", source, TensorFacts.of(real))
-        check_symbolic(trace, real, not is_structural(context))
         guard_context(trace, real, source)
     if hasattr(real, SPEC):  # a DTensor
         guard_table(trace)
@@ -93,7 +92,6 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             part = trace.wrap(value, place_of(real, source, name))
             assert isinstance(part, TensorVar)
             inner[name] = part.fake
-            check_symbolic(trace, real, any(type(n) is not int for n in part.fake.shape))
     size, stride = tuple(real.shape), tuple(real.stride())
     if is_jagged(real):
         tensor_state(trace).nested.append(var)
@@ -103,12 +101,6 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             compose_one, type(real), inner, context, size, stride))
     except NoFakeKernel as error:
         raise Break("tensor_subclass", f"{type(real).__qualname__}: {error}") from error
-
-
-def check_symbolic(trace: Evaluation, real: Any, many: bool) -> None:
-    """Errors: NotSymbolic for a wrapper that requires grad and is of many sizes, or may be."""
-    if many and trace.world.is_symbolic and real.requires_grad:
-        raise NotSymbolic(f"a {type(real).__qualname__} requires grad")
 
 
 def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
