@@ -68,8 +68,15 @@ class FunctionalMode(OwnDispatchMode):
             return inner_of(args[0]).device
         if is_elsewhere():
             return func(*args, **kwargs)
-        given, named = pytree.tree_map_only(
-            FunctionalTensor, lambda tensor: tensor.functional, (args, kwargs))
+        if func is aten.native_dropout.default and args[2] is False:  # it gives its argument
+            return args[0], torch.ones_like(args[0], dtype=torch.bool)
+        known: dict[int, FunctionalTensor] = {}
+
+        def unwrap(tensor: FunctionalTensor) -> torch.Tensor:
+            known[id(tensor.functional)] = tensor
+            return tensor.functional
+
+        given, named = pytree.tree_map_only(FunctionalTensor, unwrap, (args, kwargs))
         include = torch._C._dispatch_tls_local_include_set().add(KEY)
         exclude = torch._C._dispatch_tls_local_exclude_set().remove(KEY) - BITS
         with torch._C._ForceDispatchKeyGuard(include, exclude):
@@ -78,7 +85,9 @@ class FunctionalMode(OwnDispatchMode):
                 result = func._op_dk(KEY, *given, **named)
             finally:
                 _functional._functionalize_enable_reapply_views(before)
-        wrapped = pytree.tree_map_only(torch.Tensor, wrap, result)
+        wrapped = pytree.tree_map_only(  # what changes nothing gives the same object
+            torch.Tensor, lambda tensor: known[id(tensor)] if id(tensor) in known else (
+                wrap(tensor)), result)
         leaves = pytree.tree_leaves(wrapped)
         if func in LIFTS or not any(isinstance(leaf, FunctionalTensor) for leaf in leaves):
             return wrapped
