@@ -21,6 +21,7 @@ from dynamo.base.subclasses import is_elsewhere, is_foreign
 _functional: Any = torch  # torch's stubs lack its private functions
 KEY = torch._C.DispatchKey.Functionalize
 aten = torch.ops.aten
+OF_MASK = {"dtype": torch.bool}
 LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
 BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(
     torch._C.DispatchKey.Negative)
@@ -69,7 +70,8 @@ class FunctionalMode(OwnDispatchMode):
         if is_elsewhere():
             return func(*args, **kwargs)
         if func is aten.native_dropout.default and args[2] is False:  # it gives its argument
-            return args[0], torch.ones_like(args[0], dtype=torch.bool)
+            ones = self.__torch_dispatch__(aten.ones_like.default, types, args[:1], OF_MASK)
+            return args[0], ones
         known: dict[int, FunctionalTensor] = {}
 
         def unwrap(tensor: FunctionalTensor) -> torch.Tensor:

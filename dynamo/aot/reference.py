@@ -163,7 +163,7 @@ class Reference:
 def metadata_of(value: Any) -> Any:
     """What must be equal between two runs of a program: sizes, strides, dtypes and plain values."""
     if is_jagged(value):  # each run has ragged sizes of its own
-        return [metadata_of(value._values), metadata_of(value._offsets), said_by(value)]
+        return [metadata_of(value._values), metadata_of(value._offsets), list(said_by(value))]
     if isinstance(value, torch.Tensor):
         return (value.shape, value.stride(), value.dtype)
     if isinstance(value, (list, tuple)):
