@@ -259,14 +259,14 @@ def has_learners(examples: Sequence[Any]) -> bool:
 
 def compile_flat(
     gm: fx.GraphModule, examples: Sequence[Any],
-    compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled],
+    compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled], at_sizes: bool = False,
 ) -> Compiled:
-    """Compiles the plain program of one with wrappers.
+    """Compiles the plain program of one with wrappers. at_sizes: for the sizes at hand.
     Errors: those of `compile_plain`; Unsupported where a gradient has no form, or sizes are
     symbolic that no plain tensor tells."""
     trains = torch.is_grad_enabled()
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    inputs = [_input_of(example, node.meta.get(VALUE), trains)
+    inputs = [_input_of(example, None if at_sizes else node.meta.get(VALUE), trains)
               for example, node in zip(examples, places, strict=True)]
     for _ in range(len(inputs) + 1):
         flat, outputs, spec = _flat_module(gm, inputs)
@@ -298,8 +298,10 @@ def _learn(given: _Input, form: FormAt, example: Any) -> None:
 def has_symbolic_sizes(gm: fx.GraphModule) -> bool:
     """True for a program of many sizes."""
     values = [node.meta.get(VALUE) for node in gm.graph.nodes if node.op == "placeholder"]
+    parts = [part for value in values
+             for part in (inner_tensors(value, recipe_of(value)) if is_wrapper(value) else [value])]
     return any(is_open(tuple(value.shape) if isinstance(value, torch.Tensor) else value)
-               for value in values)
+               for value in [*values, *parts])
 
 
 def _place_of(inputs: Sequence[_Input], index: int) -> int:

@@ -236,6 +236,16 @@ def inner_tensors(value: Any, recipe: Recipe) -> list[Any]:
     return found
 
 
+def layout_of(value: torch.Tensor) -> tuple[Any, ...]:
+    """Sizes and strides: of a wrapper, of the plain tensors that it is made of, and what it says
+    beside."""
+    if not is_wrapper(value):
+        return value.shape, value.stride()
+    recipe = recipe_of(value)
+    own = () if is_jagged(value) else (value.shape, value.stride())
+    return (*own, str(recipe.context), recipe.names, *map(layout_of, inner_tensors(value, recipe)))
+
+
 def compose(recipe: Recipe, plain: Sequence[Any]) -> torch.Tensor:
     """The wrapper of these plain tensors. It requires no gradient."""
     return _compose(recipe, iter(plain))

@@ -69,7 +69,7 @@ from inductor.driver.known_results import (
 from inductor.driver.survive import surviving
 from inductor.driver.wrapped_ends import compile_wrapped
 from inductor.dynamic_shapes.lift_numbers import lifts_all
-from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
+from inductor.dynamic_shapes.specialise import BySizes, compile_for_sizes, is_symbolic
 from inductor.dynamic_shapes.steps import Step, has_rates
 from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
 from inductor.dynamic_shapes.symbolic import check_of, places_of
@@ -168,6 +168,8 @@ class Strategies:
             return _compile_symbolic(module, inputs, self.settings)
 
     def _subgraph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        if has_wrapped_ends(module, inputs):
+            return BySizes(module, inputs, self._small)
         return self._by_sizes(module, inputs, self._small)
 
     def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:

@@ -32,7 +32,7 @@ def compile_wrapped(
 
     def compile_at(module: fx.GraphModule, given: list[Any], compile: Compile) -> Compiled:
         try:
-            return compile_flat(module, given, compile)
+            return compile_flat(module, given, compile, at_sizes=True)
         except Unsupported as refusal:
             return as_captured(settings, module, refusal)
         except PlainRefused as refused:

@@ -21,6 +21,7 @@ from dynamo.base import logs
 from dynamo.base.counters import counters
 from dynamo.base.fallbacks import SIZES, line_of, refused
 from dynamo.base.graph_copies import copy_graph
+from dynamo.base.subclasses import layout_of
 from inductor import metrics
 from inductor.dynamic_shapes.lift_numbers import lift_numbers
 from inductor.dynamic_shapes.subgraphs import NothingToCompile, asks_numbers
@@ -159,7 +160,7 @@ class BySizes:
 def key_of(inputs: tuple[Any, ...]) -> Hashable:
     """What one static compile holds for: sizes and strides of tensors, values of numbers."""
     return tuple([
-        (value.shape, value.stride()) if isinstance(value, torch.Tensor) else number_key(value)
+        layout_of(value) if isinstance(value, torch.Tensor) else number_key(value)
         for value in inputs
     ])
 

@@ -41,7 +41,7 @@ def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mappin
     if getattr(source, "name", None) in SEQUENCE_LENGTHS:  # which torch marks, and may be 0 or 1
         marks = dict.fromkeys(marks, Mark("maybe"))
     found: dict[int, Mark] = {}
-    everything = symbols.everything and is_argument(source)
+    everything = symbols.everything and (is_argument(source) or source in symbols.parts)
     everything = everything and not isinstance(real, torch.nn.Parameter)
     unbacked = config.automatic_dynamic_shapes == "unbacked"
     for axis, size in enumerate(real.shape):

@@ -24,8 +24,9 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import keywords_of
+from dynamo.symbolic.python.functions import inline_polyfill, keywords_of
 from dynamo.symbolic.shapes.numbers import hint_of
+from dynamo.symbolic.tensors import nested_polyfills
 from dynamo.symbolic.tensors.overriding import Off
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -186,6 +187,8 @@ def own_answer(
     known = getattr(func, "value", None) or getattr(func, "real", None)
     if getattr(known, "__name__", None) in BY_NAME and is_graph_function(known):
         return put_in_graph(tx, whole(known), given, named)
+    if getattr(known, "__name__", None) == "unbind":
+        return inline_polyfill(tx, nested_polyfills.unbind, given, named)
     with Off(tx.trace):
         return tx.call(func, given, named)
 

@@ -8,6 +8,7 @@ guarded, are its class, what `__tensor_flatten__` says, and the metadata of its 
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -41,6 +42,8 @@ from dynamo.symbolic.core.lookup import find_owner
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
 from dynamo.symbolic.python.construction import Construction
+from dynamo.symbolic.shapes.sizes import dynamic_dims, is_argument
+from dynamo.symbolic.shapes.symbols import Symbols
 from dynamo.symbolic.tensors import nested
 from dynamo.symbolic.tensors.constant_objects import (
     guard_value,
@@ -49,6 +52,7 @@ from dynamo.symbolic.tensors.constant_objects import (
     place_of,
     without_objects,
 )
+from dynamo.symbolic.tensors.input_fakes import go_symbolic, open_layout
 from dynamo.symbolic.tensors.loss_parallel import guard_table
 from dynamo.symbolic.tensors.meshes import answer
 from dynamo.symbolic.tensors.state import tensor_state
@@ -78,11 +82,14 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     real, source = var.real, var.source
     assert real is not None and source is not None
     names, context, _ = flattened(real)
+    size: Any = tuple(real.shape)
+    stride: Any = tuple(real.stride())
     if is_jagged(real):
         nested.guard_nested(trace, real, source)
     else:
-        trace.guard("TENSOR", source, TensorFacts.of(real))
+        size, stride = own_layout(trace, var)
         guard_context(trace, real, source)
+    note_parts(trace, real, source, names)
     if hasattr(real, SPEC):  # a DTensor
         guard_table(trace)
     inner = {}
@@ -92,7 +99,8 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             part = trace.wrap(value, place_of(real, source, name))
             assert isinstance(part, TensorVar)
             inner[name] = part.fake
-    size, stride = tuple(real.shape), tuple(real.stride())
+            if hasattr(real, SPEC):
+                check_fixed(trace, real, part.fake)
     if is_jagged(real):
         tensor_state(trace).nested.append(var)
         size, context = nested.outer_size(trace, real, inner), plain_context(context)
@@ -101,6 +109,34 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             compose_one, type(real), inner, context, size, stride))
     except NoFakeKernel as error:
         raise Break("tensor_subclass", f"{type(real).__qualname__}: {error}") from error
+
+
+def check_fixed(trace: Evaluation, real: Any, inner: Any) -> None:
+    """Errors: NotSymbolic for a distributed tensor that requires grad and is of many sizes."""
+    if real.requires_grad and any(type(n) is not int for n in inner.shape):
+        raise NotSymbolic(f"a {type(real).__qualname__} requires grad")
+
+
+def own_layout(trace: Evaluation, var: TensorVar) -> tuple[Any, Any]:
+    """A wrapper's own sizes and strides, symbolic where they change, with their guards."""
+    real, source, symbols = var.real, var.source, trace.symbols
+    assert real is not None and source is not None and isinstance(symbols, Symbols)
+    dims = {} if hasattr(real, SPEC) else dynamic_dims(symbols, real, source)
+    go_symbolic(trace, dims)
+    if not dims:
+        trace.guard("TENSOR", source, TensorFacts.of(real))
+        return tuple(real.shape), tuple(real.stride())
+    symbols.tensors[source] = var
+    size, stride = open_layout(trace, real, source, dims)
+    return tuple(size), tuple(stride)
+
+
+def note_parts(trace: Evaluation, real: Any, source: Source, names: Iterable[str]) -> None:
+    """Inner tensors of an argument are arguments, where all sizes of such are symbolic."""
+    symbols = trace.symbols
+    assert isinstance(symbols, Symbols)
+    if not hasattr(real, SPEC) and (is_argument(source) or source in symbols.parts):
+        symbols.parts |= {place_of(real, source, name) for name in names}
 
 
 def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
