@@ -151,12 +151,10 @@ def guard_nested(trace: Evaluation, real: Any, source: Source) -> None:
     trace.guard("CONST", EqualSource(source, SameNested(facts_of_nested(real))), True)
 
 
-def outer_size(trace: Evaluation, real: Any, inner: dict[str, Any]) -> tuple[Any, ...]:
-    """The sizes of its fake, whose ragged one belongs to the fake of its ragged source."""
+def know_ragged_size(trace: Evaluation, real: Any, inner: dict[str, Any]) -> None:
+    """The fake of its ragged source stands for its ragged size."""
     name = "_offsets" if real._lengths is None else "_lengths"
-    sizes = list(real._size)
-    sizes[real._ragged_idx] = trace.world.ragged_size(inner[name], ragged_size(real))
-    return tuple(sizes)
+    trace.world.ragged_size(inner[name], ragged_size(real))
 
 
 # -- what the class has of its own ---------------------------------------------------------------

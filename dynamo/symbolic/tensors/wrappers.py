@@ -8,14 +8,15 @@ guarded, are its class, what `__tensor_flatten__` says, and the metadata of its 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from dynamo.base.errors import Break
-from dynamo.base.nested import Jagged, is_jagged
+from dynamo.base.nested import Jagged, is_jagged, is_nested_int
 from dynamo.base.subclasses import (
     Recipe,
     compose,
@@ -37,6 +38,7 @@ from dynamo.guards.sources import (
 )
 from dynamo.shapes.fake import NoFakeKernel, give_history
 from dynamo.shapes.fake_tensor import NotSymbolic
+from dynamo.shapes.marks import Mark
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import find_owner
 from dynamo.symbolic.core.var import Var
@@ -82,12 +84,14 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     real, source = var.real, var.source
     assert real is not None and source is not None
     names, context, _ = flattened(real)
-    size: Any = tuple(real.shape)
-    stride: Any = tuple(real.stride())
+    dims = own_dims(trace, var)
     if is_jagged(real):
         nested.guard_nested(trace, real, source)
+    elif dims:
+        trace.guard("TYPE", source, type(real))
+        guard_context(trace, real, source)
     else:
-        size, stride = own_layout(trace, var)
+        trace.guard("TENSOR", source, TensorFacts.of(real))
         guard_context(trace, real, source)
     note_parts(trace, real, source, names)
     if hasattr(real, SPEC):  # a DTensor
@@ -101,9 +105,11 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             inner[name] = part.fake
             if hasattr(real, SPEC):
                 check_fixed(trace, real, part.fake)
+    size, stride = own_layout(trace, var, dims, inner.values())
     if is_jagged(real):
         tensor_state(trace).nested.append(var)
-        size, context = nested.outer_size(trace, real, inner), plain_context(context)
+        nested.know_ragged_size(trace, real, inner)
+        context = plain_context(context)
     try:
         return give_history(real, lambda: trace.world.run(
             compose_one, type(real), inner, context, size, stride))
@@ -117,18 +123,38 @@ def check_fixed(trace: Evaluation, real: Any, inner: Any) -> None:
         raise NotSymbolic(f"a {type(real).__qualname__} requires grad")
 
 
-def own_layout(trace: Evaluation, var: TensorVar) -> tuple[Any, Any]:
-    """A wrapper's own sizes and strides, symbolic where they change, with their guards."""
+def own_dims(trace: Evaluation, var: TensorVar) -> Mapping[int, Mark]:
+    """A wrapper's own dimensions that are symbolic."""
     real, source, symbols = var.real, var.source, trace.symbols
     assert real is not None and source is not None and isinstance(symbols, Symbols)
-    dims = {} if hasattr(real, SPEC) else dynamic_dims(symbols, real, source)
+    dims = {} if is_jagged(real) or hasattr(real, SPEC) else dynamic_dims(symbols, real, source)
     go_symbolic(trace, dims)
+    return dims
+
+
+def own_layout(
+    trace: Evaluation, var: TensorVar, dims: Mapping[int, Mark], inner: Iterable[Any]
+) -> tuple[Any, Any]:
+    """A wrapper's own sizes and strides, with their guards where they are symbolic: in symbols of
+    its inner tensors. Errors: NotSymbolic for others."""
+    real, source, symbols = var.real, var.source, trace.symbols
+    assert real is not None and source is not None and isinstance(symbols, Symbols)
+    if is_jagged(real):
+        return (), ()
     if not dims:
-        trace.guard("TENSOR", source, TensorFacts.of(real))
         return tuple(real.shape), tuple(real.stride())
     symbols.tensors[source] = var
     size, stride = open_layout(trace, real, source, dims)
+    parts = [n for part in inner if isinstance(part, torch.Tensor) for n in part.shape]
+    if not symbols_in(size) <= symbols_in(parts):
+        raise NotSymbolic(f"sizes of a {type(real).__qualname__} that no inner tensor has")
     return tuple(size), tuple(stride)
+
+
+def symbols_in(sizes: Iterable[Any]) -> set[Any]:
+    """The symbols of numbers."""
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) and not is_nested_int(size)
+            for symbol in size.node.expr.free_symbols}
 
 
 def note_parts(trace: Evaluation, real: Any, source: Source, names: Iterable[str]) -> None:
@@ -148,7 +174,12 @@ def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
         return trace.graph.placeholder(var.source, var.fake)
     recipe = recipe_of(var.real)
     nodes = tuple([part.node for part in inner])
-    return trace.graph.read_input("call_function", maker(recipe), nodes, var.fake)
+    layout = () if is_jagged(var.fake) else (var.fake.shape, var.fake.stride())
+    if not any(type(n) is not int for part in layout for n in part):
+        return trace.graph.read_input("call_function", maker(recipe), nodes, var.fake)
+    size, stride = (tuple([trace.constant(n).as_proxy() for n in part]) for part in layout)
+    return trace.graph.read_input(
+        "call_function", open_maker(recipe), (size, stride, *nodes), var.fake)
 
 
 def inner_vars(trace: Evaluation, var: TensorVar) -> list[TensorVar]:
@@ -170,6 +201,16 @@ def maker(recipe: Recipe) -> Any:
 
     def make_wrapper(*plain: Any) -> torch.Tensor:
         return compose(recipe, plain)
+
+    make_wrapper.__name__ = make_wrapper.__qualname__ = f"make_{recipe.cls.__name__}"
+    return make_wrapper
+
+
+def open_maker(recipe: Recipe) -> Any:
+    """The same of sizes and strides, and plain tensors."""
+
+    def make_wrapper(size: Any, stride: Any, *plain: Any) -> torch.Tensor:
+        return compose(replace(recipe, size=tuple(size), stride=tuple(stride)), plain)
 
     make_wrapper.__name__ = make_wrapper.__qualname__ = f"make_{recipe.cls.__name__}"
     return make_wrapper
