@@ -349,11 +349,12 @@ def _flat_module(
     known: dict[fx.Node, fx.Node] = {}
     places: dict[fx.Node, int] = {}
     olds = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    seen: dict[int, fx.Node] = {}
     entering: list[tuple[int, fx.Node, _Input, list[fx.Node]]] = []
     for index, (old, given) in enumerate(zip(olds, inputs, strict=True)):
         places[old] = index
         if given.stays:
-            known[old] = graph.node_copy(old)
+            known[old] = seen[id(old.meta.get(VALUE))] = graph.node_copy(old)
             continue
         fake = old.meta.get(VALUE)
         is_known = given.recipe is None and fake is not None or is_wrapper(fake)
@@ -363,7 +364,8 @@ def _flat_module(
         for at, value in enumerate(shown):
             part = graph.placeholder(f"{old.name}_{at}")
             part.meta[VALUE] = value
-            parts.append(part)
+            # One tensor of offsets in several nested tensors is one in the program.
+            parts.append(seen.setdefault(id(value), part) if is_jagged(fake) else part)
         entering.append((index, old, given, parts))
     for index, old, given, parts in entering:
         made = graph.call_function(_entering(index, given), tuple(parts))

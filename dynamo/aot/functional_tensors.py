@@ -59,6 +59,12 @@ class FunctionalTensor(torch.Tensor):
 class FunctionalMode(OwnDispatchMode):
     """Sends what runs on such tensors through C++ functionalization."""
 
+    def _without_dropout(self, types: Any, given: Any) -> Any:
+        """What a dropout gives that is not for training: its argument on a CPU, else a copy."""
+        same = given if inner_of(given).device.type == "cpu" else (
+            self.__torch_dispatch__(aten.clone.default, types, (given,)))
+        return same, self.__torch_dispatch__(aten.ones_like.default, types, (given,), OF_MASK)
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -69,9 +75,8 @@ class FunctionalMode(OwnDispatchMode):
             return inner_of(args[0]).device
         if is_elsewhere():
             return func(*args, **kwargs)
-        if func is aten.native_dropout.default and args[2] is False:  # it gives its argument
-            ones = self.__torch_dispatch__(aten.ones_like.default, types, args[:1], OF_MASK)
-            return args[0], ones
+        if func is aten.native_dropout.default and args[2] is False:
+            return self._without_dropout(types, args[0])
         known: dict[int, FunctionalTensor] = {}
 
         def unwrap(tensor: FunctionalTensor) -> torch.Tensor:

@@ -24,9 +24,11 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.functions import inline_polyfill, keywords_of
 from dynamo.symbolic.shapes.numbers import hint_of
 from dynamo.symbolic.tensors import nested_polyfills
+from dynamo.symbolic.tensors.constant_objects import place_of
 from dynamo.symbolic.tensors.overriding import Off
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -96,6 +98,12 @@ def nested_size(trace: Evaluation, number: torch.SymInt) -> Var:
     raise Break("graph_result_unknown", "a ragged size of no tensor that is known")
 
 
+@wraps(torch.SymInt)
+def wrap_size(trace: Evaluation, value: Any, source: Source | None) -> Var:
+    """A ragged size from outside, of which no guard tells whose it is."""
+    raise Break("value_unknown", "a ragged size from outside")
+
+
 def compare(function: Any, name: str) -> Callable[..., Var]:
     def handle(tx: Frame, a: Var, b: Var) -> Var:
         keys = [var.number if isinstance(var, NestedSizeVar) else None for var in (a, b)]
@@ -151,10 +159,14 @@ def guard_nested(trace: Evaluation, real: Any, source: Source) -> None:
     trace.guard("CONST", EqualSource(source, SameNested(facts_of_nested(real))), True)
 
 
-def know_ragged_size(trace: Evaluation, real: Any, inner: dict[str, Any]) -> None:
+def know_ragged_size(trace: Evaluation, var: TensorVar, inner: dict[str, Any]) -> None:
     """The fake of its ragged source stands for its ragged size."""
+    real: Any = var.real
+    assert var.source is not None
     name = "_offsets" if real._lengths is None else "_lengths"
     trace.world.ragged_size(inner[name], ragged_size(real))
+    place = place_of(real, var.source, name)
+    tensor_state(trace).note_nested(var, trace.wrap(getattr(real, name), place))
 
 
 # -- what the class has of its own ---------------------------------------------------------------

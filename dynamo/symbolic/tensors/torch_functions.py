@@ -522,7 +522,8 @@ def wrap_result(
         made = TensorVar(node, value, cls=class_of(value))
         made.parts = parts_given(value, tensors)
         if is_jagged(value):
-            tensor_state(tx.trace).nested.append(made)
+            part = made.parts.get("_offsets" if value._lengths is None else "_lengths")
+            tensor_state(tx.trace).note_nested(made, part)
         return made
     if value is None or type(value) in PLAIN_RESULTS:
         return tx.trace.constant(value)

@@ -107,8 +107,7 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
                 check_fixed(trace, real, part.fake)
     size, stride = own_layout(trace, var, dims, inner.values())
     if is_jagged(real):
-        tensor_state(trace).nested.append(var)
-        nested.know_ragged_size(trace, real, inner)
+        nested.know_ragged_size(trace, var, inner)
         context = plain_context(context)
     try:
         return give_history(real, lambda: trace.world.run(
