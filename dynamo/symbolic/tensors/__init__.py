@@ -11,7 +11,7 @@ load_all(__name__, """
     compiled handles transforms
     autograd_functions checkpointing hooks gradients inference picking averaging breaking
     collectives meshes comptime conditional copying devices distributions flex foreach loops
-    methods number_tensors
+    masked methods number_tensors
     optimizer_steps fused_steps optimizers overriding parameters placing process_groups
     random_state attributes trees triton_kernels typed_tensors unbacked_numbers
     conversions operators
