@@ -97,7 +97,7 @@ class _Leave(torch.autograd.Function):
     def forward(ctx: Any, leaves: Callable[[Any], list[Any]], value: Any) -> Any:
         ctx.form = form = Form.of(value)  # with the sizes that the value has where this runs
         ctx.ragged = Ragged.of(value)
-        inner = leaves(value)
+        inner = [part.detach() if part.requires_grad else part for part in leaves(value)]
         ctx.mark_non_differentiable(*inner)
         ctx.set_materialize_grads(False)
         return (*inner, *[
