@@ -67,8 +67,9 @@ class Ragged:
 
     def around(self, values: torch.Tensor, ragged_idx: int) -> Any:
         """The nested tensor of other values."""
-        return Jagged(values, self.offsets, lengths=self.lengths, _ragged_idx=ragged_idx,
-                      _metadata_cache=self.cache)  # type: ignore[call-arg]
+        make: Any = Jagged
+        return make(values, self.offsets, lengths=self.lengths, _ragged_idx=ragged_idx,
+                    _metadata_cache=self.cache)
 
 
 def of_parts(parts: Mapping[str, torch.Tensor], ragged_idx: int) -> Any:

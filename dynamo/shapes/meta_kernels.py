@@ -1,7 +1,7 @@
 """Shapes of what operators return that torch has no meta kernel for.
 
-Without one a call ends the graph: on a GPU `F.grid_sample` by cuDNN and `nn.GRUCell`, and what makes
-nested tensors of padded ones. What torch knows by itself is left alone.
+Without one a call ends the graph: on a GPU `F.grid_sample` by cuDNN and `nn.GRUCell`, and what
+makes nested tensors of padded ones. What torch knows by itself is left alone.
 """
 
 from __future__ import annotations

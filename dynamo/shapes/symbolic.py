@@ -55,7 +55,6 @@ from dynamo.shapes.recurrent import STEPS
 from dynamo.shapes.row_norm import rms_norm
 from dynamo.shapes.symbolic_mode import Place, SymbolicMode
 
-
 LOG = logging.getLogger("torch._subclasses.fake_tensor")
 SYMBOLIC = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -56,7 +56,7 @@ def two(rows: int) -> Any:
 PROGRAMS: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
     "a layer": (lambda t: (t @ WEIGHT.detach()).relu() + 1, two),
     "a weight that learns": (lambda t: (t @ WEIGHT).relu(), two),
-    "views": (lambda t: t.view(-1).sum() + t.t().reshape(-1), two),
+    "views": (lambda t: t.view(-1).mean() + t.t().reshape(-1), two),
     "its size": (lambda t: t * t.shape[0], two),
     "inner tensors": (lambda t: t.a * t.size(0) + t.b, two),
     "nested": (lambda t: t * 2, lambda rows: TwoTensor(two(rows), two(rows))),

@@ -7,8 +7,8 @@ from dynamo.base.loading import load_all
 
 # In the order in which their rows are asked; a `first_rule` is asked before all rows before it.
 load_all(__name__, """
-    modes contexts tensor nested wrappers plain_subclasses function_modes modules torch_functions repeating
-    compiled handles transforms
+    modes contexts tensor wrappers plain_subclasses function_modes modules torch_functions repeating
+    compiled handles transforms nested
     autograd_functions checkpointing hooks gradients inference picking averaging breaking
     collectives meshes comptime conditional copying devices distributions flex foreach loops
     masked methods number_tensors

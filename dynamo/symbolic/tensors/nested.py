@@ -166,7 +166,9 @@ def know_ragged_size(trace: Evaluation, var: TensorVar, inner: dict[str, Any]) -
     name = "_offsets" if real._lengths is None else "_lengths"
     trace.world.ragged_size(inner[name], ragged_size(real))
     place = place_of(real, var.source, name)
-    tensor_state(trace).note_nested(var, trace.wrap(getattr(real, name), place))
+    part = trace.wrap(getattr(real, name), place)
+    assert isinstance(part, TensorVar)
+    tensor_state(trace).note_nested(var, part)
 
 
 # -- what the class has of its own ---------------------------------------------------------------

@@ -15,5 +15,5 @@ def unbind(value: Any, dim: int = 0) -> Any:
     axis = value._ragged_idx - 1
     if lengths is None:
         return torch.split(values, offsets.diff().tolist(), dim=axis)
-    pairs = zip(offsets.tolist(), lengths.tolist())
+    pairs = zip(offsets.tolist()[:-1], lengths.tolist(), strict=True)
     return tuple([torch.narrow(values, axis, start, length) for start, length in pairs])

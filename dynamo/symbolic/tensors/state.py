@@ -98,7 +98,7 @@ class TensorState:
         self.note_look(var)
         self.tensor_inputs.append(var)
 
-    def note_nested(self, var: TensorVar, source: Var | None) -> None:
+    def note_nested(self, var: TensorVar, source: TensorVar | None) -> None:
         """There is another nested tensor. source: its ragged source, where that is from outside.
 
         Nested tensors fit where they have one ragged source: which of them are one is guarded.
@@ -107,10 +107,10 @@ class TensorState:
         if source is None or source.source is None or source in self.ragged_sources:
             return
         for other in self.ragged_sources:
-            if other.fake.device != source.as_fake().device:  # one may be a copy of the other
+            if other.fake.device != source.fake.device:  # one may be a copy of the other
                 raise Break("tensor_not_modelled", "nested tensors of two devices")
             self.trace.guard("NOT_SAME", other.source, source.source)
-        self.ragged_sources[source] = None  # type: ignore[index]
+        self.ragged_sources[source] = None
 
     # -- operations -------------------------------------------------------------------------
 

@@ -57,7 +57,6 @@ from dynamo.symbolic.tensors.constant_objects import (
 from dynamo.symbolic.tensors.input_fakes import go_symbolic, open_layout
 from dynamo.symbolic.tensors.loss_parallel import guard_table
 from dynamo.symbolic.tensors.meshes import answer
-from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.symbolic.tensors.torch_functions import (
     class_of,
