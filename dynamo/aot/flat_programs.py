@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -213,14 +213,15 @@ class _Input:
 
 @dataclass(slots=True)
 class _Output:
-    """An output of the program: a plain value, a wrapper, or a wrapper among the inputs. read: its
-    recipe and form at a call, where sizes in them are symbolic. known: of its inner tensors, those
-    that are the very tensors of an input (its place among the plain ones)."""
+    """An output of the program: a plain value, a wrapper, or a wrapper among the inputs. form: of
+    its gradient, whose sizes nobody asks for. read: its recipe at a call, where sizes in it are
+    symbolic. known: of its inner tensors, those that are the very tensors of an input (its place
+    among the plain ones)."""
 
     recipe: Recipe | None
     form: Form | None
     input: int | None = None
-    read: Callable[[Plain], tuple[Recipe, Form | None]] | None = None
+    read: Callable[[Plain], tuple[Recipe, Recipe | None]] | None = None
     known: Mapping[int, int] = field(default_factory=dict)
 
     def take(self, results: list[Any], inputs: Plain, plain: Plain) -> Any:
@@ -236,7 +237,8 @@ class _Output:
         ]
         recipe, form = self.recipe, self.form
         if self.read is not None:
-            recipe, form = self.read(plain)
+            recipe, of_gradient = self.read(plain)
+            form = None if form is None else replace(form, recipe=of_gradient)
         if form is None:
             return compose(recipe, inner)
         carriers = [results.pop() for _ in form.facts]
@@ -425,7 +427,7 @@ class _Ends:
         parts = self.graph.call_function(_leaving(leaves, form), (self.known[value],))
         for at in range(recipe.count - len(given) + (0 if form is None else len(form.facts))):
             self.leaving.append(self.graph.call_function(operator.getitem, (parts, at)))
-        read = reader_of((recipe, form), self._symbols)
+        read = reader_of((recipe, None if form is None else form.recipe), self._symbols)
         return _Output(recipe, form, None, read, given)
 
     def _of_inputs(self, fake: Any, recipe: Recipe) -> dict[int, int]:
