@@ -66,7 +66,7 @@ def compile_inference(
     if has_wrapped_ends(gm, example_inputs):
         return compile_flat(gm, example_inputs, lambda module, plain: compile_inference(
             module, plain, compiler, decompositions=decompositions,
-            epilogue_in_graph=epilogue_in_graph, symbolic=symbolic))
+            epilogue_in_graph=epilogue_in_graph, symbolic=symbolic), at_sizes=not symbolic)
     graph, world = _functional(gm, example_inputs, decompositions, epilogue_in_graph, symbolic)
     compiled = compiler(graph.module, graph.fakes)
     world.forget_reals()
@@ -200,7 +200,7 @@ def compile_training(
         return compile_flat(gm, example_inputs, lambda module, plain: compile_training(
             module, plain, forward_compiler, backward_compiler, decompositions=decompositions,
             partition=partition, rewrite=rewrite, epilogue_in_graph=epilogue_in_graph,
-            symbolic=symbolic, keeping=keeping))
+            symbolic=symbolic, keeping=keeping), at_sizes=not symbolic)
     if any(isinstance(x, torch.Tensor) and x.is_inference() for x in example_inputs):
         raise Unsupported("an inference tensor, which eager does not keep for backward")
     joint, world = capture_in_world(

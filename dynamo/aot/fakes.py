@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dynamo.base.nested import is_nested_int
 from dynamo.shapes.facts import Facts, storage_bytes
 from dynamo.shapes.fake import Fake
 
@@ -54,8 +55,8 @@ def is_fake(value: Any) -> bool:
 
 
 def is_symbolic_number(value: Any) -> bool:
-    """True for a number whose value is an expression."""
-    return type(value) in SYMBOLIC_NUMBERS
+    """True for a number whose value is an expression. (A ragged size is no number.)"""
+    return type(value) in SYMBOLIC_NUMBERS and not is_nested_int(value)
 
 
 def facts_of(fake: Any) -> Facts:

@@ -15,8 +15,8 @@ may that of a plain input be a wrapper (`WrapperGradient`): then it has carriers
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,63 +24,36 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from dynamo.aot.fakes import is_fake, storage_key
-from dynamo.aot.records import TAKES_WRAPPERS, Retrace, Unsupported, WrapperGradient
-from dynamo.aot.symbolic_recipes import is_symbolic_value, reader_of, symbol_places
+from dynamo.aot.gradient_forms import (
+    Form,
+    FormAt,
+    Plain,
+    as_form,
+    carried_tensors,
+    form_like,
+    form_of_tangent,
+    plain_tensors,
+    reader,
+    reader_in,
+)
+from dynamo.aot.records import TAKES_WRAPPERS, Place, Retrace, Unsupported, WrapperGradient
+from dynamo.aot.symbolic_recipes import is_symbolic_value, places_in, reader_of, symbol_places
+from dynamo.base.nested import Ragged, is_jagged, ragged_size
 from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
 
 Compiled = Callable[..., Any]
 VALUE = "example_value"
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What a gradient is made of. recipe: None for a plain one. facts: of its plain tensors (size,
-    stride, dtype, device)."""
-
-    recipe: Recipe | None
-    facts: tuple[tuple[Any, ...], ...]
-
-    @staticmethod
-    def of(value: Any) -> Form:
-        recipe = recipe_of(value) if is_wrapper(value) else None
-        return Form(recipe, tuple([
-            (tuple(part.shape), tuple(part.stride()), part.dtype, part.device)
-            for part in plain_tensors(value, recipe)
-        ]))  # fmt: skip
-
-    def make(self, plain: Sequence[Any]) -> Any:
-        return plain[0] if self.recipe is None else compose(self.recipe, plain)
-
-    def carriers(self) -> list[torch.Tensor]:
-        """Tensors of these sizes, in the memory of one element."""
-        return [
-            torch.empty((), dtype=dtype, device=device).expand(size).requires_grad_()
-            for size, _, dtype, device in self.facts
-        ]
-
-    @property
-    def carried(self) -> list[Any]:
-        """What its carriers must have in common with it."""
-        return [(tuple(size), dtype, device) for size, _, dtype, device in self.facts]
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether autograd can carry such tensors."""
-        return all(dtype.is_floating_point or dtype.is_complex for _, _, dtype, _ in self.facts)
-
-
 class OtherGradient(Retrace):
-    """The gradient of the index-th input is not of the form that was guessed."""
+    """The gradient of the index-th input is not of the form that was guessed. form: what it is, of
+    the input's plain tensors."""
 
-    def __init__(self, index: int, form: Form) -> None:
+    def __init__(self, index: int, form: FormAt, carries: bool) -> None:
         super().__init__(f"the gradient of input {index} is of another class")
         self.index = index
         self.form = form
-
-
-def plain_tensors(value: Any, recipe: Recipe | None) -> list[Any]:
-    """A value's plain tensors, of whatever class it is."""
-    return [value] if recipe is None else inner_tensors(value, recipe)
+        self.carries = carries
 
 
 # -- inside of the program ---------------------------------------------------------------------
@@ -94,9 +67,12 @@ class _Enter(torch.autograd.Function):
     def forward(ctx: Any, index: int, given: _Input, *tensors: Any) -> Any:
         ctx.index, ctx.given, ctx.count = index, given, len(tensors)
         ctx.set_materialize_grads(False)
-        if given.recipe is None:
-            return tensors[0].detach()
-        return compose(given.recipe, tensors[:given.recipe.count])
+        assert given.form is not None
+        ctx.plain = tensors[:given.count]
+        ctx.form = given.form(ctx.plain)
+        made = tensors[0].detach() if given.recipe is None else given.compose(ctx.plain)
+        ctx.ragged = ragged_size(made) if is_jagged(made) else None
+        return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -104,19 +80,24 @@ class _Enter(torch.autograd.Function):
         if grad is None:
             return (None,) * (2 + ctx.count)
         given, found = ctx.given, Form.of(grad)
-        if found.carried != given.form.carried:
-            raise OtherGradient(ctx.index, found)
-        given.form = found
-        return (None,) * (2 + given.count) + tuple(plain_tensors(grad, found.recipe))
+        if found.is_jagged != (ctx.ragged is not None) or found.is_jagged and (
+                ragged_size(grad) != ctx.ragged):
+            raise Unsupported("the gradient of a nested tensor has other offsets")
+        learnt = reader_in(found, ctx.plain)
+        if found.carried != ctx.form.carried:
+            raise OtherGradient(ctx.index, learnt, found.has_gradients)
+        given.form = learnt
+        return (None,) * (2 + given.count) + tuple(carried_tensors(grad, found.recipe))
 
 
 class _Leave(torch.autograd.Function):
-    """The inner tensors of an output, then its carriers."""
+    """The inner tensors of an output that leave, then its carriers."""
 
     @staticmethod
-    def forward(ctx: Any, recipe: Recipe, value: Any) -> Any:
+    def forward(ctx: Any, leaves: Callable[[Any], list[Any]], value: Any) -> Any:
         ctx.form = form = Form.of(value)  # with the sizes that the value has where this runs
-        inner = inner_tensors(value, recipe)
+        ctx.ragged = Ragged.of(value)
+        inner = [part.detach() if part.requires_grad else part for part in leaves(value)]
         ctx.mark_non_differentiable(*inner)
         ctx.set_materialize_grads(False)
         return (*inner, *[
@@ -129,7 +110,7 @@ class _Leave(torch.autograd.Function):
         carried = grads[-len(ctx.form.facts):]
         if all(grad is None for grad in carried):
             return None, None
-        return None, ctx.form.make(carried)
+        return None, ctx.form.make(carried, ctx.ragged)
 
 
 def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,17 +119,15 @@ def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _entering(index: int, given: _Input) -> Callable[..., Any]:
-    recipe = given.recipe
     if given.form is None:
-        assert recipe is not None
-        return _named("make_wrapper", lambda *inner: compose(recipe, inner))
+        return _named("make_wrapper", lambda *inner: given.compose(inner))
     return _named("enter_wrapper", lambda *tensors: _Enter.apply(index, given, *tensors))
 
 
-def _leaving(recipe: Recipe, form: Form | None) -> Callable[..., Any]:
+def _leaving(leaves: Callable[[Any], list[Any]], form: Form | None) -> Callable[..., Any]:
     if form is None:
-        return _named("inner_tensors", lambda value: tuple(inner_tensors(value, recipe)))
-    return _named("leave_wrapper", lambda value: _Leave.apply(recipe, value))
+        return _named("inner_tensors", lambda value: tuple(leaves(value)))
+    return _named("leave_wrapper", lambda value: _Leave.apply(leaves, value))
 
 
 # -- around the program ------------------------------------------------------------------------
@@ -160,15 +139,16 @@ class _CarryIn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: _Input, wrapper: Any) -> Any:
         assert given.form is not None
-        ctx.form = given.form
+        ctx.form = form = given.form(plain_tensors(wrapper, given.recipe))
+        ctx.ragged = Ragged.of(wrapper)
         ctx.set_materialize_grads(False)
-        return tuple(carrier.detach() for carrier in given.form.carriers())
+        return tuple(carrier.detach() for carrier in form.carriers())
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         if any(grad is None for grad in grads):
             return None, None
-        return None, ctx.form.make(grads)
+        return None, ctx.form.make(grads, ctx.ragged)
 
 
 class _CarryOut(torch.autograd.Function):
@@ -186,40 +166,20 @@ class _CarryOut(torch.autograd.Function):
         nothing = (None,) * (2 + ctx.inner)
         if grad is None:
             return nothing + (None,) * len(ctx.form.facts)
-        return nothing + tuple(plain_tensors(as_form(grad, ctx.form), ctx.form.recipe))
-
-
-def as_form(grad: Any, form: Form) -> Any:
-    """A gradient of the form that the graph was made for, by the protocol that classes have for it.
-
-    Errors: RuntimeError where it can't be made one.
-    """
-    assert form.recipe is not None
-    if type(grad) is form.recipe.cls:
-        found = Form.of(grad).recipe
-        assert found is not None
-        if (found.names, found.context) == (form.recipe.names, form.recipe.context):
-            return grad
-        coerce = getattr(grad, "__coerce_same_metadata_as_tangent__", None)
-        made = None if coerce is None else coerce(form.recipe.context)
-    else:
-        coerce = getattr(grad, "__coerce_same_metadata_as_tangent__", None)
-        made = None if coerce is None else coerce(form.recipe.context, form.recipe.cls)
-    if made is None:
-        raise RuntimeError(
-            f"dynamo: the gradient of an output of class {form.recipe.cls.__qualname__} came in as "
-            f"a {type(grad).__qualname__} of another kind; compiled backward was made for the first"
-        )
-    return made
+        return nothing + tuple(carried_tensors(as_form(grad, ctx.form), ctx.form.recipe))
 
 
 @dataclass(slots=True)
 class _Input:
-    """An input of the program. recipe: of a wrapper. form: of its gradient, if it gets one; learnt
-    where backward is recorded. A plain input has one where its gradient is a wrapper."""
+    """An input of the program. recipe: of a wrapper; read: with the sizes of a call, where some are
+    symbolic. form: of its gradient, if it gets one, of the plain tensors that it is made of; learnt
+    where backward is recorded. A plain input has one where its gradient is a wrapper. carriers: how
+    many its gradient has."""
 
     recipe: Recipe | None
-    form: Form | None
+    read: Callable[[Plain], Recipe] | None = None
+    form: FormAt | None = None
+    carriers: int = 0
 
     @property
     def stays(self) -> bool:
@@ -231,6 +191,11 @@ class _Input:
         """How many plain tensors it is made of."""
         return 1 if self.recipe is None else self.recipe.count
 
+    def compose(self, plain: Plain) -> Any:
+        """The wrapper of these tensors."""
+        assert self.recipe is not None
+        return compose(self.recipe if self.read is None else self.read(plain), plain)
+
     def plain(self, value: Any) -> list[Any]:
         if self.recipe is None:  # its gradient takes the way of the carriers
             inner = [value.detach()]
@@ -241,30 +206,43 @@ class _Input:
         carriers: Any = _CarryIn.apply(self, value)
         return [*inner, *carriers]
 
+    def shown(self, inner: list[Any]) -> list[Any]:
+        """Examples of these, or fakes, with carriers behind."""
+        return inner if self.form is None else [*inner, *self.form(inner).carriers(inner[0])]
+
 
 @dataclass(slots=True)
 class _Output:
-    """An output of the program: a plain value, a wrapper, or a wrapper among the inputs. read: its
-    recipe at a call, where sizes in it are symbolic."""
+    """An output of the program: a plain value, a wrapper, or a wrapper among the inputs. form: of
+    its gradient, whose sizes nobody asks for. read: its recipe at a call, where sizes in it are
+    symbolic. known: of its inner tensors, those that are the very tensors of an input (its place
+    among the plain ones)."""
 
     recipe: Recipe | None
     form: Form | None
     input: int | None = None
-    read: Callable[[Sequence[Any]], Recipe] | None = None
+    read: Callable[[Plain], tuple[Recipe, Recipe | None]] | None = None
+    known: Mapping[int, int] = field(default_factory=dict)
 
-    def take(self, results: list[Any], inputs: Sequence[Any]) -> Any:
-        """The output, of the results that are left (reversed)."""
+    def take(self, results: list[Any], inputs: Plain, plain: Plain) -> Any:
+        """The output, of the results that are left (reversed). plain: the compiled program's
+        inputs."""
         if self.input is not None:
             return inputs[self.input]
         if self.recipe is None:
             return results.pop()
-        count = self.recipe.count + (0 if self.form is None else len(self.form.facts))
-        given = [results.pop() for _ in range(count)]
-        recipe = self.recipe if self.read is None else self.read(inputs)
-        if self.form is None:
-            return compose(recipe, given)
-        form = self.form if self.read is None else replace(self.form, recipe=recipe)
-        return _CarryOut.apply(recipe, form, *given)
+        inner = [
+            plain[self.known[at]] if at in self.known else results.pop()
+            for at in range(self.recipe.count)
+        ]
+        recipe, form = self.recipe, self.form
+        if self.read is not None:
+            recipe, of_gradient = self.read(plain)
+            form = None if form is None else replace(form, recipe=of_gradient)
+        if form is None:
+            return compose(recipe, inner)
+        carriers = [results.pop() for _ in form.facts]
+        return _CarryOut.apply(recipe, form, *inner, *carriers)
 
 
 def has_wrapped_ends(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
@@ -286,9 +264,12 @@ def compile_flat(
     compile_plain: Callable[[fx.GraphModule, list[Any]], Compiled], at_sizes: bool = False,
 ) -> Compiled:
     """Compiles the plain program of one with wrappers. at_sizes: for the sizes at hand.
-    Errors: those of `compile_plain`; Unsupported where a gradient has no form."""
+    Errors: those of `compile_plain`; Unsupported where a gradient has no form, or sizes are
+    symbolic that no plain tensor tells."""
     trains = torch.is_grad_enabled()
-    inputs = [_input_of(example, trains) for example in examples]
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    inputs = [_input_of(example, None if at_sizes else node.meta.get(VALUE), trains)
+              for example, node in zip(examples, places, strict=True)]
     for _ in range(len(inputs) + 1):
         flat, outputs, spec = _flat_module(gm, inputs)
         plain = [part for each, example in zip(inputs, examples, strict=True)
@@ -296,43 +277,39 @@ def compile_flat(
         try:
             compiled = compile_plain(flat, plain)
         except OtherGradient as other:
-            if not other.form.has_gradients:
+            if not other.carries:
                 raise Unsupported(f"{other}, which autograd can't carry") from other
-            if not at_sizes:
-                _check_fixed(gm, other.index, other.form)
-            inputs[other.index].form = other.form
+            _learn(inputs[other.index], other.form, examples[other.index])
             continue
         except WrapperGradient as other:
             index, form = _place_of(inputs, other.index), Form.of(other.grad)
-            if not form.has_gradients or _is_written(gm, index):
+            if form.is_jagged or not form.has_gradients or _is_written(gm, index):
                 raise Unsupported(f"{other}, which autograd can't carry") from other
-            if not at_sizes:
-                _check_fixed(gm, index, form)
-            inputs[index].form = form
+            _learn(inputs[index], reader_in(form, [other.grad]), examples[index])
             continue
         return _around(compiled, inputs, outputs, spec)
     raise Unsupported("the gradients of its inputs change their class")
 
 
-def _check_fixed(gm: fx.GraphModule, index: int, form: Form) -> None:
-    """Errors: Unsupported for a gradient of many sizes: its carriers have one."""
-    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    shown = places[index].meta.get(VALUE)
-    if is_symbolic_value((form.recipe, form.facts, tuple(getattr(shown, "shape", ())))):
-        raise Unsupported(f"the gradient of input {index}, a wrapper, has symbolic sizes")
+def _learn(given: _Input, form: FormAt, example: Any) -> None:
+    with torch.no_grad():
+        given.carriers = len(form(plain_tensors(example, given.recipe)).facts)
+    given.form = form
 
 
 def has_symbolic_sizes(gm: fx.GraphModule) -> bool:
     """True for a program of many sizes."""
     values = [node.meta.get(VALUE) for node in gm.graph.nodes if node.op == "placeholder"]
+    parts = [part for value in values
+             for part in (inner_tensors(value, recipe_of(value)) if is_wrapper(value) else [value])]
     return any(is_symbolic_value(tuple(value.shape) if isinstance(value, torch.Tensor) else value)
-               for value in values)
+               for value in [*values, *parts])
 
 
 def _place_of(inputs: Sequence[_Input], index: int) -> int:
     """The input of the program that an input of the plain one belongs to."""
     for place, each in enumerate(inputs):
-        index -= each.count + (0 if each.form is None else len(each.form.facts))
+        index -= each.count + each.carriers
         if index < 0:
             return place
     raise AssertionError("no such input")
@@ -347,26 +324,24 @@ def _is_written(gm: fx.GraphModule, index: int) -> bool:
         for node in gm.graph.nodes for value in node.meta.get("changed", ()))
 
 
-def _input_of(example: Any, trains: bool) -> _Input:
+def _input_of(example: Any, fake: Any, trains: bool) -> _Input:
     if not is_wrapper(example):
-        return _Input(None, None)
-    recipe = recipe_of(example)
+        return _Input(None)
+    recipe, shown = recipe_of(example), fake if is_wrapper(fake) else example
+    places = places_in(plain_tensors(shown, recipe))
+    read = reader_of(recipe_of(shown), places)
     if not (trains and example.requires_grad):
-        return _Input(recipe, None)
-    form = Form.of(example)
-    if not form.has_gradients:  # as an int8 weight: then a plain one
-        fact = (tuple(example.shape), tuple(example.stride()), example.dtype, example.device)
-        form = Form(None, (fact,))
-    return _Input(recipe, form)
+        return _Input(recipe, read)
+    form = form_like(shown)
+    return _Input(recipe, read, reader(form, places), len(form.facts))
 
 
 def _examples(given: _Input, example: Any) -> list[Any]:
-    if given.recipe is None:
-        inner = [example if given.stays else example.detach()]
-    else:
-        with torch.no_grad():
-            inner = inner_tensors(example, given.recipe)
-    return inner if given.form is None else [*inner, *given.form.carriers()]
+    if given.stays:
+        return [example]
+    with torch.no_grad():
+        return given.shown([example.detach()] if given.recipe is None else (
+            inner_tensors(example, given.recipe)))
 
 
 def _flat_module(
@@ -376,29 +351,30 @@ def _flat_module(
     known: dict[fx.Node, fx.Node] = {}
     places: dict[fx.Node, int] = {}
     olds = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    seen: dict[int, fx.Node] = {}
     entering: list[tuple[int, fx.Node, _Input, list[fx.Node]]] = []
     for index, (old, given) in enumerate(zip(olds, inputs, strict=True)):
         places[old] = index
         if given.stays:
-            known[old] = graph.node_copy(old)
+            known[old] = seen[id(old.meta.get(VALUE))] = graph.node_copy(old)
             continue
         fake = old.meta.get(VALUE)
-        is_known = given.recipe is None or is_wrapper(fake)
-        shown = plain_tensors(fake, given.recipe) if is_known else [None] * given.count
-        if given.form is not None:
-            shown += given.form.carriers()
+        is_known = given.recipe is None and fake is not None or is_wrapper(fake)
+        shown = given.shown(plain_tensors(fake, given.recipe)) if is_known else (
+            [None] * (given.count + given.carriers))
         parts = []
         for at, value in enumerate(shown):
             part = graph.placeholder(f"{old.name}_{at}")
             part.meta[VALUE] = value
-            parts.append(part)
+            # One tensor of offsets in several nested tensors is one in the program.
+            parts.append(seen.setdefault(id(value), part) if is_jagged(fake) else part)
         entering.append((index, old, given, parts))
     for index, old, given, parts in entering:
         made = graph.call_function(_entering(index, given), tuple(parts))
         made.meta[VALUE] = old.meta.get(VALUE)
         known[old] = made
     outputs: list[_Output] = []
-    symbols = symbol_places(gm)
+    ends = _Ends(graph, known, places, inputs)
     spec = None
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -407,49 +383,61 @@ def _flat_module(
             known[node] = graph.node_copy(node, known.__getitem__)
             continue
         flat, spec = pytree.tree_flatten(node.args[0])
-        leaving: list[Any] = []
-        for value in flat:
-            outputs.append(_leave(graph, known, places, inputs, value, leaving))
-            recipe = outputs[-1].recipe
-            outputs[-1].read = None if recipe is None else reader_of(recipe, symbols)
-        graph.output(tuple(leaving))
+        outputs = [ends.leave(value) for value in flat]
+        graph.output(tuple(ends.leaving))
     module = fx.GraphModule(gm, graph)
     module.meta.update(gm.meta)
     module.meta[TAKES_WRAPPERS] = torch.is_grad_enabled()
     return module, outputs, spec
 
 
-def _leave(
-    graph: fx.Graph, known: dict[fx.Node, fx.Node], places: dict[fx.Node, int],
-    inputs: Sequence[_Input], value: Any, leaving: list[Any],
-) -> _Output:
-    """Appends the plain values of an output."""
-    if not isinstance(value, fx.Node):
-        leaving.append(value)
-        return _Output(None, None)
-    fake: Any = value.meta.get(VALUE)
-    if value in places and not inputs[places[value]].stays:
-        return _Output(None, None, places[value])
-    if not is_wrapper(fake):
-        leaving.append(known[value])
-        return _Output(None, None)
-    recipe = recipe_of(fake)
-    form = _form_of_tangent(fake) if fake.requires_grad else None
-    if form is not None and not form.has_gradients:
-        raise Unsupported(
-            f"an output of class {recipe.cls.__qualname__} requires grad and is made of integers")
-    parts = graph.call_function(_leaving(recipe, form), (known[value],))
-    for at in range(recipe.count + (0 if form is None else len(form.facts))):
-        leaving.append(graph.call_function(operator.getitem, (parts, at)))
-    return _Output(recipe, form)
+class _Ends:
+    """The outputs of the plain program. known: its values, by the program's. places: of the
+    program's inputs. leaving: what leaves."""
 
+    def __init__(
+        self, graph: fx.Graph, known: dict[fx.Node, fx.Node], places: Mapping[fx.Node, int],
+        inputs: Sequence[_Input],
+    ) -> None:
+        self.graph, self.known, self.places, self.inputs = graph, known, places, inputs
+        self.leaving: list[Any] = []
+        ends = [node for node in graph.nodes if node.op == "placeholder"]
+        self._plain = {id(node.meta.get(VALUE)): at for at, node in enumerate(ends)}
+        self._symbols: Mapping[Any, Place] = symbol_places(graph)
 
-def _form_of_tangent(fake: Any) -> Form:
-    """The form of the gradient of an output: the output's own, unless its class says another, as a
-    sum that is pending over ranks does, whose gradient is whole on each."""
-    coerce = getattr(fake, "__coerce_tangent_metadata__", None)
-    with torch.no_grad():
-        return Form.of(fake if coerce is None else coerce())
+    def leave(self, value: Any) -> _Output:
+        """Appends the plain values of an output."""
+        if not isinstance(value, fx.Node):
+            self.leaving.append(value)
+            return _Output(None, None)
+        fake: Any = value.meta.get(VALUE)
+        if value in self.places and not self.inputs[self.places[value]].stays:
+            return _Output(None, None, self.places[value])
+        if not is_wrapper(fake):
+            self.leaving.append(self.known[value])
+            return _Output(None, None)
+        recipe = recipe_of(fake)
+        form = form_of_tangent(fake) if fake.requires_grad else None
+        given = self._of_inputs(fake, recipe)
+
+        def leaves(made: Any) -> list[Any]:
+            inner = inner_tensors(made, recipe)
+            return [part for at, part in enumerate(inner) if at not in given]
+
+        parts = self.graph.call_function(_leaving(leaves, form), (self.known[value],))
+        for at in range(recipe.count - len(given) + (0 if form is None else len(form.facts))):
+            self.leaving.append(self.graph.call_function(operator.getitem, (parts, at)))
+        read = reader_of((recipe, None if form is None else form.recipe), self._symbols)
+        return _Output(recipe, form, None, read, given)
+
+    def _of_inputs(self, fake: Any, recipe: Recipe) -> dict[int, int]:
+        """Of a nested tensor, the offsets that an input has, and the like: its ragged size is that
+        of the very tensor."""
+        if not is_jagged(fake):
+            return {}
+        inner = inner_tensors(fake, recipe)
+        return {at: self._plain[id(part)] for at, part in enumerate(inner)
+                if at > 0 and id(part) in self._plain}
 
 
 def _around(
@@ -469,7 +457,7 @@ def _around(
             return pytree.tree_unflatten(list(results), spec) if nested else results
         left = [*results]
         left.reverse()
-        return pytree.tree_unflatten([out.take(left, given) for out in outputs], spec)
+        return pytree.tree_unflatten([out.take(left, given, plain) for out in outputs], spec)
 
     nested = spec.type is not tuple or any(not child.is_leaf() for child in spec.children())
     return call

@@ -21,6 +21,7 @@ from dynamo.base.subclasses import is_elsewhere, is_foreign
 _functional: Any = torch  # torch's stubs lack its private functions
 KEY = torch._C.DispatchKey.Functionalize
 aten = torch.ops.aten
+OF_MASK = {"dtype": torch.bool}
 LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
 BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(
     torch._C.DispatchKey.Negative)
@@ -58,6 +59,12 @@ class FunctionalTensor(torch.Tensor):
 class FunctionalMode(OwnDispatchMode):
     """Sends what runs on such tensors through C++ functionalization."""
 
+    def _without_dropout(self, types: Any, given: Any) -> Any:
+        """What a dropout gives that is not for training: its argument on a CPU, else a copy."""
+        same = given if inner_of(given).device.type == "cpu" else (
+            self.__torch_dispatch__(aten.clone.default, types, (given,)))
+        return same, self.__torch_dispatch__(aten.ones_like.default, types, (given,), OF_MASK)
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -68,8 +75,15 @@ class FunctionalMode(OwnDispatchMode):
             return inner_of(args[0]).device
         if is_elsewhere():
             return func(*args, **kwargs)
-        given, named = pytree.tree_map_only(
-            FunctionalTensor, lambda tensor: tensor.functional, (args, kwargs))
+        if func is aten.native_dropout.default and args[2] is False:
+            return self._without_dropout(types, args[0])
+        known: dict[int, FunctionalTensor] = {}
+
+        def unwrap(tensor: FunctionalTensor) -> torch.Tensor:
+            known[id(tensor.functional)] = tensor
+            return tensor.functional
+
+        given, named = pytree.tree_map_only(FunctionalTensor, unwrap, (args, kwargs))
         include = torch._C._dispatch_tls_local_include_set().add(KEY)
         exclude = torch._C._dispatch_tls_local_exclude_set().remove(KEY) - BITS
         with torch._C._ForceDispatchKeyGuard(include, exclude):
@@ -78,7 +92,9 @@ class FunctionalMode(OwnDispatchMode):
                 result = func._op_dk(KEY, *given, **named)
             finally:
                 _functional._functionalize_enable_reapply_views(before)
-        wrapped = pytree.tree_map_only(torch.Tensor, wrap, result)
+        wrapped = pytree.tree_map_only(  # what changes nothing gives the same object
+            torch.Tensor, lambda tensor: known[id(tensor)] if id(tensor) in known else (
+                wrap(tensor)), result)
         leaves = pytree.tree_leaves(wrapped)
         if func in LIFTS or not any(isinstance(leaf, FunctionalTensor) for leaf in leaves):
             return wrapped

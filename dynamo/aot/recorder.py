@@ -91,13 +91,13 @@ class Recorder(OwnDispatchMode):
             raise Unsupported(f"{func} has no functional form")
         if not _holds_fake(result):
             if result is None or _is_empty(result):
-                self._record(func, args, kwargs)
+                self.record(func, args, kwargs)
             return result
-        node = self._record(func, args, kwargs)
+        node = self.record(func, args, kwargs)
         self.bind(result, node)
         return result
 
-    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         node = self.graph.create_node(
             "call_function",
             func,

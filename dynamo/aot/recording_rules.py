@@ -272,8 +272,20 @@ def _product(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 SHARING = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+def _drop_nothing(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """With a probability of zero fakes say that it gives its argument; kernels draw, and copy."""
+    facts = facts_of(args[0])
+    if kwargs or args[1] != 0 or args[2] is False or not _is_dense(facts):
+        return NotImplemented
+    _, mask = recorder.world.dispatch(func, args, kwargs)
+    made = recorder.world.make(facts), mask
+    recorder.bind(made, recorder.record(func, args, kwargs))
+    return made
+
+
 RECORD_RULES: dict[Any, Rule] = {
     aten.mul.Tensor: _product,
+    aten.native_dropout.default: _drop_nothing,
     aten.index.Tensor: _at_mask,
     aten.index_put.default: _put,
     torch.ops.profiler._record_function_exit._RecordFunction: _end_range,
@@ -296,3 +308,4 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.cudnn_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm_backward.default: _cudnn_backward,
 }
+

@@ -21,6 +21,7 @@ from dynamo.aot.program import Observer, run_program
 from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
 from dynamo.aot.spent import spent_outputs
 from dynamo.base.errors import Signal
+from dynamo.base.nested import is_jagged, said_by
 from dynamo.graph_operators.cuts import has_cuts
 from dynamo.graph_operators.gradients import has_gradients
 from dynamo.shapes.facts import Facts
@@ -161,6 +162,8 @@ class Reference:
 
 def metadata_of(value: Any) -> Any:
     """What must be equal between two runs of a program: sizes, strides, dtypes and plain values."""
+    if is_jagged(value):  # each run has ragged sizes of its own
+        return [metadata_of(value._values), metadata_of(value._offsets), list(said_by(value))]
     if isinstance(value, torch.Tensor):
         return (value.shape, value.stride(), value.dtype)
     if isinstance(value, (list, tuple)):

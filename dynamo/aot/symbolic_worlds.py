@@ -292,7 +292,9 @@ class SymbolicReferenceWorld:
 
     def table(self) -> SymbolTable:
         """The symbols, and all that was assumed of them until now. Errors: Unsupported."""
-        assumptions = tuple(dict.fromkeys(guard.expr for guard in self._world.env.guards))
+        world = self._world
+        found = (guard.expr for guard in world.env.guards if not world.is_ragged(guard.expr))
+        assumptions = tuple(dict.fromkeys(found))
         names = names_of(self.places)
         for assumption in assumptions:
             text_of(assumption, names)

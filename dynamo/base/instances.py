@@ -59,3 +59,22 @@ def own_dict(value: Any) -> dict[str, Any]:
         held = ctypes.py_object(value)  # of which ctypes does not ask its `__class__`
         return _generic(held, None)  # type: ignore[no-any-return]
     return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
+
+
+_name, _weak = (type.__dict__[name].__get__ for name in ("__qualname__", "__weakrefoffset__"))
+
+
+def class_name(cls: type) -> str:
+    """Its `__qualname__`, of which no metaclass is asked."""
+    return str(_name(cls))
+
+
+def is_referable(value: Any) -> bool:
+    """Whether a weak reference can be made; no metaclass is asked."""
+    return bool(_weak(type(value)))
+
+
+def is_watched(cls: type) -> bool:
+    """True where code of the program sees what is looked up on the class."""
+    return any("__getattribute__" in _class_dict(part)
+               for part in _mro(type(cls)) if part not in (type, object))

@@ -21,13 +21,15 @@ from typing import Any
 
 import torch
 
+from dynamo.base.nested import Jagged, is_jagged, of_parts
+
 FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 PARTS = ("__tensor_flatten__", "__tensor_unflatten__")
 # What a class may have of its own and be no other tensor for operations.
 HARMLESS = frozenset("""__module__ __doc__ __dict__ __weakref__ __init__ __new__ __repr__ __str__
     __qualname__ __annotations__ __deepcopy__ __copy__ __reduce_ex__ __setstate__ __getstate__
     __torch_function__ __torch_dispatch__ __slots__ __init_subclass__""".split())
-OVERRIDE = "__torch_function__"
+OVERRIDE, REQUIRES_GRAD = "__torch_function__", "requires_grad"
 _EnableTorchFunction: Any = torch._C._EnableTorchFunction  # type: ignore[attr-defined]
 TURNED_OFF = torch._C._disabled_torch_function_impl
 # Known at once; the others are not kept alive by what is known of them.
@@ -50,7 +52,8 @@ class Recipe:
 
     names: of the inner tensors; parts: for each, None where it is plain, its recipe where it is a
     wrapper itself, and the value where it is no tensor.
-    context: what `__tensor_flatten__` says beside the names. size, stride: of the wrapper.
+    context: what `__tensor_flatten__` says beside the names. size, stride: of the wrapper; empty
+    for a nested tensor, whose follow from its parts.
     requires_grad: of the wrapper.
     """
 
@@ -202,10 +205,18 @@ def recipe_of(value: torch.Tensor) -> Recipe:
         names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
         inner = [getattr(value, name) for name in names]
         parts = tuple([_part_of(part) for part in inner])
-        return Recipe(
-            type(value), tuple(names), parts, context, tuple(value.shape), tuple(value.stride()),
-            value.requires_grad,
-        )  # fmt: skip
+        size, stride = ((), ()) if is_jagged(value) else (
+            tuple(value.shape), tuple(value.stride()))
+        return Recipe(type(value), tuple(names), parts, plain_context(context), size, stride,
+                      value.requires_grad)
+
+
+def plain_context(context: Any) -> Any:
+    """What `__tensor_flatten__` says of a wrapper that requires no gradient: that of a nested
+    tensor says whether it does."""
+    if type(context) is dict and context.get(REQUIRES_GRAD) is True:
+        return {**context, REQUIRES_GRAD: False}
+    return context
 
 
 def _part_of(inner: Any) -> Recipe | Held | None:
@@ -223,6 +234,16 @@ def inner_tensors(value: Any, recipe: Recipe) -> list[Any]:
         elif isinstance(part, Recipe):
             found += inner_tensors(getattr(value, name), part)
     return found
+
+
+def layout_of(value: torch.Tensor) -> tuple[Any, ...]:
+    """Sizes and strides: of a wrapper, of the plain tensors that it is made of, and what it says
+    beside."""
+    if not is_wrapper(value):
+        return value.shape, value.stride()
+    recipe = recipe_of(value)
+    own = () if is_jagged(value) else (value.shape, value.stride())
+    return (*own, str(recipe.context), recipe.names, *map(layout_of, inner_tensors(value, recipe)))
 
 
 def compose(recipe: Recipe, plain: Sequence[Any]) -> torch.Tensor:
@@ -243,5 +264,7 @@ def compose_one(
     cls: Any, inner: dict[str, Any], context: Any, size: Sequence[Any], stride: Sequence[Any]
 ) -> torch.Tensor:
     """The wrapper of its inner tensors, by name."""
+    if cls is Jagged:  # its sizes follow from these
+        return of_parts(inner, context["ragged_idx"])
     made: torch.Tensor = cls.__tensor_unflatten__(inner, context, size, stride)
     return made

@@ -99,6 +99,11 @@ PARTS: dict[str, str] = {
     "torch.fx.node": "_get_qualified_name _side_effectful_functions",
     "torch._utils": "_get_available_device_type _get_device_index",
     "torch.cuda": "_exchange_device _lazy_init _maybe_exchange_device",
+    "torch.masked._ops": "_combine_input_and_mask _input_mask _reduction_identity _where",
+    "torch.nested._internal.nested_int": "NestedIntNode",
+    "torch.nested._internal.nested_tensor": """
+        NestedTensor _nt_view_dummy _tensor_symint_registry nested_from_padded
+        nested_view_from_values_offsets nested_view_from_values_offsets_lengths""",
     "torch.nn.Module": "_call_impl",
     "torch.nn.modules._functions": "BackwardHookFunction",
     "torch.nn.modules.lazy.LazyModuleMixin": "_infer_parameters",

@@ -9,6 +9,7 @@ import torch
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.numpy.array import ArrayVar
 from dynamo.symbolic.numpy.scalars import SymbolicNumpyNumberVar
+from dynamo.symbolic.tensors.nested import NestedSizeVar, ragged_part
 
 
 @rebuilds(ArrayVar)
@@ -22,6 +23,12 @@ def array(rebuilder: Rebuilder, var: ArrayVar) -> None:
 def symbolic_number(rebuilder: Rebuilder, var: SymbolicNumpyNumberVar) -> None:
     """Of the number of each call."""
     rebuilder.call_const(var.python_type(), var.number)
+
+
+@rebuilds(NestedSizeVar)
+def ragged_size(rebuilder: Rebuilder, var: NestedSizeVar) -> None:
+    """Of the tensor at each call."""
+    rebuilder.call_const(ragged_part, var.tensor, var.axis, var.factor)
 
 
 def array_of(tensor: torch.Tensor) -> Any:

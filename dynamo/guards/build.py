@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dynamo import _C
-from dynamo.base.instances import thread_dict
+from dynamo.base.instances import is_referable, thread_dict
 from dynamo.base.subclasses import as_in_program
 from dynamo.guards import sources as s
 from dynamo.guards.kinds import GUARD_KINDS, const_equal
@@ -264,7 +264,7 @@ def instruction(guard: Guard) -> tuple[str, int, Any]:
     """(opcode, number, object) of a check of one value."""
     opcode, payload = GUARD_KINDS[guard.kind].opcode, guard.payload
     if guard.kind == "ID":
-        return ("IS_WEAK" if type(payload).__weakrefoffset__ else "IS", 0, payload)
+        return ("IS_WEAK" if is_referable(payload) else "IS", 0, payload)
     if guard.kind == "CONST":
         if any(payload is single for single in SINGLETONS):
             return ("IS", 0, payload)

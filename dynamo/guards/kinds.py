@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dynamo import _C
-from dynamo.base.instances import is_class
+from dynamo.base.instances import class_name, is_class, is_watched
 from dynamo.guards.sources import order_of
 from dynamo.guards.weak import HEAP_TYPE
 
@@ -123,6 +123,8 @@ def short(value: Any) -> str:
     """A value in a sentence: no data of tensors, no addresses."""
     if isinstance(value, torch.Tensor):
         return TensorFacts.of(value).describe()
+    if is_watched(type(value)):
+        return f"a {class_name(type(value))}"
     if issubclass(type(value), types.FunctionType | types.BuiltinFunctionType | type):
         name = value.__qualname__.replace("_VariableFunctionsClass", "torch")
         return f"{'class' if is_class(value) else 'function'} {name}"

@@ -22,8 +22,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from dynamo import _C
 from dynamo._C import read_item
 from dynamo.base.instances import is_class, own_dict, thread_dict
+from dynamo.base.nested import said_by
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 
@@ -508,6 +510,19 @@ class Flattened(SameAs):
 
     def __call__(self, value: Any) -> bool:
         return equal_values(flattened(value), self.seen)
+
+
+class SameNested(SameAs):
+    """Whether a nested tensor is like one that was seen; guards on its inner tensors say the rest.
+    """
+
+    def __call__(self, value: Any) -> bool:
+        return bool(facts_of_nested(value) == self.seen)
+
+
+def facts_of_nested(value: Any) -> tuple[Any, ...]:
+    """Dispatch keys, dtype, device, requires_grad, and what `said_by` tells."""
+    return (*_C.tensor_facts(value), *said_by(value))
 
 
 def flattened(value: Any) -> tuple[tuple[str, ...], Any, list[Any]]:

@@ -10,7 +10,7 @@ import types
 import weakref
 from typing import Any
 
-from dynamo.base.instances import is_class
+from dynamo.base.instances import class_name, is_class, is_referable
 
 NAMED = type | types.FunctionType  # objects that tell their names without code of the program
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that may die, and have Python methods
@@ -24,7 +24,7 @@ class Weak:
     def __init__(self, value: Any) -> None:
         self.reference = weakref.ref(value)
         tells_name = issubclass(type(value), NAMED)
-        self.text = value.__qualname__ if tells_name else type(value).__qualname__
+        self.text = value.__qualname__ if tells_name else class_name(type(value))
 
     def __repr__(self) -> str:
         return f"<{self.text}>" if self.reference() is not None else f"<{self.text}, which is gone>"
@@ -38,7 +38,7 @@ def weakly(value: Any) -> Any:
     """
     if is_class(value) and not value.__flags__ & HEAP_TYPE:
         return value
-    if issubclass(type(value), NAMED) or type(value).__weakrefoffset__:
+    if issubclass(type(value), NAMED) or is_referable(value):
         return Weak(value)
     return value
 

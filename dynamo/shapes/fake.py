@@ -31,6 +31,7 @@ import torch
 
 from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Signal
+from dynamo.base.nested import keep_ragged_size
 from dynamo.base.subclasses import is_elsewhere, is_foreign, is_wrapper_class
 from dynamo.base.value_types import CONSTANTS
 from dynamo.graph_operators import traced_collectives
@@ -232,6 +233,11 @@ class FakeWorld:
             token = StorageToken(storage.nbytes())
             self._storages[storage._cdata] = token
         return give_history(tensor, lambda: self.make(facts, token))
+
+    def ragged_size(self, fake: Fake, number: torch.SymInt) -> torch.SymInt:
+        """The ragged size of nested tensors with these offsets (or lengths), that of a real one."""
+        keep_ragged_size(fake, number)
+        return number
 
     def make(self, facts: Facts, token: StorageToken | None = None) -> Fake:
         """A new fake with these facts, on a storage of its own unless a token is given."""

@@ -16,6 +16,7 @@ NAME = "_dynamo_marks"
 # The attributes in which torch.compile's marks are kept.
 OF_TORCH = {
     "_dynamo_weak_dynamic_indices": "maybe",
+    "_dynamo_propagated_dynamic_indices": "maybe",  # of nested tensors
     "_dynamo_dynamic_indices": "dynamic",
     "_dynamo_unbacked_indices": "unbacked",
     "_dynamo_strict_unbacked_indices": "strict",

@@ -1,7 +1,7 @@
-"""Shapes of what operators of GPUs return that torch has no meta kernel for.
+"""Shapes of what operators return that torch has no meta kernel for.
 
-Without one a call ends the graph on a GPU, where it does not on a CPU (`F.grid_sample` by cuDNN,
-`nn.GRUCell`). What torch knows by itself is left alone.
+Without one a call ends the graph: on a GPU `F.grid_sample` by cuDNN and `nn.GRUCell`, and what
+makes nested tensors of padded ones. What torch knows by itself is left alone.
 """
 
 from __future__ import annotations
@@ -43,8 +43,16 @@ def gated_cell_backward(gradient: Tensor, workspace: Tensor, has_bias: bool) -> 
     return (*gates, torch.empty_like(gradient, memory_format=torch.contiguous_format), *biases)
 
 
+def jagged(padded: Tensor, offsets: list[Tensor], total: int | None = None) -> Tensor:
+    """padded: (N, length, C). Returns the rows that are no padding, (total, C)."""
+    if total is None:
+        raise NotImplementedError("the offsets alone tell the size")
+    return padded.new_empty((total, padded.shape[2]))
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "cudnn_grid_sampler": sampled, "cudnn_grid_sampler_backward": sampled_backward,
+    "_padded_dense_to_jagged_forward": jagged,
     "_thnn_fused_gru_cell": gated_cell, "_thnn_fused_gru_cell_backward": gated_cell_backward,
 }  # fmt: skip
 LIBRARY = torch.library.Library("aten", "IMPL", "Meta")

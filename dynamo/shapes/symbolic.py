@@ -12,7 +12,6 @@ failed that may work with static sizes; `Unprintable` for assumptions that no gu
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from typing import Any
 import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import Source as TorchSource
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -41,6 +39,7 @@ from torch.utils._sympy import functions as fn
 
 from dynamo.base.config import config
 from dynamo.base.errors import Signal
+from dynamo.base.nested import nested_key
 from dynamo.shapes.cells import CELLS
 from dynamo.shapes.creation import CREATIONS, MADE_BEFORE
 from dynamo.shapes.fake import (
@@ -54,19 +53,7 @@ from dynamo.shapes.fake import (
 from dynamo.shapes.interpolate import interpolate
 from dynamo.shapes.recurrent import STEPS
 from dynamo.shapes.row_norm import rms_norm
-from dynamo.shapes.symbolic_mode import SymbolicMode
-
-
-@dataclasses.dataclass(frozen=True)
-class Place(TorchSource):
-    """What torch wants to know of a symbol's origin: a name."""
-
-    place: str
-
-    @property
-    def _name_template(self) -> str:
-        return self.place
-
+from dynamo.shapes.symbolic_mode import Place, SymbolicMode
 
 LOG = logging.getLogger("torch._subclasses.fake_tensor")
 SYMBOLIC = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -87,6 +74,7 @@ class SymbolicWorld:
         self._names: dict[sympy.Symbol, str] = {}
         self._from_real: dict[int, tuple[torch.Tensor, Any]] = {}
         self._read = 0
+        self._ragged: dict[int, Any] = {}
         self._checked: set[str] = set()
         self.observed = self.mode.observed
         self.constants = self.mode.constants
@@ -126,7 +114,21 @@ class SymbolicWorld:
     def assumptions(self) -> list[str]:
         """What was assumed since the last call, as expressions. Errors: Unprintable."""
         guards, self._read = self.env.guards[self._read:], len(self.env.guards)
-        return [self._print(guard.expr) for guard in guards]
+        return [self._print(guard.expr) for guard in guards if not self.is_ragged(guard.expr)]
+
+    def is_ragged(self, expression: Any) -> bool:
+        """True for what is assumed of a ragged size, which is always so: it is no number, and
+        equals those of the same offsets."""
+        return not self.mode.nested_ints.isdisjoint(expression.free_symbols)
+
+    def ragged_size(self, fake: Any, number: torch.SymInt) -> Any:
+        """The ragged size of nested tensors with these offsets (or lengths), that of a real one."""
+        if fake.nested_int_memo is None:
+            key = nested_key(number)[0]
+            if key not in self._ragged:
+                self._ragged[key] = self.mode.create_symbolic_nested_int(nt_tensor_id=key)
+            fake.nested_int_memo = self._ragged[key]
+        return fake.nested_int_memo
 
     def _print(self, expression: Any) -> str:
         try:

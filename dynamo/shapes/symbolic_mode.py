@@ -15,14 +15,18 @@ these run once on small real tensors, for their errors.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import operator
 from typing import Any
 
 import torch
 from torch import _meta_registrations as kernels
+from torch._guards import Source as TorchSource
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynamo.base.nested import new_nested_int
 from dynamo.base.subclasses import is_foreign
 from dynamo.shapes.constants import READS, Constants, role_of
 from dynamo.shapes.direct import direct
@@ -50,6 +54,20 @@ kernels.div_rtn = operator.floordiv
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
+NUMBERS = itertools.count(1 << 40)  # of ragged sizes that no program has
+
+
+@dataclasses.dataclass(frozen=True)
+class Place(TorchSource):
+    """What torch wants to know of a symbol's origin: a name."""
+
+    place: str
+
+    @property
+    def _name_template(self) -> str:
+        return self.place
+
+
 class SymbolicMode(FakeTensorMode):
     """A `FakeTensorMode` whose convolutions assume nothing of the batch size, and whose attention
     has sums of the right type; observed: as of `FakeWorld`."""
@@ -57,8 +75,18 @@ class SymbolicMode(FakeTensorMode):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.observed: set[str] = set()
+        self.nested_ints: set[Any] = set()  # symbols of ragged sizes
         self.constants = Constants(
             FakeTensor, lambda fake: int(fake.untyped_storage()._cdata))
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """A new ragged size, of nobody else's: a symbol that no guard speaks of."""
+        number = next(NUMBERS) if nt_tensor_id is None else nt_tensor_id
+        assert self.shape_env is not None
+        hint, place = new_nested_int(number), Place(f"ragged{number}")
+        symbol = self.shape_env.create_symbol(hint, place)  # type: ignore[arg-type]
+        self.nested_ints.add(symbol)
+        return self.shape_env.create_symintnode(symbol, hint=hint, source=place)  # type: ignore
 
     def dispatch(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -165,6 +165,8 @@ class Strategies:
             return _compile_symbolic(module, inputs, self.settings)
 
     def _subgraph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        if has_wrapped_ends(module, inputs):
+            return BySizes(module, inputs, self._small)
         return self._by_numbers(module, inputs, self._small)
 
     def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:

@@ -20,7 +20,8 @@ from dynamo.aot.records import TAKES_WRAPPERS, PlainRefused, Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters
 from dynamo.base.fallbacks import SIZES, line_of, refused
-from dynamo.base.graph_copies import copy_graph
+from dynamo.base.graph_copies import copy_module
+from dynamo.base.subclasses import layout_of
 from inductor import metrics
 from inductor.dynamic_shapes.symbolic import Program
 
@@ -115,13 +116,13 @@ class BySizes:
         metrics.count("sizes_compiled")
         counters["inductor"]["sizes compiled"] += 1
         logs.log("dynamic").emit(lambda: f"a symbolic graph is compiled for {describe(inputs)}")
-        return self.compile_static(fx.GraphModule(self.gm, copy_graph(self.gm.graph)), inputs)
+        return self.compile_static(copy_module(self.gm), inputs)
 
 
 def key_of(inputs: tuple[Any, ...]) -> Hashable:
     """What one static compile holds for: sizes and strides of tensors, values of numbers."""
     return tuple([
-        (value.shape, value.stride()) if isinstance(value, torch.Tensor) else number_key(value)
+        layout_of(value) if isinstance(value, torch.Tensor) else number_key(value)
         for value in inputs
     ])
 

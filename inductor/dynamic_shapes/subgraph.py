@@ -23,6 +23,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.fallbacks import SUBGRAPH, line_of, place_of, refused
 from dynamo.base.graph_copies import copy_graph
+from dynamo.base.subclasses import is_wrapper, layout_of
 from dynamo.shapes.fake import Fake
 
 Compiled = Callable[..., Any]
@@ -106,7 +107,9 @@ class Subgraph:
         rows: list[Any] = []
         for shown, real in zip(self.shown, inputs, strict=True):
             row: Any = real if type(real) is bool else type(real)
-            if isinstance(real, torch.Tensor):
+            if is_wrapper(real):  # compiled for each set of sizes
+                row = layout_of(real), real.requires_grad
+            elif isinstance(real, torch.Tensor):
                 row = _row(shown, real, values)
                 if row is None:
                     return None
@@ -117,7 +120,8 @@ class Subgraph:
         """The value of each symbol that is a size of an input."""
         values: dict[Any, int] = {}
         for shown, real in zip(self.shown, inputs, strict=True):
-            if isinstance(shown, torch.Tensor) and isinstance(real, torch.Tensor):
+            if isinstance(shown, torch.Tensor) and isinstance(real, torch.Tensor) and (
+                    not is_wrapper(real)):
                 for size, value in zip(shown.shape, real.shape, strict=False):
                     if is_symbolic_number(size) and expression_of(size).is_Symbol:
                         values.setdefault(expression_of(size), int(value))
@@ -126,6 +130,8 @@ class Subgraph:
 
 def _key(value: Any) -> Any:
     """What tells the form of an input, and more."""
+    if is_wrapper(value):
+        return layout_of(value), value.requires_grad
     if isinstance(value, torch.Tensor):
         return (value.shape, value.stride(), value.requires_grad)
     return value if type(value) is bool else type(value)

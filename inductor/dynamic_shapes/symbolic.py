@@ -21,13 +21,13 @@ from typing import Any
 from torch import fx
 
 from dynamo.aot.fakes import expression_of
-from dynamo.aot.records import SymbolTable, Unsupported
+from dynamo.aot.records import Retrace, SymbolTable, Unsupported
 from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import ATEN_SIZES, SIZES, line_of, refused
 from dynamo.base.generated import function_of
-from dynamo.base.graph_copies import copy_graph
+from dynamo.base.graph_copies import copy_module
 from inductor import metrics
 from inductor.lowering.sizes import Source
 
@@ -156,6 +156,8 @@ class Program:
                 holds, compiled = self._compile(list(inputs))
             except Unsupported as refusal:
                 why = refusal.reason
+            except Retrace as other:  # a gradient is of another class for these sizes
+                why = str(other)
             else:
                 self.variants.append((holds, compiled))
                 return compiled
@@ -164,7 +166,7 @@ class Program:
         return self.gm.forward
 
     def _compile(self, inputs: list[Any]) -> tuple[Check, Compiled]:
-        return self.compile_symbolic(fx.GraphModule(self.gm, copy_graph(self.gm.graph)), inputs)
+        return self.compile_symbolic(copy_module(self.gm), inputs)
 
 
 def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]:

@@ -129,9 +129,9 @@ def test_every_program_of_the_docs_is_run() -> None:
 
 
 def test_the_program_of_subclasses(tmp_path: Path) -> None:
-    (program,) = FENCED["subclasses.md"]
-    check = "print(type(model.weight.grad).__name__)"
-    assert run(f"{program}\n{check}", tmp_path)[0].strip() == "TwoTensor"
+    program = "\n".join(FENCED["subclasses.md"])
+    check = "print(type(model.weight.grad).__name__, layer.weight.grad is None)"
+    assert run(f"{program}\n{check}", tmp_path)[0].split() == ["TwoTensor", "False"]
 
 
 def test_the_programs_of_distributed(tmp_path: Path) -> None:

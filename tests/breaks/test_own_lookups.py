@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import unittest
 from typing import Any
@@ -201,3 +202,27 @@ def test_an_attribute_that_is_deleted_behind_a_break(kind: type) -> None:
     SEEN.clear()
     dynamo.compile(deletes, backend="eager")(torch.ones(2))
     assert wanted == SEEN
+
+
+class WatchesMembers(enum.EnumMeta):
+    def __getattribute__(cls, name: str) -> Any:
+        SEEN.append(name)
+        return super().__getattribute__(name)
+
+
+class Kind(enum.Enum, metaclass=WatchesMembers):
+    ONE, TWO = 1, 2
+
+
+TABLE = {Kind.ONE: 3, torch.int8: 4, Kind.TWO: 5}
+
+
+def test_a_member_of_a_watched_enumeration_is_a_key() -> None:
+    def scale(x: Any, kind: Any) -> Any:
+        return x * TABLE[kind]
+
+    one, two = Kind.ONE, Kind.TWO
+    compiled = dynamo.compile(scale, backend="eager", fullgraph=True)
+    SEEN.clear()
+    found = [compiled(torch.ones(1), kind).item() for kind in (one, two, torch.int8, one)]
+    assert found == [3, 5, 4, 3] and SEEN == []

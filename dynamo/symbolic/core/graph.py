@@ -134,10 +134,18 @@ class GraphBuilder:
         return node
 
     def read_input(self, kind: str, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:
-        """A node that reads an input before any operation of the program."""
-        with self.graph.inserting_before(self._first_operation or self.graph._root):
-            node = self.graph.create_node(kind, target, args)
-        self._first_operation = node
+        """A node that reads an input (or what such a node gives) before any operation of the
+        program."""
+        given: list[fx.Node] = []
+        fx.node.map_arg(args, given.append)
+        made = [node for node in given if node.op != "placeholder"]
+        if made:
+            with self.graph.inserting_after(max(made)):
+                node = self.graph.create_node(kind, target, args)
+        else:
+            with self.graph.inserting_before(self._first_operation or self.graph._root):
+                node = self.graph.create_node(kind, target, args)
+            self._first_operation = node
         node.meta["example_value"] = example
         return node
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-from dynamo.base.instances import own_dict
+from dynamo.base.instances import class_name, own_dict
 
 _MISSING = object()
 _mro, _class_dict = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
@@ -91,7 +91,7 @@ def name_of_class(cls: type) -> str:
     >>> name_of_class(collections.deque)
     'deque'
     """
-    return str(type.__dict__["__qualname__"].__get__(cls))
+    return class_name(cls)
 
 
 def is_local(kind: type) -> bool:

@@ -3,6 +3,7 @@ what `PUSH_EXC_INFO` leaves on the stack."""
 
 from __future__ import annotations
 
+import enum
 import io
 import sys
 import types
@@ -87,6 +88,16 @@ class HiddenVar(OpaqueVar):
         raise replace(self.reason)
 
     def truth(self, tx: Frame) -> bool:
+        raise replace(self.reason)
+
+
+    def hash_key(self, tx: Frame) -> Hashable:
+        """That of a member of an enumeration is known: look-ups on a member ask no metaclass."""
+        kind = type(self.value)
+        found = [find_in_mro(kind, name) for name in ("__eq__", "__hash__")]
+        if issubclass(kind, enum.Enum) and found == [object.__eq__, enum.Enum.__hash__]:
+            self._trace.guard("ID", self.source, self.value)
+            return ("constant", self.value)
         raise replace(self.reason)
 
 

@@ -36,7 +36,8 @@ POLYFILLS = frozenset(
         python/polyfills python/polyfill_iterators python/polyfill_heaps python/polyfill_checks
         tensors/autograd_functions tensors/optimizer_steps tensors/fused_steps tensors/loops
         tensors/polyfill_hooks
-        tensors/averaging tensors/flex_polyfills tensors/checkpointing
+        tensors/averaging tensors/flex_polyfills tensors/nested_polyfills tensors/checkpointing
+        tensors/masked
     """.split()
 ) | {strictness.__file__}
 # Programs that are compiled like those of users: those of the backends' check, int8 layers.

@@ -20,6 +20,7 @@ import torch
 from dynamo import _C
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.base.instances import is_class
+from dynamo.base.nested import is_nested_int
 from dynamo.guards.records import GuardSet
 from dynamo.guards.sources import (
     AttrSource,
@@ -63,6 +64,7 @@ from dynamo.symbolic.python.reflected import has_own_operator
 from dynamo.symbolic.shapes.symbols import Symbols
 from dynamo.symbolic.shapes.unbacked import UnbackedNumber
 from dynamo.symbolic.tensors import torch_functions, transforms
+from dynamo.symbolic.tensors.nested import nested_size
 from dynamo.symbolic.tensors.overriding import intercept
 from dynamo.symbolic.tensors.state import TensorState
 from dynamo.symbolic.tensors.tables import restart_for_values
@@ -171,6 +173,8 @@ class Trace:
             return DictVar.from_pairs(self.frames[-1], pairs)
         if type(value) in PLAIN_CONSTANTS:
             return ConstVar(value)
+        if is_nested_int(value):
+            return nested_size(self, value)
         if type(value) in SYMBOLIC_TYPES:
             return self.symbols.wrap_symbolic(value)
         return self.wrap(value, None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.config import config
+from dynamo.base.nested import SEQUENCE_LENGTHS
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import ArraySource, GlobalSource, ItemSource, LocalSource, Source
 from dynamo.shapes.marks import UNBACKED, Mark, marks_of
@@ -37,8 +38,10 @@ def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mappin
         return {}
     marks = {**marks_by_name(source, real.dim()), **marks_of(real)}
     marks |= context.declared.get(id(real), {})
+    if getattr(source, "name", None) in SEQUENCE_LENGTHS:  # which torch marks, and may be 0 or 1
+        marks = dict.fromkeys(marks, Mark("maybe"))
     found: dict[int, Mark] = {}
-    everything = symbols.everything and is_argument(source)
+    everything = symbols.everything and (is_argument(source) or source in symbols.parts)
     everything = everything and not isinstance(real, torch.nn.Parameter)
     unbacked = config.automatic_dynamic_shapes == "unbacked"
     for axis, size in enumerate(real.shape):

@@ -117,6 +117,7 @@ class Symbols:
         self.trace = trace
         self.context = context
         self.changed: Mapping[Fact, int | float | None] = getattr(context, "changed", {})
+        self.parts: set[Source] = set()  # inner tensors of wrappers among the arguments
         self.learns = bool(getattr(context, "learns", False))
         self.everything = bool(getattr(context, "everything_dynamic", False))
         self.facts: dict[str, Fact] = {}

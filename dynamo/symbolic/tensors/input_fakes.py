@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from dynamo.base.errors import Break, RestartTrace
 from dynamo.base.subclasses import is_wrapper
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import TableSource, table_values
+from dynamo.guards.sources import Source, TableSource, table_values
+from dynamo.shapes.marks import Mark
 from dynamo.symbolic.core.frame import Evaluation
 from dynamo.symbolic.shapes.sizes import UNBACKED_KINDS, dynamic_dims, infer_strides, symbolic_size
 from dynamo.symbolic.shapes.symbols import Symbols
@@ -35,15 +37,30 @@ def make_fake(trace: Evaluation, var: TensorVar) -> Any:
     if is_wrapper(real):
         return var.wrapper_fake(trace, var)
     dims = dynamic_dims(symbols, real, source)
-    if dims and not trace.world.is_symbolic:
-        symbols.context.symbolic = True
-        raise RestartTrace(None)
+    go_symbolic(trace, dims)
     if not dims:
         fake = trace.world.from_real(real)
         tensor_state(trace).guard_tensor(var)
         learn_table(trace, var, fake)
         return fake
     symbols.tensors[source] = var
+    sizes, strides = open_layout(trace, real, source, dims)
+    return trace.world.make(real, sizes, strides)
+
+
+def go_symbolic(trace: Evaluation, dims: Mapping[int, Mark]) -> None:
+    """Errors: RestartTrace where the trace has no symbols so far."""
+    if dims and not trace.world.is_symbolic:
+        trace.context.symbolic = True
+        raise RestartTrace(None)
+
+
+def open_layout(
+    trace: Evaluation, real: torch.Tensor, source: Source, dims: Mapping[int, Mark]
+) -> tuple[list[Any], list[Any]]:
+    """Sizes and strides of a tensor of which some are symbolic, with their guards."""
+    symbols = trace.symbols
+    assert isinstance(symbols, Symbols)
     sizes = [
         symbolic_size(symbols, Fact(source, "size", axis), size, dims[axis])
         if axis in dims else size
@@ -54,10 +71,8 @@ def make_fake(trace: Evaluation, var: TensorVar) -> Any:
         for axis, size in enumerate(sizes)
     ]
     strides = infer_strides(tuple(real.shape), real.stride(), extents)
-    fake = trace.world.make(real, sizes, strides)
-    facts = TensorFacts.of(real)
     trace.guard("TENSOR", source, replace(
-        facts,
+        TensorFacts.of(real),
         sizes=tuple(n if type(n) is int else -1 for n in sizes),
         strides=tuple(n if type(n) is int else -1 for n in strides),
     ))
@@ -65,7 +80,7 @@ def make_fake(trace: Evaluation, var: TensorVar) -> Any:
         if type(stride) is not int:
             name = symbols.name(Fact(source, "stride", axis), real.stride(axis))
             symbols.assume(f"({name} == {trace.world.text(stride)})")
-    return fake
+    return sizes, strides
 
 
 def learn_table(trace: Evaluation, var: TensorVar, fake: torch.Tensor) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.nested import Jagged
 from dynamo.base.subclasses import OVERRIDE, PLAIN, TURNED_OFF
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
@@ -183,12 +184,19 @@ def var_of(tx: Frame, probed: OverrideCall, value: Any) -> Var:
 # -- attributes, special methods, operators ------------------------------------------------------
 
 
+def asks_for_attributes(trace: Evaluation, var: TensorVar) -> bool:
+    """Whether somebody answers for its attributes. The class of nested tensors has the others'."""
+    if var.cls is Jagged:
+        return bool(tensor_state(trace).function_modes)
+    return is_concerned(trace, [var])
+
+
 def read_attribute(tx: Frame, var: TensorVar, name: str) -> Var | None:
     """The program's answer for `tensor.name`, an attribute of torch's; None where it is not
     asked."""
     if not isinstance(find_in_mro(torch.Tensor, name), types.GetSetDescriptorType):
         return None
-    if not is_concerned(tx.trace, [var]):
+    if not asks_for_attributes(tx.trace, var):
         return None
     return by_stand_ins(tx, lambda tensor: getattr(tensor, name), [var], {})
 
@@ -197,7 +205,7 @@ def write_attribute(tx: Frame, var: TensorVar, name: str, value: Var) -> bool:
     """Whether the program has answered for `tensor.name = value`."""
     if not isinstance(find_in_mro(torch.Tensor, name), types.GetSetDescriptorType):
         return False
-    if not is_concerned(tx.trace, [var]):
+    if not asks_for_attributes(tx.trace, var):
         return False
 
     def write(tensor: Any, given: Any) -> None:

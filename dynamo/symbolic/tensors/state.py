@@ -31,6 +31,7 @@ class TensorState:
         `grad` that it has stored. moved: tensors that have got `data`, and where it is from.
     contexts: what the trace has entered and not left. default_devices: those of the `with` blocks
         that are open.
+    nested: nested tensors, from outside and made; ragged_sources: those from outside.
     functions_enabled: whether `__torch_function__` of classes is asked now in the traced program
         (it never is while tracing). function_modes: those that see torch functions, outermost
         first, and the steps where they were entered; None for those from outside.
@@ -47,6 +48,8 @@ class TensorState:
         self.settings_of_grad: dict[TensorVar, int] = {}
         self.read_flags: set[TensorVar] = set()
         self.moved: set[TensorVar] = set()
+        self.nested: list[TensorVar] = []
+        self.ragged_sources: dict[TensorVar, None] = {}
         self.new_gradients_read = 0
         self.contexts: list[Any] = []
         self.default_devices: list[torch.device] = []
@@ -94,6 +97,20 @@ class TensorState:
         """A tensor became a graph input."""
         self.note_look(var)
         self.tensor_inputs.append(var)
+
+    def note_nested(self, var: TensorVar, source: TensorVar | None) -> None:
+        """There is another nested tensor. source: its ragged source, where that is from outside.
+
+        Nested tensors fit where they have one ragged source: which of them are one is guarded.
+        """
+        self.nested.append(var)
+        if source is None or source.source is None or source in self.ragged_sources:
+            return
+        for other in self.ragged_sources:
+            if other.fake.device != source.fake.device:  # one may be a copy of the other
+                raise Break("tensor_not_modelled", "nested tensors of two devices")
+            self.trace.guard("NOT_SAME", other.source, source.source)
+        self.ragged_sources[source] = None
 
     # -- operations -------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from torch.utils._device import _device_constructors
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
+from dynamo.base.nested import is_jagged, ragged_source
 from dynamo.base.subclasses import PLAIN, asking, is_wrapper, shielded
 from dynamo.graph_operators.cuts import ASSERTIONS
 from dynamo.shapes.facts import contiguous_stride
@@ -520,6 +521,10 @@ def wrap_result(
         tx.trace.symbols.unbacked.bind_sizes(node, value)
         made = TensorVar(node, value, cls=class_of(value))
         made.parts = parts_given(value, tensors)
+        if is_jagged(value):
+            source = ragged_source(value)
+            given = [part for part in made.parts.values() if part.fake is source]
+            tensor_state(tx.trace).note_nested(made, given[0] if given else None)
         return made
     if value is None or type(value) in PLAIN_RESULTS:
         return tx.trace.constant(value)

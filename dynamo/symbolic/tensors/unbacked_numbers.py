@@ -130,7 +130,7 @@ def tolist(tx: Frame, var: TensorVar) -> Var:
         raise Break("item", repr(var))
     if var.fake.dim() == 0:
         return read(tx, var)
-    count = var.fake.numel()
+    count = tx.trace.call(tx, torch.Tensor.numel, var).as_constant()  # there are as many nodes
     if type(count) is not int or count > MOST_READ:
         raise Break("item", f"{var!r}: a list of more than {MOST_READ} values")
     if not var.fake.shape[0]:

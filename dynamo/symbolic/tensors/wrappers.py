@@ -8,18 +8,22 @@ guarded, are its class, what `__tensor_flatten__` says, and the metadata of its 
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from dynamo.base.errors import Break
+from dynamo.base.nested import Jagged, is_jagged, is_nested_int
 from dynamo.base.subclasses import (
     Recipe,
     compose,
     compose_one,
     is_wrapper,
     is_wrapper_class,
+    plain_context,
     recipe_of,
 )
 from dynamo.guards.kinds import TensorFacts
@@ -34,11 +38,15 @@ from dynamo.guards.sources import (
 )
 from dynamo.shapes.fake import NoFakeKernel, give_history
 from dynamo.shapes.fake_tensor import NotSymbolic
+from dynamo.shapes.marks import Mark
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import find_owner
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named, wraps_if
 from dynamo.symbolic.python.construction import Construction
+from dynamo.symbolic.shapes.sizes import dynamic_dims, is_argument
+from dynamo.symbolic.shapes.symbols import Symbols
+from dynamo.symbolic.tensors import nested
 from dynamo.symbolic.tensors.constant_objects import (
     guard_value,
     is_of_distributed,
@@ -46,6 +54,7 @@ from dynamo.symbolic.tensors.constant_objects import (
     place_of,
     without_objects,
 )
+from dynamo.symbolic.tensors.input_fakes import go_symbolic, open_layout
 from dynamo.symbolic.tensors.loss_parallel import guard_table
 from dynamo.symbolic.tensors.masked_partials import has_mask
 from dynamo.symbolic.tensors.meshes import answer
@@ -65,7 +74,7 @@ OF_TORCH = frozenset(("_is_param", "_is_buffer"))
 @wraps_if(9, is_wrapper)
 def wrap_wrapper(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """One from outside, unread."""
-    if value.is_nested:  # sizes of its own kind of number
+    if value.is_nested and not is_jagged(value):
         raise Break("tensor_not_modelled", "a nested tensor")
     return TensorVar(None, None, source, real=value, trace=trace, cls=type(value))
 
@@ -74,10 +83,17 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
     """The fake of one from outside, and its guards."""
     real, source = var.real, var.source
     assert real is not None and source is not None
-    trace.guard("TENSOR", source, TensorFacts.of(real))
     names, context, _ = flattened(real)
-    check_symbolic(trace, real, not is_structural(context))
-    guard_context(trace, real, source)
+    dims = own_dims(trace, var)
+    if is_jagged(real):
+        nested.guard_nested(trace, real, source)
+    elif dims:
+        trace.guard("TYPE", source, type(real))
+        guard_context(trace, real, source)
+    else:
+        trace.guard("TENSOR", source, TensorFacts.of(real))
+        guard_context(trace, real, source)
+    note_parts(trace, real, source, names)
     if hasattr(real, SPEC):  # a DTensor
         guard_table(trace)
         if has_mask(real):
@@ -89,8 +105,12 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
             part = trace.wrap(value, place_of(real, source, name))
             assert isinstance(part, TensorVar)
             inner[name] = part.fake
-            check_symbolic(trace, real, any(type(n) is not int for n in part.fake.shape))
-    size, stride = tuple(real.shape), tuple(real.stride())
+            if hasattr(real, SPEC):
+                check_fixed(trace, real, part.fake)
+    size, stride = own_layout(trace, var, dims, inner.values())
+    if is_jagged(real):
+        nested.know_ragged_size(trace, var, inner)
+        context = plain_context(context)
     try:
         return give_history(real, lambda: trace.world.run(
             compose_one, type(real), inner, context, size, stride))
@@ -98,10 +118,52 @@ def wrapper_fake(trace: Evaluation, var: TensorVar) -> Any:
         raise Break("tensor_subclass", f"{type(real).__qualname__}: {error}") from error
 
 
-def check_symbolic(trace: Evaluation, real: Any, many: bool) -> None:
-    """Errors: NotSymbolic for a wrapper that requires grad and is of many sizes, or may be."""
-    if many and trace.world.is_symbolic and real.requires_grad:
+def check_fixed(trace: Evaluation, real: Any, inner: Any) -> None:
+    """Errors: NotSymbolic for a distributed tensor that requires grad and is of many sizes."""
+    if real.requires_grad and any(type(n) is not int for n in inner.shape):
         raise NotSymbolic(f"a {type(real).__qualname__} requires grad")
+
+
+def own_dims(trace: Evaluation, var: TensorVar) -> Mapping[int, Mark]:
+    """A wrapper's own dimensions that are symbolic."""
+    real, source, symbols = var.real, var.source, trace.symbols
+    assert real is not None and source is not None and isinstance(symbols, Symbols)
+    dims = {} if is_jagged(real) or hasattr(real, SPEC) else dynamic_dims(symbols, real, source)
+    go_symbolic(trace, dims)
+    return dims
+
+
+def own_layout(
+    trace: Evaluation, var: TensorVar, dims: Mapping[int, Mark], inner: Iterable[Any]
+) -> tuple[Any, Any]:
+    """A wrapper's own sizes and strides, with their guards where they are symbolic: in symbols of
+    its inner tensors. Errors: NotSymbolic for others."""
+    real, source, symbols = var.real, var.source, trace.symbols
+    assert real is not None and source is not None and isinstance(symbols, Symbols)
+    if is_jagged(real):
+        return (), ()
+    if not dims:
+        return tuple(real.shape), tuple(real.stride())
+    symbols.tensors[source] = var
+    size, stride = open_layout(trace, real, source, dims)
+    parts = [n for part in inner if isinstance(part, torch.Tensor) for n in part.shape]
+    if not symbols_in(size) <= symbols_in(parts):
+        raise NotSymbolic(f"sizes of a {type(real).__qualname__} that no inner tensor has")
+    return tuple(size), tuple(stride)
+
+
+def symbols_in(sizes: Iterable[Any]) -> set[Any]:
+    """The symbols of numbers."""
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) and not is_nested_int(size)
+            for symbol in size.node.expr.free_symbols}
+
+
+def note_parts(trace: Evaluation, real: Any, source: Source, names: Iterable[str]) -> None:
+    """Inner tensors of an argument are arguments, where all sizes of such are symbolic."""
+    symbols = trace.symbols
+    assert isinstance(symbols, Symbols)
+    if not hasattr(real, SPEC) and (is_argument(source) or source in symbols.parts):
+        symbols.parts |= {place_of(real, source, name) for name in names}
 
 
 def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
@@ -113,7 +175,12 @@ def wrapper_node(trace: Evaluation, var: TensorVar) -> fx.Node:
         return trace.graph.placeholder(var.source, var.fake)
     recipe = recipe_of(var.real)
     nodes = tuple([part.node for part in inner])
-    return trace.graph.read_input("call_function", maker(recipe), nodes, var.fake)
+    layout = () if is_jagged(var.fake) else (var.fake.shape, var.fake.stride())
+    if not any(type(n) is not int for part in layout for n in part):
+        return trace.graph.read_input("call_function", maker(recipe), nodes, var.fake)
+    size, stride = (tuple([trace.constant(n).as_proxy() for n in part]) for part in layout)
+    return trace.graph.read_input(
+        "call_function", open_maker(recipe), (size, stride, *nodes), var.fake)
 
 
 def inner_vars(trace: Evaluation, var: TensorVar) -> list[TensorVar]:
@@ -135,6 +202,16 @@ def maker(recipe: Recipe) -> Any:
 
     def make_wrapper(*plain: Any) -> torch.Tensor:
         return compose(recipe, plain)
+
+    make_wrapper.__name__ = make_wrapper.__qualname__ = f"make_{recipe.cls.__name__}"
+    return make_wrapper
+
+
+def open_maker(recipe: Recipe) -> Any:
+    """The same of sizes and strides, and plain tensors."""
+
+    def make_wrapper(size: Any, stride: Any, *plain: Any) -> torch.Tensor:
+        return compose(replace(recipe, size=tuple(size), stride=tuple(stride)), plain)
 
     make_wrapper.__name__ = make_wrapper.__qualname__ = f"make_{recipe.cls.__name__}"
     return make_wrapper
@@ -172,6 +249,10 @@ def is_held(source: Source) -> bool:
 def get_attr(tx: Frame, var: TensorVar, name: str) -> Var | None:
     """`wrapper.name`; None where all tensors have it alike."""
     fake: Any = var.fake
+    if var.cls is Jagged:
+        known = nested.get_attr(tx, var, name)
+        if known is not None:
+            return known
     names, _ = fake.__tensor_flatten__()
     if name in names and isinstance(getattr(fake, name), torch.Tensor):
         return inner(tx, var, name)

@@ -79,6 +79,7 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
             given = {n: made[n, here] for n in node.all_input_nodes if n in taken}
             known[node] = copied(copy, node, {**known, **given} if given else known, taken)
     module = fx.GraphModule(gm, copy)
+    module.meta.update(gm.meta)
     make = inputs_maker(places, gone, list(made), numbers, greatest(gm.graph))
     return Lifted(module, make)
 
