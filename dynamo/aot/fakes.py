@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynamo.base.nested import is_nested_int
+from dynamo.base.ragged_sizes import is_nested_int
 from dynamo.shapes.facts import Facts, storage_bytes
 from dynamo.shapes.fake import Fake
 

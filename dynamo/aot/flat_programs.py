@@ -38,7 +38,7 @@ from dynamo.aot.gradient_forms import (
 )
 from dynamo.aot.records import TAKES_WRAPPERS, Place, Retrace, Unsupported, WrapperGradient
 from dynamo.aot.symbolic_recipes import is_symbolic_value, places_in, reader_of, symbol_places
-from dynamo.base.nested import Ragged, is_jagged, ragged_size
+from dynamo.base.ragged_sizes import Ragged, is_jagged, ragged_size
 from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
 
 Compiled = Callable[..., Any]

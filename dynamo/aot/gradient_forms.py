@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynamo.aot.records import Place, Unsupported
 from dynamo.aot.symbolic_recipes import places_in, reader_of
-from dynamo.base.nested import Jagged, Ragged, is_jagged
+from dynamo.base.ragged_sizes import Jagged, Ragged, is_jagged
 from dynamo.base.subclasses import Recipe, compose, inner_tensors, is_wrapper, recipe_of
 
 Plain = Sequence[Any]

@@ -21,7 +21,7 @@ from dynamo.aot.program import Observer, run_program
 from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
 from dynamo.aot.spent import spent_outputs
 from dynamo.base.errors import Signal
-from dynamo.base.nested import is_jagged, said_by
+from dynamo.base.ragged_sizes import is_jagged, said_by
 from dynamo.graph_operators.cuts import has_cuts
 from dynamo.graph_operators.gradients import has_gradients
 from dynamo.shapes.facts import Facts

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from dynamo.base.nested import Jagged, is_jagged, of_parts
+from dynamo.base.ragged_sizes import Jagged, is_jagged, of_parts
 
 FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 PARTS = ("__tensor_flatten__", "__tensor_unflatten__")

@@ -25,7 +25,7 @@ import torch
 from dynamo import _C
 from dynamo._C import read_item
 from dynamo.base.instances import is_class, own_dict, thread_dict
-from dynamo.base.nested import said_by
+from dynamo.base.ragged_sizes import said_by
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 

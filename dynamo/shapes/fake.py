@@ -31,7 +31,7 @@ import torch
 
 from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.errors import Signal
-from dynamo.base.nested import keep_ragged_size
+from dynamo.base.ragged_sizes import keep_ragged_size
 from dynamo.base.subclasses import is_elsewhere, is_foreign, is_wrapper_class
 from dynamo.base.value_types import CONSTANTS
 from dynamo.graph_operators import traced_collectives

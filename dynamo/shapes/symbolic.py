@@ -39,7 +39,7 @@ from torch.utils._sympy import functions as fn
 
 from dynamo.base.config import config
 from dynamo.base.errors import Signal
-from dynamo.base.nested import nested_key
+from dynamo.base.ragged_sizes import nested_key
 from dynamo.shapes.cells import CELLS
 from dynamo.shapes.creation import CREATIONS, MADE_BEFORE
 from dynamo.shapes.fake import (

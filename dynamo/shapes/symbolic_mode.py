@@ -26,7 +26,7 @@ from torch._guards import Source as TorchSource
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynamo.base.nested import new_nested_int
+from dynamo.base.ragged_sizes import new_nested_int
 from dynamo.base.subclasses import is_foreign
 from dynamo.shapes.constants import READS, Constants, role_of
 from dynamo.shapes.direct import direct

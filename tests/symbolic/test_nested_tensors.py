@@ -12,7 +12,7 @@ from torch import nn
 from torch.nested._internal import sdpa
 
 import dynamo
-from dynamo.base.nested import is_jagged
+from dynamo.base.ragged_sizes import is_jagged
 from dynamo.testing import CompileCounter
 
 F, nested = nn.functional, torch.nested

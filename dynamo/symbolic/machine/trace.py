@@ -20,7 +20,7 @@ import torch
 from dynamo import _C
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.base.instances import is_class
-from dynamo.base.nested import is_nested_int
+from dynamo.base.ragged_sizes import is_nested_int
 from dynamo.guards.records import GuardSet
 from dynamo.guards.sources import (
     AttrSource,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.config import config
-from dynamo.base.nested import SEQUENCE_LENGTHS
+from dynamo.base.ragged_sizes import SEQUENCE_LENGTHS
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import ArraySource, GlobalSource, ItemSource, LocalSource, Source
 from dynamo.shapes.marks import UNBACKED, Mark, marks_of

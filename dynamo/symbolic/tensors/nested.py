@@ -1,4 +1,4 @@
-"""Nested tensors of the jagged layout in a trace: see `dynamo.base.nested`.
+"""Nested tensors of the jagged layout in a trace: see `dynamo.base.ragged_sizes`.
 
 They are wrapper subclasses (`wrappers.py`) with three things of their own: a ragged size is no
 number, and a value of the graph where an operation takes it; their packed dimension is of many
@@ -18,7 +18,7 @@ from torch.nested._internal import nested_tensor
 from torch.nested._internal.nested_int import NestedIntNode
 
 from dynamo.base.errors import Break
-from dynamo.base.nested import SEQUENCE_LENGTHS, Jagged, nested_key, ragged_size
+from dynamo.base.ragged_sizes import SEQUENCE_LENGTHS, Jagged, nested_key, ragged_size
 from dynamo.guards.sources import EqualSource, SameNested, Source, facts_of_nested
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame

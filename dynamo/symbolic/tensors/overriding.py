@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.base.nested import Jagged
+from dynamo.base.ragged_sizes import Jagged
 from dynamo.base.subclasses import OVERRIDE, PLAIN, TURNED_OFF
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar

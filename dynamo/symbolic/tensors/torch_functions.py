@@ -19,7 +19,7 @@ from torch.utils._device import _device_constructors
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
-from dynamo.base.nested import is_jagged, ragged_source
+from dynamo.base.ragged_sizes import is_jagged, ragged_source
 from dynamo.base.subclasses import PLAIN, asking, is_wrapper, shielded
 from dynamo.graph_operators.cuts import ASSERTIONS
 from dynamo.shapes.facts import contiguous_stride

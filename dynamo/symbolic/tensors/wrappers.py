@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from dynamo.base.errors import Break
-from dynamo.base.nested import Jagged, is_jagged, is_nested_int
+from dynamo.base.ragged_sizes import Jagged, is_jagged, is_nested_int
 from dynamo.base.subclasses import (
     Recipe,
     compose,
