@@ -82,8 +82,8 @@ def test_small_kernels_side_by_side() -> None:
     """Rotation and two writes into a cache are one launch, and keep their places."""
     def program(x, pos, keys, values):
         a, b, c = x.split([512, 128, 128], -1)
-        keys[:, pos] = torch.stack([b[..., ::2] * 2, b[..., 1::2] - 1], -1).flatten(1)
-        values[:, pos] = c
+        keys[:, pos] = torch.stack([b[..., ::2] * 2, b[..., 1::2] - 1], -1).flatten(1)[:, None]
+        values[:, pos] = c[:, None]
         return a.cos() * 3
 
     x, pos = torch.randn(2, 768, device="cuda"), torch.tensor([3], device="cuda")
