@@ -249,6 +249,9 @@ def text_of_function(function: Any, own: Collection[str] = OWN) -> str:
         if name.partition(".")[0].partition("::")[0] not in own:
             raise Uncacheable(f"{name} is an operator of the program")
         return name
+    kind = type(function)
+    if kind.__module__.partition(".")[0] == "inductor" and hasattr(kind, "text_in_keys"):
+        return str(function.text_in_keys())
     try:
         name = _get_qualified_name(function)
     except Exception as error:

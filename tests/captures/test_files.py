@@ -285,3 +285,41 @@ def test_answers_about_gpus_need_a_key_that_knows_them() -> None:
     place = SimpleNamespace(knows_gpus=False, frame=None)
     Place.prepare(place, result, (), ())
     assert place.why_no_draft == "it keeps what torch.cuda.get_device_name gave before the program used a GPU"
+
+
+def test_the_graph_of_a_step_with_its_optimizer_is_cached(tmp_path: Path) -> None:
+    """Its leaves are in the same order in each process, and numbers in the place of operators have texts."""
+    source = """
+def make():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+    step(torch.ones(2, 8))
+    return step
+
+def run():
+    compiled, eager = dynamo.compile(make()), make()
+    return [(compiled(x), eager(x)) for x in torch.arange(48.0).view(3, 2, 8)]
+"""
+    first, second = (run(tmp_path, source, kernels=True).said for _ in range(2))
+    assert "this graph is not cached" not in first
+    assert re.search(r"graph \w+: found", second)
+
+
+def test_aliases_of_classes_are_no_reason_against_a_cache(tmp_path: Path) -> None:
+    source = """
+import typing
+
+def f(x):
+    return typing.cast(list[torch.Tensor], [x * 2])[0]
+
+def run():
+    return [pair(f, torch.ones(3))]
+"""
+    assert [run(tmp_path, source).reused for _ in range(2)] == [0, 1]

@@ -96,11 +96,18 @@ class Unguarded:
                 classes[id(value)] = value
             elif issubclass(kind, NAMED):
                 named[id(value)] = value, source
+            elif kind is types.GenericAlias and all(isinstance(each, type) for each in _of(value)):
+                classes.update((id(each), each) for each in _of(value))
             elif source is not None and is_nowhere(source):
                 self.refuse(f"it holds a {kind.__qualname__} that has no place")
         return Met(tuple(named.values()), tuple(classes.values()), dict(self.reads),
                    tuple(self.codes.values()), tuple(self.answers), tuple(self.signatures),
                    self.about_gpus, self.reason)
+
+
+def _of(alias: types.GenericAlias) -> tuple[Any, ...]:
+    """What an alias such as `list[int]` is made of."""
+    return (alias.__origin__, *alias.__args__)
 
 
 def has_same_hash(value: Any) -> bool:

@@ -239,16 +239,17 @@ def refuse_hooks(tx: Frame, var: TensorVar, name: str) -> None:
         tx.trace.guard("CONST", AttrSource(var.source, part), None)
 
 
-def nodes_behind(outputs: list[Any]) -> set[Any]:
-    """The nodes of autograd's graph that lead to these tensors."""
+def nodes_behind(outputs: list[Any]) -> Collection[Any]:
+    """The nodes of autograd's graph that lead to these tensors, in the same order in each process.
+    """
     work = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    seen = set(work)
+    seen = dict.fromkeys(work)
     while work:
         for node, _ in work.pop().next_functions:
             if node is not None and node not in seen:
-                seen.add(node)
+                seen[node] = None
                 work.append(node)
-    return seen
+    return seen.keys()
 
 
 def watch_all(tx: Frame, inputs: list[TensorVar]) -> None:

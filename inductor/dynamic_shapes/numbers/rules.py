@@ -178,6 +178,12 @@ class WithNumbers:
         self.dtypes = tuple(goal.dtype for goal in goals)
         self.strides = tuple(goal.stride() for goal in goals)
 
+    def text_in_keys(self) -> str:
+        """Equal for what computes the same (`inductor/cache/graph_key.py`)."""
+        rule = (self.rule.name, self.rule.each, self.rule.in_place)
+        numbers = sorted(self.numbers, key=repr)
+        return f"{type(self).__name__}({rule}, {numbers}, {self.dtypes}, {self.strides})"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [self._marked(at, value) for at, value in enumerate(args)]
         named = {name: self._marked(name, value) for name, value in kwargs.items()}
