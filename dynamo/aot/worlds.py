@@ -7,7 +7,7 @@ symbolic world is imported at its first use: that costs seconds, and static grap
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from torch import fx
@@ -52,4 +52,14 @@ def _capture_in_world(
                 world.meets_wrappers = wrappers
             return capture(world), world
         except module.NeedsPython as call:
-            python_calls |= {call.target}
+            python_calls |= {call.target, *_of_same_code(gm, call.target)}
+
+
+def _of_same_code(gm: fx.GraphModule, target: Any) -> Iterator[Any]:
+    """The functions of a program that are made of one piece of code, as those that redistribute a
+    `DTensor` are for each place: what fails for one does for the others, and each costs a capture.
+    """
+    code = getattr(target, "__code__", None)
+    for node in gm.graph.nodes:
+        if code is not None and getattr(node.target, "__code__", None) is code:
+            yield node.target
