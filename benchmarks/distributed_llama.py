@@ -127,7 +127,7 @@ class Case:
             return
         gradients = [p.grad for p in self.model.parameters()]
         self.gradients = [
-            (g.to_local() if isinstance(g, DTensor) else g).clone() for g in gradients]
+            (g.full_tensor() if isinstance(g, DTensor) else g).clone() for g in gradients]
         self.best.step()
         self.best.zero_grad()
 
