@@ -18,6 +18,7 @@ from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource
 from inductor.ir.gpus import GpuProperties
 from inductor.ir.graph import LoopGraph
 from inductor.runtime.gpu_properties import properties_of
+from inductor.scheduler.dependencies import find_dependencies
 from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step
 from inductor.scheduler.verify import verify_steps
 
@@ -32,7 +33,8 @@ def join_small(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel]
 ) -> tuple[Schedule, dict[str, TritonSource]]:
     """See the top of the file. The functions are those of the new steps, by name."""
-    gpu = properties_of(graph.device)
+    gpu, before = properties_of(graph.device), find_dependencies(graph).before
+    places = {node.name: at for at, node in enumerate(graph.nodes)}
     steps: list[Step] = []
     sources: dict[str, TritonSource] = {}
     group: list[Kernel] = []
@@ -51,7 +53,9 @@ def join_small(
             end_group()
             steps.append(step)
             continue
-        if not _fits(step, group, kernels, gpu):
+        waits = {at for name in step.nodes for at in before[places[name]]}
+        needs = any(places[name] in waits for each in group for name in each.nodes)
+        if needs or not _fits(step, group, kernels, gpu):
             end_group()
         group.append(step)
     end_group()

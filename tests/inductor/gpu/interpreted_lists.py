@@ -189,6 +189,17 @@ def test_kernels_that_need_each_other_stay_apart() -> None:
     assert launches(texts[-1]) >= 5
 
 
+@pytest.mark.parametrize(("program", "count"), [
+    (lambda x: (x.view(torch.int32) + 1, x.mul_(2))[0], 2),  # a view of what is written, by another name
+    (lambda x: (x[::2] + 1, x.mul_(2))[0], 2), (lambda x: (x + 1, x.mul_(2))[0], None), (lambda x: (x + 1, x[:3] * 2), 1)])
+def test_small_kernels_that_need_each_other_stay_apart(program, count) -> None:
+    x = torch.randn(64)
+    given, other = x.clone(), x.clone()
+    torch.testing.assert_close(dynamo.compile(program, backend=interpreted)(given), program(other))
+    torch.testing.assert_close(given, other)
+    assert count in (None, launches(texts[-1]))
+
+
 def test_lists_can_be_left_out(monkeypatch) -> None:
     """By an option; and where they would hold much more memory, where small ones are a launch all the same."""
     def scaled(xs):
