@@ -107,7 +107,8 @@ class StagePrinter:
         start, memory = len(self.writer.lines), self.memory
         self._print_loops()
         if self.needs_barrier:
-            self.writer.lines.insert(start, "    tl.debug_barrier()")
+            indent = "    " * self.writer.depth
+            self.writer.lines.insert(start, f"{indent}tl.debug_barrier()")
             memory.dirty, memory.read = set(), set()
         touched = [(op.name, op.buffer) for op in self.stage.ops if op.buffer not in self.own]
         memory.dirty |= {name for what, name in touched if what == "store"}

@@ -157,6 +157,17 @@ def test_even_rows_move_sixteen_bytes_at_a_time(tmp_path, monkeypatch) -> None:
     assert ["ld.global.v4" in text for text in texts] == [False, True] * 2
 
 
+@pytest.mark.parametrize("mode", ["symbolic", "fake"])
+def test_elements_of_any_number_move_many_bytes_at_a_time(mode, tmp_path) -> None:
+    inputs = [torch.randn(301, 999, dtype=torch.float16) for _ in range(2)]
+    lowered = lower_graph(capture(lambda x, y: (x * 2 + y).relu(), inputs, mode=mode))
+    layouts = lowered.graph.layouts()
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    *_, text = compile_all(print_kernel(kernel, layouts), layouts, tmp_path)
+    for what in ("ld", "st"):
+        assert re.search(rf"{what}\.global\S*\.v[24]\.b32", text)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(("program", "stores"), [
     (lambda x: torch.log_softmax(x, -1), True), (lambda x: torch.softmax(x, -1, torch.float32), True),
