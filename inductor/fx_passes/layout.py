@@ -126,6 +126,27 @@ def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
     return (torch.float32, *halves) if allows_tf32 else halves
 
 
+def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> bool:
+    """False for operators of which the result is the same whatever the strides are."""
+    target = node.target
+    if not isinstance(target, OpOverload) or target.namespace == "mkldnn":
+        return False
+    if target in STRIDES_MATTER:
+        return True
+    if torch.Tag.nondeterministic_seeded in target.tags:  # draws in the order of memory
+        return True
+    if target is aten.native_group_norm.default:
+        value = node.args[0].meta["val"]  # type: ignore[union-attr]
+        return not (value.dim() == 4 and value.is_contiguous(memory_format=LAST))
+    if torch.Tag.pointwise in target.tags or has_kernel(target):
+        return target.namespace not in ("aten", "prims")
+    name = target._schema.name.removeprefix("aten::")
+    if name in INDIFFERENT or name.startswith(INDIFFERENT_KINDS):
+        return False
+    is_view = any(result.alias_info is not None for result in target._schema.returns)
+    return not is_view or target is aten.view.dtype
+
+
 class _Rewriter:
     """run_fake: runs an operation on the fakes of the graph."""
 
@@ -161,7 +182,7 @@ class _Rewriter:
                 self._give(new, position, LAST)
         if node.target is aten.native_group_norm.default:
             self._read_the_original(node, new)
-        if self._sees_strides(new):
+        if sees_strides(new, self.has_kernel):
             self._restore_inputs(node, new)
         if self._changed(node, new):
             new.meta = dict(new.meta)
@@ -177,26 +198,6 @@ class _Rewriter:
         if source.device.type != "cpu" and source.is_contiguous(memory_format=LAST):
             new.update_arg(0, copy.args[0])
             self.graph.erase_node(copy)
-
-    def _sees_strides(self, new: fx.Node) -> bool:
-        """False for operators of which the result is the same whatever the strides are."""
-        target = new.target
-        if not isinstance(target, OpOverload) or target.namespace == "mkldnn":
-            return False
-        if target in STRIDES_MATTER:
-            return True
-        if torch.Tag.nondeterministic_seeded in target.tags:  # draws in the order of memory
-            return True
-        if target is aten.native_group_norm.default:
-            value = new.args[0].meta["val"]  # type: ignore[union-attr]
-            return not (value.dim() == 4 and value.is_contiguous(memory_format=LAST))
-        if torch.Tag.pointwise in target.tags or self.has_kernel(target):
-            return target.namespace not in ("aten", "prims")
-        name = target._schema.name.removeprefix("aten::")
-        if name in INDIFFERENT or name.startswith(INDIFFERENT_KINDS):
-            return False
-        is_view = any(result.alias_info is not None for result in target._schema.returns)
-        return not is_view or target is aten.view.dtype
 
     def _changed(self, node: fx.Node, new: fx.Node) -> bool:
         if _wants_last(node):

@@ -27,6 +27,7 @@ from inductor.fx_passes.half_gemms import compute_in_float32
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.losses.chunks import chunk_losses
+from inductor.fx_passes.odd_gemms import pad_odd_gemms
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
@@ -49,13 +50,15 @@ def replace_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains
 
 def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
-    the old ones. Before that, dropout: its order of numbers goes by the strides of eager."""
+    the old ones. Before that, dropout: its order of numbers goes by the strides of eager. And GEMMs
+    of odd sizes."""
     if not config.kernels:
         return module
     if is_enabled("dropout") and not has_symbols(module):
         module = draw_in_kernels(module)
     if is_enabled("patterns"):
         module = unfuse_convolution_biases(module)
+        module = pad_odd_gemms(module, LOWERINGS.__contains__)
     if not is_enabled("layout") or _goes_back_on_cpu(module):
         return module
     return channels_last(module, LOWERINGS.__contains__)

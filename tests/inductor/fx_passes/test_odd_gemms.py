@@ -1,0 +1,95 @@
+"""GEMMs of odd sizes in half precision: eager's values and strides, out of matrices of whole words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import dynamo
+from dynamo.aot.api import compile_training
+from inductor.fx_passes.odd_gemms import pad_odd_gemms
+from inductor.ir.gpus import MEASURED
+from inductor.lowering.registry import LOWERINGS
+
+aten = torch.ops.aten
+SLOW = replace(MEASURED, gemms=1e8, bandwidth=1e15)  # so that every odd GEMM repays a copy
+GEMMS = (aten.mm.default, aten.addmm.default)
+
+
+def loss(h: Tensor, w: Tensor) -> Tensor:
+    return F.cross_entropy((h @ w.t()).float(), torch.arange(24) % 101)
+
+
+def batched_loss(h: Tensor, w: Tensor) -> Tensor:
+    logits = F.linear(h.view(4, 6, 16), w)
+    return F.cross_entropy(logits[:, :-1].reshape(-1, 101).float(), torch.arange(20))
+
+
+def returned(h: Tensor, w: Tensor) -> Any:
+    logits = h @ w.t()
+    return logits, logits.view(4, 6, 101), logits.t(), logits.sum()
+
+
+def odd_inside(h: Tensor, w: Tensor) -> Tensor:
+    return ((h @ w.t()).relu() @ w).tanh()
+
+
+def used_by_a_gemm(h: Tensor, w: Tensor) -> Tensor:
+    return h @ w.t() @ w
+
+
+def with_bias(h: Tensor, w: Tensor) -> Tensor:
+    return F.linear(F.linear(h, w, w[:, 0]).relu(), w.t(), h[0])
+
+
+def read_as_memory(h: Tensor, w: Tensor) -> Tensor:
+    return (h @ w.t()).as_strided((5, 7), (2, 3), 1).float() * 2
+
+
+def joined(h: Tensor, w: Tensor) -> Tensor:
+    return (h @ w.t()).view(-1).sin() * 2
+
+
+PROGRAMS = (loss, batched_loss, returned, odd_inside, used_by_a_gemm, with_bias, read_as_memory, joined)
+
+
+def is_whole(value: Tensor) -> bool:
+    return all(n * value.element_size() % 16 == 0 or n < 8 for n in (*value.shape, *value.stride()))
+
+
+def results_of(
+    program: Callable[..., Any], rewrite: Callable[..., Any], graphs: list[Any], dtype: torch.dtype
+) -> list[Tensor]:
+    def keep(gm: torch.fx.GraphModule, fakes: Any) -> Any:
+        graphs.append(gm)
+        return gm
+
+    torch.manual_seed(0)
+    h = torch.randn(24, 16).to(dtype).requires_grad_()
+    w = (torch.randn(101, 16) / 4).to(dtype).requires_grad_()
+    backend = lambda gm, inputs: compile_training(gm, inputs, keep, keep, rewrite=rewrite)  # noqa: E731
+    found = dynamo.compile(program, backend=backend, fullgraph=True)(h, w)
+    found = [*found] if isinstance(found, (tuple, list)) else [found]
+    sum(each.float().square().sum() for each in found).backward()
+    return [*found, h.grad, w.grad]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda value: value.__name__)
+def test_values_and_strides(program: Callable[..., Any], dtype: torch.dtype) -> None:
+    graphs: list[Any] = []
+    plain = results_of(program, lambda module: module, [], dtype)
+    ours = results_of(program, lambda module: pad_odd_gemms(module, LOWERINGS.__contains__, SLOW), graphs, dtype)
+    for one, other in zip(ours, plain, strict=True):
+        assert one.shape == other.shape and one.stride() == other.stride() and one.dtype is other.dtype
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * float(other.abs().max()))
+    gemms = [node for graph in graphs for node in graph.graph.nodes if node.target in GEMMS]
+    assert gemms
+    for node in gemms:
+        assert all(is_whole(given.meta["val"]) for given in node.args[-2:])
