@@ -18,6 +18,8 @@ import torch
 
 from inductor.codegen.triton.launch import Stage
 from inductor.codegen.triton.matrix_sums import (
+    BYTES,
+    COLUMNS,
     ELEMENT,
     NIBBLES,
     PLANES,
@@ -118,11 +120,11 @@ class MatrixPrinter(StagePrinter):
             pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
             line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
         shift = ""
-        if made.kind == NIBBLES:
+        if made.kind != BYTES:
             shift = self._print_sums_of_left(lefts, dtype)
         for each, total in zip(made.sums, totals, strict=True):
             part = self._print_products(each, lefts, dtype, masked)
-            if made.kind == NIBBLES:
+            if made.kind != BYTES:
                 part = f"({part} - {ABOVE[dtype]} * {shift})"
             scale, more = self._print_stretches(each)
             part = f"{part} * {scale}" if scale else part
@@ -151,11 +153,23 @@ class MatrixPrinter(StagePrinter):
         word = self.writer.fresh("words")
         self.writer.line(f"{word} = tl.load({pointer} + ({at}){f', {masked}' if masked else ''})")
         part = self.writer.fresh("part")
-        for n in range(PLANES[kind]):
-            bits = f", {BITS * n}" if kind == NIBBLES else ""
-            made, before = f"k_{kind}_{SUFFIX[dtype]}({word}{bits})", f", {part}" if n else ""
-            self.writer.line(f"{part} = tl.dot({made}, {lefts[n]}{before})")
+        for n, numbers in enumerate(self._numbers(word, dtype)):
+            before = f", {part}" if n else ""
+            self.writer.line(f"{part} = tl.dot({numbers}, {lefts[n]}{before})")
         return part
+
+    def _numbers(self, word: str, dtype: torch.dtype) -> list[str]:
+        """What the planes of a tile of weights are, as operands of units."""
+        kind = self.made.kind
+        if kind == BYTES:
+            return [f"k_bytes_{SUFFIX[dtype]}({word})"]
+        halves = [word]
+        if kind == COLUMNS:
+            halves = [self.writer.define(f"{part}.to(tl.int16)") for part in (word, f"({word} >> 16)")]
+        return [
+            f"k_nibbles_{SUFFIX[dtype]}({half}, {BITS * n})"
+            for half in halves for n in range(PLANES[NIBBLES])
+        ]
 
     def _print_stretches(self, each: MatrixSum) -> tuple[str, str]:
         """Scale and shift of each row and stretch, "" for those that there are not."""

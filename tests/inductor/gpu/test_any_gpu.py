@@ -23,7 +23,7 @@ from inductor.config import config
 from inductor.ir.gpus import described
 from inductor.kernels import attention_spec
 from inductor.kernels.gpu.attention.launches import kernel as attention_kernel
-from inductor.lowering import gemms
+from inductor.lowering import readings
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.lists import join_lists
 from inductor.scheduler.run import schedule_graph
@@ -123,9 +123,9 @@ def gated_int4(x, w, s, z, *up):
 @for_kinds
 def test_one_row(monkeypatch, gpu, rows, terms, dtype, count, tmp_path) -> None:
     """Through matrix units where there are those of NVIDIA."""
-    monkeypatch.setattr(gemms, "_reads_words", lambda call: gpu.capability > 0)
-    monkeypatch.setattr(gemms, "_may_sum_twice", lambda call: False)
-    monkeypatch.setattr(gemms, "_has_matrix_units", lambda call: gpu.capability >= gemms.FIRST_WITH_UNITS)
+    monkeypatch.setattr(readings, "reads_words", lambda call: gpu.capability > 0)
+    monkeypatch.setattr(readings, "may_sum_twice", lambda call: False)
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: gpu.capability >= readings.FIRST_WITH_UNITS)
     empty = functools.partial(torch.empty, device="meta")
     weight = [empty(rows, terms // (1 if dtype is torch.int8 else 8), dtype=dtype)]
     program, half = lambda x, w: nn.functional.linear(x, w.to(x.dtype)), torch.bfloat16
