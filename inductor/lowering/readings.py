@@ -103,7 +103,7 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
     is_narrow = 0 < width < call.result.dtype.itemsize
     if True in by_columns and not (is_narrow and reads_words(call) and len(by_columns) == 1):
         return None
-    few = most_rows(call, is_narrow)
+    few, is_gathered = most_rows(call, is_narrow), any(op.name == "indirect" for op in body.ops)
     in_words = is_narrow and reads_words(call) and (steps > 1 or in_groups)
     if not (is_narrow or read and call.result.dtype in HALVES):
         return None
@@ -118,7 +118,8 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
         by_units = _by_units(call, left, right, body, reading, bytes_of)
         if by_units is not None:
             return by_units
-        few = max(few, MOST_ROWS_OF_WORDS)
+        # Rows share what they read, but not at places that are read themselves.
+        few = 1 if is_gathered else max(few, MOST_ROWS_OF_WORDS)
     if left.size[0] > few:
         return None
     if in_words and len(read) == len(bytes_of) == 1 and not reading.by_columns:

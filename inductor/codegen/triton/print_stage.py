@@ -50,7 +50,7 @@ from inductor.codegen.triton.writer import (
     print_whole_stretches,
     program,
 )
-from inductor.ir.body import Immediate, IndirectVar, Op
+from inductor.ir.body import Immediate, IndirectVar, Op, is_small
 from inductor.ir.index import Index, variable
 from inductor.ir.philox import LANES, Draw
 from inductor.ir.scalar_ops import SCALAR_OPS
@@ -324,7 +324,8 @@ class StagePrinter:
         self.needs_barrier |= op.buffer in self.memory.dirty
         pointer, axes = self._pointer(self._once(op), masks[0].axes if masks else NO_AXES)
         mask = self._mask(axes, *(m.name for m in masks))
-        more = f", {mask}, other=0" if mask else ""
+        zero = "0.0" if is_small(op.dtype) else "0"  # an integer is no small float
+        more = f", {mask}, other={zero}" if mask else ""
         if op.buffer in self.read_last and "r" in axes:
             more += f", {EVICT_FIRST}"
         elif op.buffer in self.reread and "r" in axes:

@@ -107,3 +107,93 @@ def test_matrix_units(monkeypatch, program, k, group, dtype, rows) -> None:
     monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
     is_near(program, *gptq_inputs(rows, k, N, group, dtype))
     assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
+
+
+def by_place(x, w, z, s, places):
+    """Groups of terms in any order (GPTQ's `g_idx`)."""
+    w = ((w[:, None, :] >> shifts()[None, :, None]) & 15).flatten(0, 1)
+    z = ((z[:, :, None] >> shifts()) & 15).flatten(1) + 1
+    return x @ (s[places] * (w - z[places]))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_groups_in_any_order(monkeypatch, rows) -> None:
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    given = gptq_inputs(rows, 512, N, 128, BF16)
+    is_near(by_place, *given, (torch.randperm(512) // 128).int())
+    assert ("aten::mm'" in texts[-1]) == (rows > 1)
+
+
+def cast(x, w, s):
+    return x @ w.to(x.dtype)
+
+
+def cast_and_scaled(x, w, s):
+    return torch.mm(x, (w * s).to(x.dtype)) if w.dtype.itemsize == 1 and not w.is_floating_point() else torch.mm(x, w.to(x.dtype) * s)
+
+
+def with_bias(x, w, s):
+    return F.relu(torch.addmm(s, x, w.to(x.dtype))) + x[:, :1]
+
+
+def in_groups(x, w, s):
+    return x @ (w.to(x.dtype).view(4, -1, N) * s[:4, None]).view(-1, N)
+
+
+def in_bytes(x, w, s):
+    """Two numbers of a column in each byte."""
+    w = w.view(torch.uint8)
+    return x @ (torch.stack([w & 15, w >> 4], 1).flatten(0, 1)[: x.shape[1]].to(x.dtype) * s)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+@pytest.mark.parametrize("stored", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("program", [cast, cast_and_scaled, with_bias])
+@pytest.mark.parametrize("k", [64, 300])
+def test_bytes(program, stored, dtype, rows, k) -> None:
+    w = torch.randn(k, N).to(stored) if stored.is_floating_point else torch.randint(0, 127, (k, N), dtype=stored)
+    is_near(program, torch.randn(rows, k).to(dtype), w, torch.rand(N).to(dtype))
+    assert "aten::mm'" not in texts[-1] and "tl.sum(" in texts[-1]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_bytes_in_groups(rows) -> None:
+    x, s = torch.randn(rows, 64).to(BF16), torch.rand(4, N).to(BF16)
+    w = torch.randint(-128, 127, (64, N), dtype=torch.int8)
+    is_near(in_groups, x, w, s)
+    assert "aten::mm'" not in texts[-1]
+    is_near(in_bytes, x, w[:32].contiguous(), s[0])
+    assert "aten::mm'" not in texts[-1]
+
+
+def test_few_columns() -> None:
+    """The terms of a sum are those of several programs, and a second launch adds what they found."""
+    w, s = torch.randint(-128, 127, (2048, 64), dtype=torch.int8), torch.rand(64).to(BF16)
+    is_near(with_bias, torch.randn(1, 2048).to(BF16), w, s)
+    assert texts[-1].count("@triton.jit") == 2
+
+
+def test_what_stays_with_the_library() -> None:
+    """Many rows, and weights of which neither columns nor terms lie side by side."""
+    w, s = torch.randint(-128, 127, (64, N), dtype=torch.int8), torch.rand(N).to(BF16)
+    is_near(cast, torch.randn(40, 64).to(BF16), w, s)
+    assert "aten::mm'" in texts[-1]
+    is_near(cast, torch.randn(1, 64).to(BF16), torch.randint(-9, 9, (64, 2 * N), dtype=torch.int8)[:, ::2], s)
+    assert "aten::mm'" in texts[-1]
+
+
+def test_numbers_that_wrap_around() -> None:
+    """A difference in int8 is no difference in float32."""
+    def program(x, w, z):
+        return x @ (w - z).to(x.dtype)
+
+    w, z = torch.randint(-128, 127, (64, N), dtype=torch.int8), torch.full((N,), 100, dtype=torch.int8)
+    is_near(program, torch.randn(1, 64).to(BF16), w, z)
+    is_near(gptq_like_with_wide_zeros, *gptq_inputs(1, K, N, 16, BF16)[:2], torch.randint(-(2**31), 2**31, (4, N)).int(), torch.rand(4, N).to(BF16))
+
+
+def gptq_like_with_wide_zeros(x, w, z, s):
+    """Zeros that float32 does not have exactly."""
+    w = ((w[:, None, :] >> shifts()[None, :, None]) & 15).reshape(s.shape[0], -1, s.shape[1])
+    return x @ (((w - z[:, None]) >> 20).to(x.dtype) * s[:, None] + (w - z[:, None]).to(x.dtype)).reshape(-1, s.shape[1])
