@@ -129,12 +129,14 @@ def _gemm(
 
     def exact(ops: Ops, i: Indices) -> Value:
         row, column, step = i
-        weights = [right.load(ops, (step * steps + at, column)) for at in range(steps)]
-        return functools.reduce(ops.add, map(ops.mul, given(ops, row, step), weights))
+        bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
+        weights = [right.load(bytewise, (step * steps + at, column)) for at in range(steps)]
+        rounded = [
+            ops.to_dtype(ops.to_dtype(weight, right.dtype), torch.float32) for weight in weights]
+        return functools.reduce(ops.add, map(ops.mul, given(ops, row, step), rounded))
 
     quick_terms = call.builder.computed(layout, [turned, right], 2, element)
-    has_second_loop = steps > 1 and readings.may_sum_twice(call)
-    total = summed(call, quick_terms, exact if has_second_loop else None)
+    total = summed(call, quick_terms, exact if steps > 1 else None)
     return call.builder.computed(
         call.layout, [total, *more], 1, lambda ops, i: finish(ops, total.load(ops, i), i))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -33,6 +34,7 @@ from inductor.lowering.tensor import HALVES, Indices, Tensor
 
 aten = torch.ops.aten
 PACK_TERMS = 32  # of the terms that the four lanes of a column have in one word each
+GROUP_OF_SEVERAL = 64  # terms with one scale, at least, where units multiply several rows
 
 
 @lowering(aten._weight_int4pack_mm.default, of_library=True)
@@ -70,8 +72,8 @@ def weight_int4pack_mm(
     else:
         turned = turned_left(call, left, steps, tile, place)
 
-    def element(ops: Ops, i: Indices) -> Value:
-        row, column, step = i
+    def parts(ops: Ops, column: Index, step: Index) -> tuple[Value, Value, Value]:
+        """A word, and the scale and the zero point of its numbers."""
         lane = mod(column, 8) * 4 + mod(floordiv(step, words), 4)
         where = (floordiv(column, 8), floordiv(step, 4 * words), lane, mod(step, words))
         of_group = floordiv(place(constant(0), step), group)
@@ -79,18 +81,34 @@ def weight_int4pack_mm(
             ops.to_dtype(scales.load(ops, (of_group, column, constant(n))), torch.float32)
             for n in (0, 1)
         )
-        less = ops.constant(8.0, torch.float32)
+        return stored.load(ops, where), scale, zero
+
+    def element(ops: Ops, i: Indices) -> Value:
+        row, column, step = i
         if by_units:
+            word, scale, zero = parts(ops, column, step)
+            less = ops.constant(8.0, torch.float32)
             shift = ops.sub(zero, ops.mul(scale, less))
-            weight = NibbleWeights(stored.load(ops, where), tuple(range(steps)), scale, shift)
+            weight = NibbleWeights(word, tuple(range(steps)), scale, shift)
             return sum_by_units(ops, weight, by_halves(turned, ops, row, step))
-        nibbles = nibbles_of(ops, stored.load(ops, where))
+        return sum_of_products(ops, *factors(ops, i), True)
+
+    def factors(ops: Ops, i: Indices) -> tuple[list[Value], list[Value]]:
+        row, column, step = i
+        word, scale, zero = parts(ops, column, step)
+        less = ops.constant(8.0, torch.float32)
+        nibbles = nibbles_of(ops, word)
         weights = [ops.add(ops.mul(ops.sub(n, less), scale), zero) for n in nibbles]
-        given = [turned.load(ops, (row, constant(at), step)) for at in range(steps)]
-        return sum_of_products(ops, given, weights, True)
+        if by_units:
+            return by_halves(turned, ops, row, step), weights
+        return [turned.load(ops, (row, constant(at), step)) for at in range(steps)], weights
+
+    def exact(ops: Ops, i: Indices) -> Value:
+        return functools.reduce(ops.add, map(ops.mul, *factors(ops, i)))
 
     layout = contiguous((rows, columns, count), torch.float32, call.builder.device)
-    total = summed(call, call.builder.computed(layout, [turned, stored, scales], 2, element))
+    terms = call.builder.computed(layout, [turned, stored, scales], 2, element)
+    total = summed(call, terms, exact)
     return call.builder.computed(call.layout, [total], 1, lambda ops, i: total.load(ops, i))
 
 
@@ -98,7 +116,8 @@ def _packs_for_units(call: Call, left: Tensor, words: int, group: int) -> bool:
     """Whether matrix units take such a weight: a scale for whole tiles of it."""
     return (
         readings.has_matrix_units(call) and left.dtype in HALVES
-        and group % (words * PACK_TERMS) == 0 and left.size[1] % TERMS_OF_UNITS == 0
+        and group % (words * PACK_TERMS) == 0
+        and (left.size[0] == 1 or group % GROUP_OF_SEVERAL == 0) and left.size[1] % TERMS_OF_UNITS == 0
         and call.result.shape[1] % ROWS_OF_UNITS == 0
     )
 

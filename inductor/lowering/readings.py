@@ -34,8 +34,10 @@ FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
 EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
 # Of words that matrix units multiply: rows of the weight at a time, terms that four warps have
-# eight columns of, words with one scale.
+# eight columns of, words with one scale; the same where several rows have a column each, so that
+# units take sixteen elements at a time with one scale: halves of words, or, by columns, words.
 ROWS_OF_UNITS, TERMS_OF_UNITS, FEWEST_ALIKE = 16, 256, 4
+FEWEST_ALIKE_OF_SEVERAL = (8, 16)
 FIRST_WITH_UNITS = 80  # compute capability
 MOST_VECTORS = 16  # columns of two matrix units
 BYTES = (torch.int8, torch.uint8)
@@ -152,7 +154,8 @@ def _by_units(
             return None
     elif reading.steps != MOST_PACKED:
         return None
-    if terms % TERMS_OF_UNITS or not _has_long_groups(body):
+    fewest = FEWEST_ALIKE if left.size[0] == 1 else FEWEST_ALIKE_OF_SEVERAL[reading.by_columns]
+    if terms % TERMS_OF_UNITS or not _has_long_groups(body, fewest):
         return None
     reading = replace(reading, steps=MOST_PACKED, words=words, by_units=True)
     return reading if _is_of_nibbles(call, right, reading) else None
@@ -163,15 +166,15 @@ def has_matrix_units(call: Call) -> bool:
     return device.type != "cpu" and properties_of(device).capability >= FIRST_WITH_UNITS
 
 
-def _has_long_groups(body: LoopBody) -> bool:
-    """Whether all that is not of the weight itself stays the same for `FEWEST_ALIKE` words."""
+def _has_long_groups(body: LoopBody, fewest: int) -> bool:
+    """Whether all that is not of the weight itself stays the same for so many words."""
     for op in _moving(body):
         assert op.index is not None
         divisors = [
             atom.divisor for atom, _ in op.index.terms
             if isinstance(atom, FloorDiv) and atom.base.depends_on("r0")
         ]
-        if not _along(op.index) and any(each % FEWEST_ALIKE for each in divisors):
+        if not _along(op.index) and any(each % fewest for each in divisors):
             return False
     return True
 
@@ -196,11 +199,6 @@ def scaled(call: Call, count: int) -> int:
     """Bytes for the memory of the graph's device, where that is a GPU."""
     device = call.builder.device
     return count if device.type == "cpu" else properties_of(device).scaled_by_bandwidth(count)
-
-
-def may_sum_twice(call: Call) -> bool:
-    """Whether a kernel can sum again where its first sum is not finite: not on a GPU."""
-    return call.builder.device.type == "cpu" and not reads_words(call)
 
 
 def reads_words(call: Call) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from inductor.codegen.triton.exact_sums import SUM_OR_EXACT
 from inductor.codegen.triton.launch import Launch
 from inductor.ir.body import Op
 from inductor.ir.extent import power_of_two, up_to_multiple
@@ -240,7 +241,7 @@ def _moves(op: Op) -> bool:
 
 def _sum_of(ops: Sequence[Op], position: int, rows: int, columns: int) -> _Found | None:
     op = ops[position]
-    if op.imm != "sum" or len(op.args) != 1 or op.dtype is not torch.float32:
+    if op.imm not in ("sum", SUM_OR_EXACT) or op.dtype is not torch.float32:
         return None
     found = _nibbles_of(ops, position) or _bytes_of(ops, position)
     if found is None or not _reads_rows(found, rows, columns):

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import torch
 
+from inductor.codegen.triton.exact_sums import needed_for
 from inductor.codegen.triton.launch import Stage
 from inductor.codegen.triton.matrix_sums import (
     BYTES,
@@ -52,12 +53,12 @@ class MatrixPrinter(StagePrinter):
         super().__init__(stage, replace(columns, mask=""), frame, writer, memory)
         self.made = made
         self.shape_of_sums = shape_of(frame.launch, made)
-        self.in_stretches = replace(stage, ops=tuple(map(self._in_stretch, stage.ops)))
+        self.in_stretches = replace(stage, ops=tuple(map(self._in_stretch, self.stage.ops)))
 
     def _print_columns(self) -> None:
         late = []
         for position, op in enumerate(self.stage.ops):
-            if op.name == "reduction" or self.phases.inside[position]:
+            if op.name == "reduction" or self.phases.inside[position] or position in self.unlikely:
                 continue
             if self.phases.after[position] or op.name == "store":
                 late.append(position)
@@ -72,6 +73,7 @@ class MatrixPrinter(StagePrinter):
             column = f"tl.arange(0, {self.made.columns})[None, :]"
             for n, reduction in enumerate(each.reductions):
                 self._end_sum(reduction, f"tl.sum(tl.where({column} == {n}, {together}, 0.0), 1)")
+        self._print_exact_sums()
         for position in late:
             self._print_op(position)
 
@@ -177,20 +179,11 @@ class MatrixPrinter(StagePrinter):
         if not wanted:
             return "", ""
         with self._in_stretches():
-            for position in sorted(self._needed(wanted)):
+            for position in sorted(needed_for(self.stage.ops, wanted)):
                 self._print_op(position)
             scale, shift = (
                 "" if at is None else self.values[at].name for at in (each.scale, each.shift))
         return scale, shift
-
-    def _needed(self, positions: list[int]) -> set[int]:
-        found, waiting = set[int](), list(positions)
-        while waiting:
-            at = waiting.pop()
-            if at not in found:
-                found.add(at)
-                waiting += self.stage.ops[at].args
-        return found
 
     def _in_stretch(self, op: Op) -> Op:
         """The op at the first column of the stretch `q`."""

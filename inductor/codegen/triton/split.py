@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from inductor.codegen.triton.exact_sums import SUM_OR_EXACT
 from inductor.codegen.triton.launch import Launch, Phases, Scratch, Stage
 from inductor.codegen.triton.matrix_sums import find_matrix_sums
 from inductor.codegen.triton.numbers import reaches
@@ -139,12 +140,13 @@ class _Cut:
         for position, op in enumerate(self.ops):
             if op.name == "reduction":
                 scratch = self._scratch(position, str(op.imm), op.dtype)
+                kind = "sum" if op.imm == SUM_OR_EXACT else op.imm  # the parts are what they are
                 args = [found.add(Op("load", (), op.dtype, scratch.name, place))]
                 if op.imm in EXTREMUM:
                     dtype = self.ops[op.args[0]].dtype
                     scratch = self._scratch(position, EXTREMUM[str(op.imm)], dtype)
                     args.insert(0, found.add(Op("load", (), dtype, scratch.name, place)))
-                found.at[position] = found.add(replace(op, args=tuple(args)))
+                found.at[position] = found.add(replace(op, args=tuple(args), imm=kind))
             elif not self.phases.inside[position]:
                 found.keep(position)
         return tuple(found.made)

@@ -124,7 +124,6 @@ def gated_int4(x, w, s, z, *up):
 def test_one_row(monkeypatch, gpu, rows, terms, dtype, count, tmp_path) -> None:
     """Through matrix units where there are those of NVIDIA."""
     monkeypatch.setattr(readings, "reads_words", lambda call: gpu.capability > 0)
-    monkeypatch.setattr(readings, "may_sum_twice", lambda call: False)
     monkeypatch.setattr(readings, "has_matrix_units", lambda call: gpu.capability >= readings.FIRST_WITH_UNITS)
     empty = functools.partial(torch.empty, device="meta")
     weight = [empty(rows, terms // (1 if dtype is torch.int8 else 8), dtype=dtype)]
