@@ -107,8 +107,8 @@ def weight_int4pack_mm(
         return functools.reduce(ops.add, map(ops.mul, *factors(ops, i)))
 
     layout = contiguous((rows, columns, count), torch.float32, call.builder.device)
-    terms = call.builder.computed(layout, [turned, stored, scales], 2, element)
-    total = summed(call, terms, exact)
+    products = call.builder.computed(layout, [turned, stored, scales], 2, element)
+    total = summed(call, products, exact)
     return call.builder.computed(call.layout, [total], 1, lambda ops, i: total.load(ops, i))
 
 
@@ -117,8 +117,8 @@ def _packs_for_units(call: Call, left: Tensor, words: int, group: int) -> bool:
     return (
         readings.has_matrix_units(call) and left.dtype in HALVES
         and group % (words * PACK_TERMS) == 0
-        and (left.size[0] == 1 or group % GROUP_OF_SEVERAL == 0) and left.size[1] % TERMS_OF_UNITS == 0
-        and call.result.shape[1] % ROWS_OF_UNITS == 0
+        and (left.size[0] == 1 or group % GROUP_OF_SEVERAL == 0)
+        and left.size[1] % TERMS_OF_UNITS == 0 and call.result.shape[1] % ROWS_OF_UNITS == 0
     )
 
 
@@ -127,7 +127,7 @@ def _takes_pack(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> boo
     numbers = (*left.size, *weight.size, *scales.size)
     if any(type(number) is not int for number in numbers) or 0 in numbers:
         return False
-    layout = weight.realize()
+    layout, fewest = weight.realize(), readings.scaled(call, readings.FEWEST_BYTES)
     dense = contiguous(weight.size, weight.dtype, call.builder.device)
     by_units = _packs_for_units(call, left, weight.size[3], left.size[1] // scales.size[0])
     most = MOST_VECTORS if by_units else MOST_ROWS_OF_WORDS
@@ -135,5 +135,5 @@ def _takes_pack(call: Call, left: Tensor, weight: Tensor, scales: Tensor) -> boo
         readings.reads_words(call) and torch.version.hip is None and left.size[0] <= most
         and layout.buffer.startswith(("arg", "const"))
         and not weight.layout.offset and weight.layout.stride == dense.stride
-        and math.prod(weight.size) * weight.dtype.itemsize >= readings.scaled(call, readings.FEWEST_BYTES)
+        and math.prod(weight.size) * weight.dtype.itemsize >= fewest
     )

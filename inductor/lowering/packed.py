@@ -268,7 +268,9 @@ def _common_integer(
         made.append(ops.recorded[found])
     for op in made:
         ranges = [range_of(ops, arg) for arg in op.args]
-        if not all(_is_within(each, MOST_EXACT) for each in ranges) or _range_of_sum(ops, op) is None:
+        if not all(_is_within(each, MOST_EXACT) for each in ranges):
+            return None
+        if _range_of_sum(ops, op) is None:
             return None
     given = {arg: ops.recorded[arg].dtype for op in made for arg in op.args}
     return _shared(

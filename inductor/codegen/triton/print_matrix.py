@@ -167,7 +167,8 @@ class MatrixPrinter(StagePrinter):
             return [f"k_bytes_{SUFFIX[dtype]}({word})"]
         halves = [word]
         if kind == COLUMNS:
-            halves = [self.writer.define(f"{part}.to(tl.int16)") for part in (word, f"({word} >> 16)")]
+            parts = (word, f"({word} >> 16)")
+            halves = [self.writer.define(f"{part}.to(tl.int16)") for part in parts]
         return [
             f"k_nibbles_{SUFFIX[dtype]}({half}, {BITS * n})"
             for half in halves for n in range(PLANES[NIBBLES])
