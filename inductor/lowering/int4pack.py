@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,24 +54,13 @@ def weight_int4pack_mm(
     halves = dtype.itemsize // torch.int32.itemsize
     words //= halves
     tile, steps = words * halves * PACK_TERMS, halves * MOST_PACKED
-    count = terms // steps
-
-    def place(at: Index, step: Index) -> Index:
-        """The term of a word's nibble: each fourth word goes on two terms later."""
-        first = floordiv(step, 4 * words) * tile + mod(step, words) * (halves * PACK_TERMS)
-        lane, nibble = mod(floordiv(step, words), 4), mod(at, MOST_PACKED)
-        return (
-            first + floordiv(at, MOST_PACKED) * PACK_TERMS + lane * 2
-            + mod(nibble, 4) * MOST_PACKED + floordiv(nibble, 4)
-        )
+    count, place = terms // steps, _places(words, halves)
 
     def place_of_half(at: Index, half: Index) -> Index:
         return place(at + 4 * mod(half, 2), floordiv(half, 2))
 
-    if by_units:
-        turned = turned_left(call, left, steps // 2, tile, place_of_half)
-    else:
-        turned = turned_left(call, left, steps, tile, place)
+    in_planes = (steps // 2, tile, place_of_half) if by_units else (steps, tile, place)
+    turned = turned_left(call, left, *in_planes)
 
     def parts(ops: Ops, column: Index, step: Index) -> tuple[Value, Value, Value]:
         """A word, and the scale and the zero point of its numbers."""
@@ -87,8 +77,7 @@ def weight_int4pack_mm(
         row, column, step = i
         if by_units:
             word, scale, zero = parts(ops, column, step)
-            less = ops.constant(8.0, torch.float32)
-            shift = ops.sub(zero, ops.mul(scale, less))
+            shift = ops.sub(zero, ops.mul(scale, ops.constant(8.0, torch.float32)))
             weight = NibbleWeights(word, tuple(range(steps)), scale, shift)
             return sum_by_units(ops, weight, by_halves(turned, ops, row, step))
         return sum_of_products(ops, *factors(ops, i), True)
@@ -110,6 +99,22 @@ def weight_int4pack_mm(
     products = call.builder.computed(layout, [turned, stored, scales], 2, element)
     total = summed(call, products, exact)
     return call.builder.computed(call.layout, [total], 1, lambda ops, i: total.load(ops, i))
+
+
+def _places(words: int, halves: int) -> Callable[[Index, Index], Index]:
+    """The term of a nibble, which is one of those of a step of one word or of two (`halves`), with
+    so many steps in a tile: each fourth word goes on two terms later."""
+    tile = words * halves * PACK_TERMS
+
+    def place(at: Index, step: Index) -> Index:
+        first = floordiv(step, 4 * words) * tile + mod(step, words) * (halves * PACK_TERMS)
+        lane, nibble = mod(floordiv(step, words), 4), mod(at, MOST_PACKED)
+        return (
+            first + floordiv(at, MOST_PACKED) * PACK_TERMS + lane * 2
+            + mod(nibble, 4) * MOST_PACKED + floordiv(nibble, 4)
+        )
+
+    return place
 
 
 def _packs_for_units(call: Call, left: Tensor, words: int, group: int) -> bool:
