@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from inductor.ir.body import Ops, Value
-from inductor.ir.index import IndexLike, as_index, floordiv, mod
+from inductor.ir.body import Op, Ops, Value
+from inductor.ir.index import Index, IndexLike, as_index, constant, floordiv, mod
 from inductor.lowering.tensor import HALVES, Tensor
 
 BITS = 8
+IN_WORD = 8  # numbers of 4 bits
 NIBBLE, NIBBLES_AT = 15, (16, 12)  # in the mantissa, where enough of it is above and below
 MANTISSA = 23
+# Up to so large, all integers are numbers of the dtype.
+EXACT = {torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
+MOST_EXACT = 1 << 23  # of an operand, so that a sum of two is one in float32
 INTEGERS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
 
 
@@ -125,6 +129,15 @@ def sum_by_units(ops: Ops, weights: NibbleWeights, left: Sequence[Value]) -> Val
     if weights.shift is not None:
         total = ops.add(total, ops.mul(_added(ops, given), weights.shift))
     return total
+
+
+def by_halves(turned: Tensor, ops: Ops, row: Index, step: Index) -> list[Value]:
+    """What the eight numbers of a word are multiplied with, where units read halves of words."""
+    planes = IN_WORD // 2
+    return [
+        turned.load(ops, (row, constant(at % planes), step * 2 + at // planes))
+        for at in range(IN_WORD)
+    ]
 
 
 def _parts(
@@ -238,10 +251,90 @@ def _common(
     for a difference the first one; and what else they are made of."""
     made = [ops.recorded[value.position] for value in values]
     if any(op.name != name or op.dtype is not torch.float32 for op in made):
-        return None
+        return _common_integer(ops, values, name)
+    return _shared(ops, [op.args for op in made], name, lambda at: Value(at, torch.float32))
+
+
+def _common_integer(
+    ops: Ops, values: Sequence[Value], name: str
+) -> tuple[Value, list[Value]] | None:
+    """The same of values that were integers when this was done to them, so small that it comes to
+    the same in float32: the unpacked numbers of a word less a zero point, say."""
+    made = []
+    for value in values:
+        found = _integer_of(ops, value)
+        if found is None or ops.recorded[found].name != name or name == "mul":
+            return None
+        made.append(ops.recorded[found])
+    for op in made:
+        ranges = [range_of(ops, arg) for arg in op.args]
+        if not all(_is_within(each, MOST_EXACT) for each in ranges):
+            return None
+        if _range_of_sum(ops, op) is None:
+            return None
+    given = {arg: ops.recorded[arg].dtype for op in made for arg in op.args}
+    return _shared(
+        ops, [op.args for op in made], name,
+        lambda at: ops.to_dtype(Value(at, given[at]), torch.float32))
+
+
+def _shared(
+    ops: Ops, made: Sequence[tuple[int, ...]], name: str, in_float: Callable[[int], Value]
+) -> tuple[Value, list[Value]] | None:
+    """made: the operands of each."""
     for side in (1,) if name == "sub" else (1, 0):
-        shared = {op.args[side] for op in made}
+        shared = {args[side] for args in made}
         if len(shared) == 1:
-            rest = [Value(op.args[1 - side], torch.float32) for op in made]
-            return Value(shared.pop(), torch.float32), rest
+            return in_float(shared.pop()), [in_float(args[1 - side]) for args in made]
     return None
+
+
+def _integer_of(ops: Ops, value: Value) -> int | None:
+    """The position of the small integer that this float32 is, by way of half precision maybe."""
+    position, least = value.position, MOST_EXACT
+    op = ops.recorded[position]
+    while op.name == "to_dtype" and op.imm is None and op.dtype in EXACT:
+        least = min(least, EXACT[op.dtype])
+        position = op.args[0]
+        op = ops.recorded[position]
+    is_integer = position != value.position and op.dtype in INTEGERS
+    return position if is_integer and _is_within(range_of(ops, position), least) else None
+
+
+def _is_within(bounds: tuple[int, int] | None, most: int) -> bool:
+    return bounds is not None and -most <= bounds[0] and bounds[1] <= most
+
+
+def range_of(ops: Ops, position: int) -> tuple[int, int] | None:
+    """The least and the greatest value of an integer; None where it may be any of its dtype, or
+    wrap around."""
+    op = ops.recorded[position]
+    if op.dtype not in INTEGERS:
+        return None
+    if op.name == "constant":
+        return (op.imm, op.imm) if type(op.imm) is int else None
+    bounds = torch.iinfo(op.dtype)
+    found: tuple[int, int] | None = None
+    if op.name == "bitwise_and":
+        known = [number for arg in op.args if (number := _constant(ops, arg)) is not None]
+        found = (0, known[0]) if known and known[0] >= 0 else None
+    elif op.name == "shift_right" and op.dtype is torch.uint8:
+        distance = _constant(ops, op.args[1])
+        found = None if distance is None or not 0 <= distance < BITS else (0, 255 >> distance)
+    elif op.name == "to_dtype":
+        found = range_of(ops, op.args[0])
+    elif op.name in ("add", "sub"):
+        found = _range_of_sum(ops, op)
+    if found is not None and bounds.min <= found[0] and found[1] <= bounds.max:
+        return found
+    return (bounds.min, bounds.max) if op.dtype.itemsize == 1 else None
+
+
+def _range_of_sum(ops: Ops, op: Op) -> tuple[int, int] | None:
+    """Of an integer that is a sum or a difference; None where it may wrap around."""
+    one, other = (range_of(ops, arg) for arg in op.args)
+    if one is None or other is None:
+        return None
+    low, high = other if op.name == "add" else (-other[1], -other[0])
+    found, bounds = (one[0] + low, one[1] + high), torch.iinfo(op.dtype)
+    return found if bounds.min <= found[0] and found[1] <= bounds.max else None

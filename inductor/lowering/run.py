@@ -39,6 +39,7 @@ from inductor.lowering import depthwise as depthwise
 from inductor.lowering import dropout_mask as dropout_mask
 from inductor.lowering import gemms as gemms
 from inductor.lowering import indexing as indexing
+from inductor.lowering import int4pack as int4pack
 from inductor.lowering import pointwise as pointwise
 from inductor.lowering import pooling as pooling
 from inductor.lowering import reductions as reductions

@@ -71,6 +71,13 @@ WEIGHTS = {
 EVEN_WORDS = 128
 EVEN_ROWS = 8  # fewer alike rows are not looked for
 FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
+# Of bytes that lie along rows, by how many vectors they are multiplied with: a thread loads sixteen
+# neighbours at a time, and has a sum for each place of the tile. Chosen by counting instructions.
+BYTES_ALONG_ROWS = {
+    1: ((64, 64, 4), (64, 32, 4), (128, 64, 4), (32, 128, 4)),
+    2: ((64, 32, 4), (32, 64, 4), (32, 32, 2)),
+    4: ((64, 16, 4), (32, 32, 4), (64, 32, 8)),
+}
 # As LOOP_BLOCKS, where reads go along rows; a guess as TILES is.
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
 
@@ -281,7 +288,7 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
-    blocks: tuple[tuple[int, int, int], ...] = LOOP_BLOCKS_ALONG_ROWS
+    blocks = _of_bytes_along_rows(launch) or LOOP_BLOCKS_ALONG_ROWS
     sums = find_matrix_sums(launch)
     if sums is not None:
         shape = shape_of(launch, sums)
@@ -336,6 +343,19 @@ def _for_weights(launch: Launch) -> list[tuple[int, int, int]]:
         (block, min(columns, even), max(1, min(warps, warps * even // columns)))
         for block, columns, warps in found
     ]
+
+
+def _of_bytes_along_rows(launch: Launch) -> tuple[tuple[int, int, int], ...]:
+    """Of sums over a weight of bytes whose neighbours in memory belong to neighbouring rows."""
+    found = [
+        op for stage in launch.stages for op in stage.ops
+        if op.name == "load" and op.index is not None and op.index.depends_on("r")
+        and op.index.stride_of("x") == 1
+    ]  # fmt: skip
+    if not found or any(op.dtype.itemsize != 1 for op in found):
+        return ()
+    vectors = sum(op.name == "reduction" for stage in launch.stages for op in stage.ops)
+    return next((BYTES_ALONG_ROWS[n] for n in sorted(BYTES_ALONG_ROWS) if vectors <= n), ())
 
 
 def _for_exponentials(launch: Launch) -> list[tuple[int, int, int]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from inductor.codegen.triton.exact_sums import SUM_OR_EXACT
 from inductor.codegen.triton.launch import Launch
 from inductor.ir.body import Op
 from inductor.ir.extent import power_of_two, up_to_multiple
@@ -24,12 +25,15 @@ from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, floordiv, mod, va
 FIRST_WITH_UNITS = 80  # compute capability, of asynchronous copies and matrix units of bfloat16
 STRETCHES = 8  # columns of a matrix unit
 MOST_VECTORS = 16  # in two units
-# Elements of which a copy has eight; a stretch has as many at least.
-LEAST_STRETCH = 8
 LEAST_ROWS = 16
-NIBBLES, BYTES = "nibbles", "bytes"
-PLANES = {NIBBLES: 4, BYTES: 1}  # numbers of an element as it is read
-ELEMENT = {NIBBLES: torch.int16, BYTES: torch.int8}
+# COLUMNS: words of nibbles, of which neighbours in memory belong to neighbouring rows of the sums
+# (columns of the GEMM), not to neighbouring terms; they are turned on their way into registers.
+NIBBLES, BYTES, COLUMNS = "nibbles", "bytes", "columns"
+PLANES = {NIBBLES: 4, BYTES: 1, COLUMNS: 8}  # numbers of an element as it is read
+ELEMENT = {NIBBLES: torch.int16, BYTES: torch.int8, COLUMNS: torch.int32}
+LEAST_TERMS = 16  # elements that units multiply at a time
+# Elements of a stretch, at least: a copy of what they are multiplied with has eight, or four.
+LEAST_STRETCH = {NIBBLES: 8, BYTES: 8, COLUMNS: 4}
 ALIGNMENT = 16  # bytes of a copy
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -114,6 +118,8 @@ def find_matrix_sums(launch: Launch) -> MatrixSums | None:
                 return None
             found.append(each)
     made = _by_weight(found) if found else None
+    if made is not None and made.vectors > 1 and longest_stretch(launch, made) < LEAST_TERMS:
+        return None
     if made is not None and made.kind == BYTES:
         count = len(made.sums) * launch.rows * first.columns
         if made.vectors > 1 or count < launch.gpu.scaled_by_bandwidth(FEWEST_BYTES):
@@ -175,9 +181,10 @@ class Shape:
 # 75.5 and 42.5, 128256 x 4096 162 and 75.3; two of 14336 x 4096 32.8 and 22.6. Of int8, 4096 x 4096
 # 7.6 and 7.8, 8192 x 8192 24.1 and 21.2, 4096 x 14336 19.5 and 18.1, two of 14336 x 4096 33.7 and
 # 32.3, so that only large ones do. More stages or longer steps leave room for fewer programs.
-STEPS = {NIBBLES: 128, BYTES: 256}  # elements as they are read
+# Steps of columns have as many bytes of weights as those of nibbles (chosen, not measured).
+STEPS = {NIBBLES: 128, BYTES: 256, COLUMNS: 64}  # elements as they are read
 ENOUGH_WARPS = 384  # sum at a time
-ENOUGH_TERMS, FEWEST_STEPS = 1024, 2  # of a share
+ENOUGH_TERMS, FEWEST_STEPS = {NIBBLES: 1024, COLUMNS: 512}, 2  # of a share
 MOST_SHARES = 4
 STAGES_OF_SEVERAL = 4  # vectors, of which a step is short (chosen, not measured)
 FEWEST_BYTES = 48 << 20  # of int8
@@ -194,11 +201,11 @@ def shape_of(launch: Launch, made: MatrixSums) -> Shape:
         stretch = step // STRETCHES if longest > step else longest
         step = min(step, STRETCHES * stretch)
     alone = len(made.sums) == 1
-    rows = 2 * LEAST_ROWS if made.kind == NIBBLES and alone else LEAST_ROWS
+    rows = 2 * LEAST_ROWS if made.kind != BYTES and alone else LEAST_ROWS
     wanted = MOST_SHARES
-    if made.kind == NIBBLES:
+    if made.kind != BYTES:
         few = power_of_two(up_to_multiple(launch.gpu.scaled(ENOUGH_WARPS), launch.rows // rows))
-        wanted = min(wanted, max(few, power_of_two(up_to_multiple(terms, ENOUGH_TERMS))))
+        wanted = min(wanted, max(few, power_of_two(up_to_multiple(terms, ENOUGH_TERMS[made.kind]))))
     shares = wanted
     while shares > 1 and (terms % (shares * stretch) or terms < shares * FEWEST_STEPS * step):
         shares //= 2
@@ -234,14 +241,14 @@ def _moves(op: Op) -> bool:
 
 def _sum_of(ops: Sequence[Op], position: int, rows: int, columns: int) -> _Found | None:
     op = ops[position]
-    if op.imm != "sum" or len(op.args) != 1 or op.dtype is not torch.float32:
+    if op.imm not in ("sum", SUM_OR_EXACT) or op.dtype is not torch.float32:
         return None
     found = _nibbles_of(ops, position) or _bytes_of(ops, position)
     if found is None or not _reads_rows(found, rows, columns):
         return None
     stretch = [step for index in _indices_behind(ops, (found.scale, found.shift))
                for step in _steps(index)]
-    if any(step * found.per_column % LEAST_STRETCH for step in stretch):
+    if any(step * found.per_column % LEAST_STRETCH[found.kind] for step in stretch):
         return None
     return found if _are_loads_of_stretches(ops, (found.scale, found.shift)) else None
 
@@ -292,6 +299,8 @@ def _nibbles_of(ops: Sequence[Op], position: int) -> _Found | None:
     planes = PLANES[NIBBLES]
     if len(known) != 2 * planes or any(load.dtype not in HALVES for load in known):
         return None
+    if weight.index is not None and weight.index.stride_of("x") == 1:
+        return _Found(position, COLUMNS, weight, tuple(known), scale, shift)
     low, high = known[:planes], known[planes:]
     beside = all(
         one.buffer == other.buffer and _index(one) + 1 == _index(other)
@@ -320,7 +329,8 @@ def _index(op: Op) -> Index:
 def _reads_rows(found: _Found, rows: int, columns: int) -> bool:
     """Whether rows of the weight lie in memory element by element, in stretches at least, and what
     they are multiplied with too, all at multiples of what is copied at a time."""
-    if not _lies_in_stretches(_index(found.weight), found.weight.dtype.itemsize):
+    lies = _lies_in_columns if found.kind == COLUMNS else _lies_in_stretches
+    if not lies(_index(found.weight), found.weight.dtype.itemsize):
         return False
     r = variable("r", columns)
     first = found.left[0]
@@ -346,6 +356,14 @@ def _lies_in_stretches(index: Index, itemsize: int) -> bool:
     return counted == 1 and not index.offset * itemsize % ALIGNMENT
 
 
+def _lies_in_columns(index: Index, itemsize: int) -> bool:
+    """Whether an index goes element by element along `x`, from multiples of what is copied at a
+    time on."""
+    at_start = index.substitute({"x": 0})
+    return index.stride_of("x") == 1 and not at_start.offset * itemsize % ALIGNMENT and all(
+        factor * itemsize % ALIGNMENT == 0 for _, factor in at_start.terms)
+
+
 def _goes_along(atom: Atom, itemsize: int) -> bool:
     """Whether it is `r`, or the number of a stretch, or the place in one."""
     if isinstance(atom, Var):
@@ -366,6 +384,8 @@ def _is_of_rows(atom: Atom) -> bool:
 def in_elements(index: Index, made: MatrixSums, columns: int) -> Index:
     """The index of a weight in elements as they are read; `r` counts those, too."""
     count = made.per_column
+    if made.kind == COLUMNS:
+        return index
     r = variable("r", columns * count)
     total = index.substitute({"r": 0}) * count
     for atom, factor in index.terms:
@@ -414,7 +434,7 @@ def _steps(index: Index) -> Iterator[int]:
 def _are_loads_of_stretches(ops: Sequence[Op], positions: Sequence[int | None]) -> bool:
     """Whether scales and shifts are made of loads and arithmetic alone."""
     return all(
-        op.name not in ("reduction", "indirect", "keep", "index_expr", "nibbles_dot", "store")
+        op.name not in ("reduction", "indirect", "keep", "nibbles_dot", "store")
         and not (op.name == "load" and op.args)
         for op in _behind(ops, positions)
     )

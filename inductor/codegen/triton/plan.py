@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from inductor.codegen.triton.aligned import has_unaligned_rows
+from inductor.codegen.triton.exact_sums import join_exact_sums
 from inductor.codegen.triton.join import join_stages
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions
 from inductor.codegen.triton.numbers import is_one
@@ -40,7 +41,7 @@ MANY_IN_WINDOWS = 1 << 20  # elements, of which a thread computes several
 
 def plan_kernel(kernel: Kernel, gpu: GpuProperties = MEASURED) -> Plan:
     """Decide the functions of a kernel."""
-    kernel = share_rows(kernel, gpu)
+    kernel = share_rows(join_exact_sums(kernel), gpu)
     parts, scratch = _split_stages(kernel, gpu)
     launches: list[Launch] = []
     for part in parts:
@@ -294,10 +295,10 @@ def _is_persistent(kernel: Kernel) -> bool:
 
 def _longest_tile(kernel: Kernel) -> int:
     """So many columns are one tile at most."""
-    if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
-        return PERSISTENT_ALONG_ROWS
     if any(op.name == "nibbles_dot" for stage in kernel.stages for op in stage.ops):
         return 0  # loops, whose sums go through matrix units
+    if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
+        return PERSISTENT_ALONG_ROWS
     if any(op.name == "above_one" for stage in kernel.stages for op in stage.ops):
         return PERSISTENT_WORDS
     tiles = any(not is_one(local.elements) for local in kernel.locals) or _rereads(kernel)

@@ -16,8 +16,11 @@ from dataclasses import replace
 
 import torch
 
+from inductor.codegen.triton.exact_sums import needed_for
 from inductor.codegen.triton.launch import Stage
 from inductor.codegen.triton.matrix_sums import (
+    BYTES,
+    COLUMNS,
     ELEMENT,
     NIBBLES,
     PLANES,
@@ -50,12 +53,12 @@ class MatrixPrinter(StagePrinter):
         super().__init__(stage, replace(columns, mask=""), frame, writer, memory)
         self.made = made
         self.shape_of_sums = shape_of(frame.launch, made)
-        self.in_stretches = replace(stage, ops=tuple(map(self._in_stretch, stage.ops)))
+        self.in_stretches = replace(stage, ops=tuple(map(self._in_stretch, self.stage.ops)))
 
     def _print_columns(self) -> None:
         late = []
         for position, op in enumerate(self.stage.ops):
-            if op.name == "reduction" or self.phases.inside[position]:
+            if op.name == "reduction" or self.phases.inside[position] or position in self.unlikely:
                 continue
             if self.phases.after[position] or op.name == "store":
                 late.append(position)
@@ -70,6 +73,7 @@ class MatrixPrinter(StagePrinter):
             column = f"tl.arange(0, {self.made.columns})[None, :]"
             for n, reduction in enumerate(each.reductions):
                 self._end_sum(reduction, f"tl.sum(tl.where({column} == {n}, {together}, 0.0), 1)")
+        self._print_exact_sums()
         for position in late:
             self._print_op(position)
 
@@ -118,11 +122,11 @@ class MatrixPrinter(StagePrinter):
             pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
             line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
         shift = ""
-        if made.kind == NIBBLES:
+        if made.kind != BYTES:
             shift = self._print_sums_of_left(lefts, dtype)
         for each, total in zip(made.sums, totals, strict=True):
             part = self._print_products(each, lefts, dtype, masked)
-            if made.kind == NIBBLES:
+            if made.kind != BYTES:
                 part = f"({part} - {ABOVE[dtype]} * {shift})"
             scale, more = self._print_stretches(each)
             part = f"{part} * {scale}" if scale else part
@@ -151,11 +155,24 @@ class MatrixPrinter(StagePrinter):
         word = self.writer.fresh("words")
         self.writer.line(f"{word} = tl.load({pointer} + ({at}){f', {masked}' if masked else ''})")
         part = self.writer.fresh("part")
-        for n in range(PLANES[kind]):
-            bits = f", {BITS * n}" if kind == NIBBLES else ""
-            made, before = f"k_{kind}_{SUFFIX[dtype]}({word}{bits})", f", {part}" if n else ""
-            self.writer.line(f"{part} = tl.dot({made}, {lefts[n]}{before})")
+        for n, numbers in enumerate(self._numbers(word, dtype)):
+            before = f", {part}" if n else ""
+            self.writer.line(f"{part} = tl.dot({numbers}, {lefts[n]}{before})")
         return part
+
+    def _numbers(self, word: str, dtype: torch.dtype) -> list[str]:
+        """What the planes of a tile of weights are, as operands of units."""
+        kind = self.made.kind
+        if kind == BYTES:
+            return [f"k_bytes_{SUFFIX[dtype]}({word})"]
+        halves = [word]
+        if kind == COLUMNS:
+            parts = (word, f"({word} >> 16)")
+            halves = [self.writer.define(f"{part}.to(tl.int16)") for part in parts]
+        return [
+            f"k_nibbles_{SUFFIX[dtype]}({half}, {BITS * n})"
+            for half in halves for n in range(PLANES[NIBBLES])
+        ]
 
     def _print_stretches(self, each: MatrixSum) -> tuple[str, str]:
         """Scale and shift of each row and stretch, "" for those that there are not."""
@@ -163,20 +180,11 @@ class MatrixPrinter(StagePrinter):
         if not wanted:
             return "", ""
         with self._in_stretches():
-            for position in sorted(self._needed(wanted)):
+            for position in sorted(needed_for(self.stage.ops, wanted)):
                 self._print_op(position)
             scale, shift = (
                 "" if at is None else self.values[at].name for at in (each.scale, each.shift))
         return scale, shift
-
-    def _needed(self, positions: list[int]) -> set[int]:
-        found, waiting = set[int](), list(positions)
-        while waiting:
-            at = waiting.pop()
-            if at not in found:
-                found.add(at)
-                waiting += self.stage.ops[at].args
-        return found
 
     def _in_stretch(self, op: Op) -> Op:
         """The op at the first column of the stretch `q`."""

@@ -7,7 +7,8 @@ extent 1 along the others. (No value is a scalar: Triton's interpreter treats th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -19,6 +20,7 @@ from inductor.codegen.triton.eviction import (
     read_for_the_last_time,
     reread,
 )
+from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exact
 from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.relax import PREFIX, RELAXED
@@ -50,12 +52,16 @@ from inductor.codegen.triton.writer import (
     print_whole_stretches,
     program,
 )
-from inductor.ir.body import Immediate, IndirectVar, Op
+from inductor.ir.body import Immediate, IndirectVar, Op, is_small
 from inductor.ir.index import Index, variable
 from inductor.ir.philox import LANES, Draw
 from inductor.ir.scalar_ops import SCALAR_OPS
 
 FIRST = "first"  # the first row of a tile
+# Columns of a tile of what is computed where a sum is not finite: of few sums, of more. A program
+# then takes no more registers than the rest of it does (ptxas for sm_90; with 16 for four and more,
+# 95 for 80, 168 for 113, 249 for 128).
+COLUMNS_OF_EXACT, COLUMNS_OF_MANY_EXACT, FEW_EXACT = 16, 2, 1
 # Programs of the device measured that wait for memory together; a thread has registers to spare.
 FEW_ROWS = 512
 
@@ -81,7 +87,12 @@ class StagePrinter:
         self, stage: Stage, columns: Columns, frame: Frame, writer: Writer,
         memory: Memory,
     ) -> None:
+        self.exact: dict[int, int] = {}  # of sums: the terms where they are not finite
         self.stage = stage
+        if stage.reduction:
+            ops, self.exact = without_exact(stage.ops)
+            self.stage = replace(stage, ops=ops)
+        self.unlikely = only_for(self.stage.ops, [*self.exact.values()])
         self.columns = columns
         self.frame = frame
         self.writer = writer
@@ -146,11 +157,18 @@ class StagePrinter:
 
     def _print_columns(self) -> None:
         if self.frame.launch.persistent or self.frame.launch.tiled or self.stage.columns == 1:
-            for position in range(len(self.stage.ops)):
+            positions = [n for n in range(len(self.stage.ops)) if n not in self.unlikely]
+            if self.exact:  # what follows from the sums comes last
+                positions.sort(key=lambda n: self.phases.after[n] and n not in self.exact)
+            for n, position in enumerate(positions):
                 self._print_op(position)
+                if position in self.exact and not self.exact.keys() & {*positions[n + 1 :]}:
+                    self._print_exact_sums()
             return
         loops, stores = [], []
         for position, op in enumerate(self.stage.ops):
+            if position in self.unlikely:
+                continue
             moves = self.phases.inside[position]
             if op.name == "reduction" and self.stage.reduction:
                 loops.append(position)
@@ -166,6 +184,7 @@ class StagePrinter:
         for position in loops:
             if position in self.partial:
                 self._end_reduction(position, self.stage.ops[position])
+        self._print_exact_sums()
         for position in stores:
             self._print_op(position)
 
@@ -182,6 +201,56 @@ class StagePrinter:
         with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
             self._print_tile_of_columns("base")
             self._print_step(inside)
+
+    def _print_exact_sums(self) -> None:
+        """A branch that replaces sums that are not finite, with a loop of its own over small tiles:
+        it takes no registers that the other one has not."""
+        if not self.exact:
+            return
+        ops, writer, launch = self.stage.ops, self.writer, self.frame.launch
+        step = COLUMNS_OF_EXACT if len(self.exact) <= FEW_EXACT else COLUMNS_OF_MANY_EXACT
+        wanted = [*self.exact.values()]
+        needed = sorted(needed_for(ops, wanted))
+        totals = [self.values[position].name for position in self.exact]
+        tests = [writer.define(f'tl.abs({total}) < float("inf")') for total in totals]
+        wrong = " | ".join(f"({test} == 0)" for test in tests)
+        writer.line(f"EXACT: tl.constexpr = {step}")
+        with writer.block(f"if tl.max(tl.max(({wrong}).to(tl.int32), 1), 0) != 0:"):
+            for position in needed:
+                if position in self.unlikely and not self.phases.inside[position]:
+                    self._print_op(position)
+            with self._in_columns(self._columns_of_exact(step)):
+                sums = [writer.fresh("acc") for _ in wanted]
+                for each in sums:
+                    writer.line(f"{each} = tl.full([XBLOCK, EXACT], 0.0, tl.float32)")
+                bounds = f"0, {self.frame.numbers.spell(self.columns.extent)}"
+                if launch.splits != 1:
+                    bounds = f"g * {launch.chunk}, g * {launch.chunk} + {launch.chunk}"
+                with writer.block(f"for base in range({bounds}, EXACT):"):
+                    print_columns(writer, self.columns, "base", self.frame)
+                    for position in needed:
+                        if self.phases.inside[position]:
+                            self._print_op(position)
+                    for each, position in zip(sums, wanted, strict=True):
+                        terms = self._masked_operand(self.values[position], "sum", torch.float32)
+                        writer.line(f"{each} = {each} + {terms}")
+            for total, test, each in zip(totals, tests, sums, strict=True):
+                exact = f"tl.sum({each}, 1, keep_dims=True)"
+                writer.line(f"{total} = tl.where({test}, {total}, {exact})")
+
+    def _columns_of_exact(self, step: int) -> Columns:
+        extent, launch = self.columns.extent, self.frame.launch
+        step = step if launch.splits == 1 else launch.chunk
+        return Columns("e", "" if extent % step == 0 else "emask", "EXACT", extent)
+
+    @contextmanager
+    def _in_columns(self, columns: Columns) -> Iterator[None]:
+        """Elements are those of other columns, one after the other."""
+        kept = self.columns, self.names, self.values, self.unaligned
+        self.columns, self.unaligned = columns, None
+        self.names, self.values = {**self.names, "r": columns.name}, dict(self.values)
+        yield
+        self.columns, self.names, self.values, self.unaligned = kept
 
     def _print_step(self, inside: list[int]) -> None:
         """What is done with one tile of columns."""
@@ -324,7 +393,8 @@ class StagePrinter:
         self.needs_barrier |= op.buffer in self.memory.dirty
         pointer, axes = self._pointer(self._once(op), masks[0].axes if masks else NO_AXES)
         mask = self._mask(axes, *(m.name for m in masks))
-        more = f", {mask}, other=0" if mask else ""
+        zero = "0.0" if is_small(op.dtype) else "0"  # an integer is no small float
+        more = f", {mask}, other={zero}" if mask else ""
         if op.buffer in self.read_last and "r" in axes:
             more += f", {EVICT_FIRST}"
         elif op.buffer in self.reread and "r" in axes:

@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import torch
 
+from inductor.codegen.triton.exact_sums import SUM_OR_EXACT
 from inductor.codegen.triton.launch import Launch, Phases, Scratch, Stage
+from inductor.codegen.triton.matrix_sums import find_matrix_sums
 from inductor.codegen.triton.numbers import reaches
 from inductor.codegen.triton.spelling import SUM_OF_EXP
 from inductor.ir.body import Op
@@ -59,6 +61,8 @@ def _chunk_of(launch: Launch) -> int:
     if any(op.imm == SUM_OF_EXP for op in stage.ops):  # its parts are no sums
         return 0
     if not stage.reduction or stage.serial != 1 or launch.locals:
+        return 0
+    if by_rows and find_matrix_sums(launch) is not None:  # whose warps share the terms
         return 0
     rows, columns = hint_of(launch.rows), hint_of(stage.columns)
     if columns < FEWEST_COLUMNS[by_rows]:
@@ -136,12 +140,13 @@ class _Cut:
         for position, op in enumerate(self.ops):
             if op.name == "reduction":
                 scratch = self._scratch(position, str(op.imm), op.dtype)
+                kind = "sum" if op.imm == SUM_OR_EXACT else op.imm  # the parts are what they are
                 args = [found.add(Op("load", (), op.dtype, scratch.name, place))]
                 if op.imm in EXTREMUM:
                     dtype = self.ops[op.args[0]].dtype
                     scratch = self._scratch(position, EXTREMUM[str(op.imm)], dtype)
                     args.insert(0, found.add(Op("load", (), dtype, scratch.name, place)))
-                found.at[position] = found.add(replace(op, args=tuple(args)))
+                found.at[position] = found.add(replace(op, args=tuple(args), imm=kind))
             elif not self.phases.inside[position]:
                 found.keep(position)
         return tuple(found.made)

@@ -23,7 +23,7 @@ from inductor.config import config
 from inductor.ir.gpus import described
 from inductor.kernels import attention_spec
 from inductor.kernels.gpu.attention.launches import kernel as attention_kernel
-from inductor.lowering import gemms
+from inductor.lowering import pointwise, readings
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.lists import join_lists
 from inductor.scheduler.run import schedule_graph
@@ -123,9 +123,8 @@ def gated_int4(x, w, s, z, *up):
 @for_kinds
 def test_one_row(monkeypatch, gpu, rows, terms, dtype, count, tmp_path) -> None:
     """Through matrix units where there are those of NVIDIA."""
-    monkeypatch.setattr(gemms, "_reads_words", lambda call: gpu.capability > 0)
-    monkeypatch.setattr(gemms, "_may_sum_twice", lambda call: False)
-    monkeypatch.setattr(gemms, "_has_matrix_units", lambda call: gpu.capability >= gemms.FIRST_WITH_UNITS)
+    monkeypatch.setattr(readings, "reads_words", lambda call: gpu.capability > 0)
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: gpu.capability >= readings.FIRST_WITH_UNITS)
     empty = functools.partial(torch.empty, device="meta")
     weight = [empty(rows, terms // (1 if dtype is torch.int8 else 8), dtype=dtype)]
     program, half = lambda x, w: nn.functional.linear(x, w.to(x.dtype)), torch.bfloat16
@@ -136,6 +135,34 @@ def test_one_row(monkeypatch, gpu, rows, terms, dtype, count, tmp_path) -> None:
     layouts = {name: replace(layout, device=DEVICE) for name, layout in graph.layouts().items()}
     printed = [print_kernel(kernel, layouts) for kernel in schedule_graph(graph, 8).kernels()]
     assert ("tl.dot" in "".join(source.text for each in printed for source in each.sources)) == bool(gpu.capability)
+    for each in printed:
+        build_printed(gpu, each, layouts, tmp_path)
+
+
+def gptq(x, w, z, s):
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=w.device)
+    w = ((w[:, None, :] >> shifts[None, :, None]) & 15).reshape(s.shape[0], -1, s.shape[1])
+    z = ((z[:, :, None] >> shifts) & 15).reshape(s.shape[0], 1, -1) + 1
+    return x @ (s[:, None, :] * (w - z)).reshape(-1, s.shape[1])
+
+
+@pytest.mark.parametrize(("stored", "columns", "rows"), [(torch.int32, 4096, 1), (torch.int32, 6144, 16), (torch.int8, 4096, 1), (torch.float8_e4m3fn, 4100, 1)])
+@pytest.mark.parametrize("kind", ["sm_90", "sm_100"])  # which convert floats of 8 bits
+def test_columns(monkeypatch, gpu, stored, columns, rows, tmp_path) -> None:
+    monkeypatch.setattr(readings, "reads_words", lambda call: True)
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    monkeypatch.setattr(readings, "most_rows", lambda call, is_narrow: 1)
+    monkeypatch.setattr(pointwise, "converts_small_floats", lambda device: True)
+    empty, half = functools.partial(torch.empty, device="meta"), torch.bfloat16
+    given = [empty(rows, 4096, dtype=half), empty(4096, columns, dtype=stored)]
+    if stored is torch.int32:
+        given[1:] = [empty(512, columns, dtype=stored), empty(32, columns // 8, dtype=stored), empty(32, columns, dtype=half)]
+    program = gptq if stored is torch.int32 else lambda x, w: x @ w.to(x.dtype)
+    graph = lower_graph(capture(program, given, mode="fake")).graph
+    layouts = {name: replace(layout, device=DEVICE) for name, layout in graph.layouts().items()}
+    printed = [print_kernel(kernel, layouts) for kernel in schedule_graph(graph, 8).kernels()]
+    assert ("tl.dot" in "".join(source.text for each in printed for source in each.sources)) == (stored is torch.int32)
+    monkeypatch.setitem(POINTERS, torch.float8_e4m3fn, "*fp8e4nv")
     for each in printed:
         build_printed(gpu, each, layouts, tmp_path)
 

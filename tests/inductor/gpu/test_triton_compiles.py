@@ -16,7 +16,7 @@ from inductor.codegen.triton import configs, plan, split
 from inductor.codegen.triton import print_kernel as printer
 from inductor.codegen.triton.print_kernel import MODULE_HEAD, print_kernel
 from inductor.codegen.triton.print_list import print_list
-from inductor.lowering import gemms
+from inductor.lowering import readings
 from inductor.lowering.run import lower_graph
 from inductor.runtime.list_launches import FILL
 from inductor.scheduler.lists import join_lists
@@ -187,8 +187,8 @@ def test_unaligned_rows_move_many_bytes_at_a_time(program, stores, dtype, tmp_pa
 @pytest.mark.parametrize("columns", [256, 896])
 def test_four_bits_of_a_weight_are_one_instruction(columns, tmp_path, monkeypatch) -> None:
     """And they are loaded sixteen bytes at a time."""
-    monkeypatch.setattr(gemms, "_reads_words", lambda call: True)
-    monkeypatch.setattr(gemms, "_most_rows", lambda call, is_narrow: 1)
+    monkeypatch.setattr(readings, "reads_words", lambda call: True)
+    monkeypatch.setattr(readings, "most_rows", lambda call, is_narrow: 1)
     rows, groups = 2048, columns // 8
     given = torch.empty(1, columns * 16), torch.empty(rows, columns * 8, dtype=torch.uint8), torch.empty(rows, groups, 1)
 

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 
 import dynamo
 from inductor import metrics
-from inductor.lowering import gemms
+from inductor.lowering import readings
 
 N, K = 96, 512
 
 
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch) -> None:
-    monkeypatch.setattr(gemms, "FEWEST_BYTES", 1)
+    monkeypatch.setattr(readings, "FEWEST_BYTES", 1)
     dynamo.reset()
     metrics.reset()
 
