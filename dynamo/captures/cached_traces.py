@@ -101,7 +101,7 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
     table = TableWriter(anchors, continuations)
     answers = tuple(map(_answer, met.answers))
     parts, _ = table.written(
-        (table.program(program), table.plain((inputs, answers)), tuple(held)))
+        (table.program(program, guards), table.plain((inputs, answers)), tuple(held)))
     return Draft(anchors, reads, parts, guards_written)
 
 
