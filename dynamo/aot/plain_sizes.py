@@ -21,7 +21,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.base.ragged_sizes import is_nested_int
 
 KINDS = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool"}
-HOMES = {"sympy": "sympy", "torch": "torch.utils._sympy.functions"}
+HOMES = ("sympy", "torch")  # of classes of expressions
 SMALLEST = 2  # of the sizes that are symbols
 
 
@@ -122,4 +122,7 @@ def expression_of_plain(plain: Any, symbols: Any) -> Any:
 
 
 def _class_of(home: str, name: str) -> Any:
-    return getattr(importlib.import_module(HOMES[home]), name, None)
+    """A class of SymPy's, or of torch's functions of sizes."""
+    if home == "sympy":
+        return getattr(importlib.import_module("sympy"), name, None)
+    return getattr(importlib.import_module("torch.utils._sympy.functions"), name, None)

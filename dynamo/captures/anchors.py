@@ -40,6 +40,7 @@ from dynamo import hook
 from dynamo.captures.fingerprints import (
     C_FUNCTIONS,
     FIELD,
+    TENSORS,
     Fingerprints,
     Kinds,
     NoFingerprint,
@@ -64,7 +65,7 @@ BY_ROW = (
     types.MemberDescriptorType, property, staticmethod, classmethod, Enum,
     torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops,
     Signature, functools._lru_cache_wrapper, logging.Logger, FIELD, functools.partial,
-    functools.cached_property, re.Pattern, types.MethodWrapperType,
+    functools.cached_property, re.Pattern, types.MethodWrapperType, torch.Tensor,
 )  # fmt: skip
 PARTS = frozenset({"__code__", "__func__", "__globals__", "__wrapped__", "__closure__", "__mro__",
                    "__bases__", "__defaults__", "__kwdefaults__", "fget", "fset", "fdel", "func",
@@ -117,6 +118,7 @@ class Anchors:
         """original: the program's own code of the frame, of which it may be a continuation."""
         self.rows: list[Row] = []
         self.prints = Fingerprints()
+        self._scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         self._numbers: dict[int, tuple[int, Any]] = {}
         self._wanted: set[int] = set()  # values whose way is being looked for
         self._places: dict[int, tuple[Any, Source]] = {}
@@ -146,6 +148,10 @@ class Anchors:
 
     def note_guard(self, guard: Guard) -> None:
         payload, source = strongly(guard.payload), guard.source
+        if guard.kind == "SAME":
+            self._note_key(source, payload)
+            self._note_key(payload, source)
+            return
         if source is None or payload is None:
             return
         if guard.kind == "ID":
@@ -154,6 +160,14 @@ class Anchors:
             self.note_place(payload, s.TypeSource(source))
         elif guard.kind == "CODE":
             self.note_place(payload, s.AttrSource(source, "__code__"))
+
+    def _note_key(self, key: Source | None, place: Any) -> None:
+        """What stands at a place is a key of a dict, as a parameter is of an optimizer's state:
+        guards on the keys name the object."""
+        if isinstance(key, s.DictKeySource) and not isinstance(place, s.DictKeySource):
+            value = place.fetch(self._scope)
+            if type(value) in TENSORS:
+                self.note_place(value, place)
 
     def note_code(self, code: CodeType) -> None:
         """The code objects inside of one that is known."""

@@ -58,7 +58,8 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         return run_as_it_is(module)
     if has_symbols(module):
         first = _compile_variant(module, logs.compile_now(), None)
-        return for_all_sizes(CachedGraph(module), len(fakes), first)
+        count = len(module.graph.find_nodes(op="placeholder"))
+        return for_all_sizes(CachedGraph(module), count, first)
     lowered, schedule = lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
         call = for_gpu(lowered, schedule, module.meta.get("values"), _dying(module))
