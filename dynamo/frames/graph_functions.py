@@ -154,7 +154,8 @@ class GraphFunctions:
     ) -> hook.Compiled:
         """The backend's function for the graph, callable without the hook; sources: of its inputs;
         repeatable: whether the part runs once more when it raises; tensors: which of the outputs
-        are tensors; runs: see `ClosedGraph`; guards: gets those of a backend that takes what is open."""
+        are tensors; runs: see `ClosedGraph`; guards: gets those of a backend that takes what is
+        open."""
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         if recordings.wanted():

@@ -8,6 +8,7 @@ short gives a wrong program.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import os
@@ -334,6 +335,8 @@ def text_of_function(function: Any, own: Collection[str] = OWN) -> str:
         name = _get_qualified_name(function)
     except Exception as error:
         raise Uncacheable(f"{function!r} has no name ({type(error).__name__})") from None
+    if getattr(builtins, name, None) is function:  # as of `x.T`
+        return f"builtins.{name}"
     package, _, rest = name.partition(".")
     if package not in TRUSTED or (function.__module__ or "torch").partition(".")[0] not in TRUSTED:
         raise Uncacheable(f"{name} is a function of the program")
