@@ -18,7 +18,7 @@ import abc
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -180,6 +180,8 @@ class TableWriter:
             return not rebuilt and not self.continuations.is_continuation(value.__code__)
         if value is self.graph:
             return False
+        if kind is MappingProxyType:
+            return True
         if issubclass(kind, type):
             return id(value) not in IDS_OF_RECORDS
         if kind is functools.partial and value.func is upcoming:

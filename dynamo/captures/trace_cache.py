@@ -197,7 +197,7 @@ class Restored:
         if not holds:
             failed = failures(guards(), self.scope)
             raise Stale(str(failed[0]) if failed else "a guard fails")
-        self.has_answers = bool(parts.answers)
+        self.has_answers = bool(parts.answers or parts.constructed)
         cached_traces.recheck_answers(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if cached.graph is not None:

@@ -22,6 +22,8 @@ from torch.utils import _pytree as pytree
 
 from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.plain_graphs import module_of
+from dynamo.base.graph_copies import copy_module
+from dynamo.base.subclasses import is_wrapper_class
 from dynamo.store.content import Stale
 from dynamo.store.records import Uncacheable
 from inductor.cache.graph_key import SHOWN, TEXT, TRUSTED, text_of_symbolic
@@ -30,6 +32,7 @@ from inductor.cache.graph_rows import is_own, read_rows, write_rows
 
 def write_captured(gm: fx.GraphModule) -> bytes:
     """Errors: those of `write_rows`."""
+    gm = _without_made(gm)
     found = list(_nodes(gm))
     operators: list[Any] = [node.target for node in found]
     names = {operator.name().partition("::")[0] for operator in operators}
@@ -44,6 +47,23 @@ def write_captured(gm: fx.GraphModule) -> bytes:
             raise Uncacheable("operators of the program see symbolic sizes")
         text = text_of_symbolic(gm)
     return pickle.dumps((schemas, write_rows(gm, schemas.keys()), text), protocol=5)
+
+
+def _without_made(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph without wrapper tensors that it makes and does not use: the trace has read of them
+    what it needed, and no compiled code makes them."""
+    if not any(map(_is_made_for_nothing, gm.graph.nodes)):
+        return gm
+    gm = copy_module(gm)
+    for node in list(gm.graph.nodes):
+        if _is_made_for_nothing(node):
+            gm.graph.erase_node(node)
+    return gm
+
+
+def _is_made_for_nothing(node: fx.Node) -> bool:
+    makes = node.op == "call_function" and isinstance(node.target, type)
+    return makes and not node.users and is_wrapper_class(node.target)  # type: ignore[arg-type]
 
 
 def read_captured(content: bytes) -> fx.GraphModule:
