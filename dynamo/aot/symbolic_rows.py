@@ -35,7 +35,7 @@ class RowsWorld:
         self.fakes = [self._fake(*row) for row in fakes]
 
     def _symbol(self, number: int, row: SymbolRow) -> Any:
-        make = self.world.size if row.is_size else self.world.number
+        make: Any = self.world.size if row.is_size else self.world.number
         symbol = make(f"s{number}", row.hint).node.expr
         known = self.world.env.var_to_range[symbol]
         if type(row.hint) is int:

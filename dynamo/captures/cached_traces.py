@@ -221,9 +221,9 @@ def recheck_answers(parts: Parts) -> None:
         if not const_equal(now, result):
             raise Stale(f"{function!r} gives {now!r} now, not {result!r}")
     for known in parts.constructed:
-        why = differs(known)
-        if why:
-            raise Stale(why)
+        reason = differs(known)
+        if reason:
+            raise Stale(reason)
 
 
 def read_code(

@@ -438,11 +438,12 @@ class _Reader(Reader):
         return self.given[name]
 
     def _variant(
-        self, file: str, digest: str, calls: Sequence[str], spec: dict[str, Any], *rest: Any
+        self, file: str, digest: str, calls: Sequence[str], spec: dict[str, Any], sizes: Any,
+        sources: Any, tensors: tuple[int, ...],
     ) -> Variant:
         assert self.store is not None
         path = library_of(file, digest, calls, self.store)
-        return variant_of(path, spec, *rest, self.given["traces"])
+        return variant_of(path, spec, sizes, sources, tensors, self.given["traces"])
 
     def allows(self, package: str, name: str) -> bool:
         allowed = package in TRUSTED | {"functools", "copyreg", "collections"}

@@ -263,7 +263,8 @@ def _text_of_tensor(
     layout = f"{tuple(value.shape)} {value.stride()}"
     taken: Any = storage.nbytes()
     if is_open:
-        own = storage_bytes(value.shape, value.stride(), value.storage_offset(), value.itemsize)
+        offset: Any = value.storage_offset()
+        own = storage_bytes(value.shape, value.stride(), offset, value.itemsize)
         layout, taken = f"{value.dim()} dimensions", "its own" if taken == own else "more"
     return (
         f"{kind.__name__} {value.dtype} {layout} {value.device} "

@@ -36,8 +36,8 @@ class Unknown(Signal):
 
 class Constructed(NamedTuple):
     """cls: the class. args, kwargs: see `_Encoder`. fakes: (size, stride, offset, dtype, device,
-    elements of a constant, number of the storage); storages: their bytes. grad: whether in grad mode. made: a text of the
-    result, and of the arguments afterwards."""
+    elements of a constant, number of the storage); storages: their bytes. grad: whether in grad
+    mode. made: a text of the result, and of the arguments afterwards."""
 
     cls: type
     args: Any
@@ -66,8 +66,9 @@ def differs(known: Constructed) -> str:
     world = FakeWorld()
     tokens = [StorageToken(size) for size in known.storages]
     fakes = []
-    for *facts, content, storage in known.fakes:
-        fake = world.make(world.cache.facts(*facts, 0), tokens[storage])
+    for size, stride, offset, dtype, device, content, storage in known.fakes:
+        facts = world.cache.facts(size, stride, offset, dtype, device)
+        fake = world.make(facts, tokens[storage])
         if content is not None:
             value = torch.empty(fake.shape, dtype=fake.dtype)
             if content:
@@ -206,7 +207,8 @@ def _words(value: Any, encoder: _Encoder) -> Iterator[str]:
     elif isinstance(value, Enum):
         yield f"{kind.__module__}.{value}"
     elif dataclasses.is_dataclass(kind) or issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        fields = getattr(kind, "_fields", None) or [one.name for one in dataclasses.fields(kind)]
+        known: Any = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "_fields", ())
+        fields = tuple(known)
         if getattr(value, "__dict__", {}).keys() - {*fields}:
             raise Unknown(f"with a {kind.__qualname__}")
         yield f"{kind.__module__}.{kind.__qualname__}"
