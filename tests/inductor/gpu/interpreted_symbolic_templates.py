@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from interpreter_repairs import repair
 
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.base import logs
 from dynamo.store.content import Store
 from inductor.autotune import gpu_gemms
 from inductor.autotune.gpu_gemms import choose_templates
 from inductor.autotune.tuning import Tuner
-from dynamo.aot.plain_graphs import CachedGraph
 from inductor.codegen.bind import where_it_holds
 from inductor.driver import cuda
 from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant
