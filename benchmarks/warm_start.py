@@ -3,6 +3,7 @@
     python -m benchmarks.warm_start          # two operations, BERT, GPT2, Llama, T5, ResNet-50
     python -m benchmarks.warm_start --models bert --kinds train --implementations dynamo torch
     python -m benchmarks.warm_start --pairs 8      # empty cache, without and with cached traces
+    python -m benchmarks.warm_start --dynamic --models bert gpt2
     python -m benchmarks.warm_start --device cuda --dtype float16 --size real --shared-imports
 
 Each run is a new process; with --shared-imports they are forked from one that has imported torch,
@@ -150,7 +151,7 @@ def measure(
     eager = seconds(lambda: step(model, args, given, trains))
     made: dict[str, Any] = {"eager": eager, "stages": {}}
     if implementation == "torch":
-        compiled = torch.compile(model)
+        compiled = torch.compile(model, dynamic=True if options.dynamic else None)
         made["first"] = seconds(lambda: step(compiled, args, given, trains))
         return made
     start = time.perf_counter()
@@ -158,7 +159,7 @@ def measure(
     import inductor  # noqa: F401
 
     made["imports"] = time.perf_counter() - start
-    compiled = dynamo.compile(model, mode=options.mode)
+    compiled = dynamo.compile(model, mode=options.mode, dynamic=True if options.dynamic else None)
     made["first"] = seconds(lambda: step(compiled, args, given, trains))
     made["stages"] = {
         stage: took for stage, took in dynamo.compile_times().items() if took >= 0.001
@@ -192,6 +193,7 @@ def in_process(
         "--training-dtype",
         options.training_dtype,
         *(["--mode", options.mode] if options.mode else []),
+        *(["--dynamic"] if options.dynamic else []),
         "--one",
         name,
         kind,
@@ -305,6 +307,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", help="as bert:train, instead of models and kinds")
     parser.add_argument("--training-dtype", default="float32")
     parser.add_argument("--mode", help="of dynamo.compile")
+    parser.add_argument("--dynamic", action="store_true", help="all sizes are symbols")
     parser.add_argument("--log", help="a file for what the processes write to stderr")
     parser.add_argument(
         "--cache", help="a folder that may be filled already; by default an empty one"

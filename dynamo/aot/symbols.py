@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.recipes import noted
 from dynamo.aot.records import Place, SymbolTable, Unsupported
 from dynamo.base.generated import function_of
 
@@ -140,5 +141,10 @@ def assumption_check(table: SymbolTable) -> Callable[..., bool]:
     tests = [f"{name} >= 2" for name in sizes]
     tests += [text_of(assumption, names) for assumption in table.assumptions]
     lines.append(f"    return {' and '.join(tests) or True}")
-    check: Callable[..., bool] = function_of("\n".join(lines), "check", "sizes", {})
-    return check
+    return check_of_text("\n".join(lines))
+
+
+def check_of_text(text: str) -> Callable[..., bool]:
+    """The function `check` of a source."""
+    check: Callable[..., bool] = function_of(text, "check", "sizes", {})
+    return noted(check, check_of_text, text)  # type: ignore[no-any-return]

@@ -133,6 +133,8 @@ LATE_PARTS: dict[str, str] = {
     "torch.utils._sympy.functions": """
         CeilDiv CleanDiv FloorDiv Identity Max Min Mod ModularIndexing PowByNatural
         PythonMod""",
+    "torch.utils._sympy.numbers": "int_oo",
+    "torch.utils._sympy.value_ranges": "ValueRanges",
 }
 
 # What some builds of torch have: for CUDA or ROCm, for several processes, with oneDNN.

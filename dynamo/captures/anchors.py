@@ -13,6 +13,7 @@ an earlier row) and its fingerprint. `Finder` makes objects of the rows again.
     ("item by", row, row of the key)    of a dict, whose key is a class or function
     ("key" | "value", row, number)      of a dict, in its order
     ("nested", row, number)             a constant of a code object
+    ("given", row)                      what a function of no arguments keeps
     ("signature", row, bound)           that of a function, or of a bound method
     ("wrapper", row, name)              a method in C that is bound to it, as `str.join.__get__`
     ("interpreter's", name)             one of its types
@@ -35,11 +36,13 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from dynamo import hook
 from dynamo.captures.fingerprints import (
     C_FUNCTIONS,
     FIELD,
+    TENSORS,
     Fingerprints,
     Kinds,
     NoFingerprint,
@@ -64,7 +67,8 @@ BY_ROW = (
     types.MemberDescriptorType, property, staticmethod, classmethod, Enum,
     torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops,
     Signature, functools._lru_cache_wrapper, logging.Logger, FIELD, functools.partial,
-    functools.cached_property, re.Pattern, types.MethodWrapperType,
+    functools.cached_property, re.Pattern, types.MethodWrapperType, torch.Tensor,
+    TorchVersion,
 )  # fmt: skip
 PARTS = frozenset({"__code__", "__func__", "__globals__", "__wrapped__", "__closure__", "__mro__",
                    "__bases__", "__defaults__", "__kwdefaults__", "fget", "fset", "fdel", "func",
@@ -117,10 +121,12 @@ class Anchors:
         """original: the program's own code of the frame, of which it may be a continuation."""
         self.rows: list[Row] = []
         self.prints = Fingerprints()
+        self._scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         self._numbers: dict[int, tuple[int, Any]] = {}
         self._wanted: set[int] = set()  # values whose way is being looked for
         self._places: dict[int, tuple[Any, Source]] = {}
         self._nested: dict[int, tuple[CodeType, CodeType, int]] = {}
+        self.given: dict[int, tuple[Any, Any]] = {}  # what functions keep, and these, by identity
         self.signatures: dict[int, Any] = {}  # the functions of signatures, by identity
         self._functions: dict[int, types.FunctionType] = {}  # by their code
         self._globals: dict[int, types.FunctionType] = {}  # by their globals
@@ -146,6 +152,10 @@ class Anchors:
 
     def note_guard(self, guard: Guard) -> None:
         payload, source = strongly(guard.payload), guard.source
+        if guard.kind == "SAME":
+            self._note_key(source, payload)
+            self._note_key(payload, source)
+            return
         if source is None or payload is None:
             return
         if guard.kind == "ID":
@@ -154,6 +164,14 @@ class Anchors:
             self.note_place(payload, s.TypeSource(source))
         elif guard.kind == "CODE":
             self.note_place(payload, s.AttrSource(source, "__code__"))
+
+    def _note_key(self, key: Source | None, place: Any) -> None:
+        """What stands at a place is a key of a dict, as a parameter is of an optimizer's state:
+        guards on the keys name the object."""
+        if isinstance(key, s.DictKeySource) and not isinstance(place, s.DictKeySource):
+            value = place.fetch(self._scope)
+            if type(value) in TENSORS:
+                self.note_place(value, place)
 
     def note_code(self, code: CodeType) -> None:
         """The code objects inside of one that is known."""
@@ -204,6 +222,8 @@ class Anchors:
         function = self._globals.get(id(value))
         if function is not None and function.__globals__ is value:  # of no module
             return "part", self.row(function), "__globals__"
+        if id(value) in self.given:
+            return "given", self.row(self.given[id(value)][1])
         nested = self._nested.get(id(value))
         if nested is not None:
             return "nested", self.row(nested[1]), nested[2]
@@ -215,6 +235,8 @@ class Anchors:
             name = dict_of_module(value).get("__name__")
             is_named = type(name) is str and sys.modules.get(name) is value
             return ("name", name, "") if is_named else None
+        if type(value) is TorchVersion:
+            return ("name", "torch", "__version__") if value is torch.__version__ else None
         if issubclass(type(value), Enum):
             owner, name = type(value), object.__getattribute__(value, "__dict__").get("_name_")
             named = type(name) is str and _class_dict(owner)["_member_map_"].get(name) is value
@@ -311,6 +333,8 @@ class Anchors:
     def _text_of(self, value: Any) -> str:
         """The fingerprint; empty for what is only a step to others. Errors: Uncacheable."""
         try:
+            if id(value) in self.given:
+                return str(self.prints.of(dict(value)))
             return "" if type(value) in UNCHECKED else self.prints.of(value)
         except NoFingerprint as why:
             raise Uncacheable(f"it refers to {shown(value)}: {why}") from None
@@ -357,7 +381,7 @@ class Finder:
                 raise Stale(f"{how[0]} {how[1:]} is gone ({type(why).__name__})") from None
             if text:
                 try:
-                    now = self.prints.of(value)
+                    now = self.prints.of(dict(value) if how[0] == "given" else value)
                 except NoFingerprint as why:
                     raise Stale(f"{shown(value)}: {why}") from None
                 if now != text:
@@ -452,6 +476,7 @@ FINDERS: dict[str, Any] = {
     "operators": _operator,
     "interpreter's": lambda finder, name: INTERPRETERS[name],
     "signature": _signature,
+    "given": lambda finder, row: finder.objects[row](),
     "logger": lambda finder, name: known_logger(name),
     "wrapper": _wrapper,
 }

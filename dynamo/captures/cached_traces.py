@@ -27,6 +27,7 @@ from dynamo.guards.weak import strongly, weakly
 from dynamo.store.content import Stale
 from dynamo.store.records import Uncacheable
 from dynamo.symbolic.core.unguarded import Met
+from dynamo.symbolic.tensors.constructed import Constructed, differs
 
 END = 1 << 40  # no place in a prefix
 PLAIN_ANSWERS = Kinds(bool, int, float, str, bytes, type(None))
@@ -49,11 +50,13 @@ ABOUT = CachedTrace._fields.index("about")
 
 class Parts(NamedTuple):
     """program: of the guards. inputs: where the graph's inputs stand. answers: what functions gave
-    while tracing. held: the rows that the guards name."""
+    while tracing; constructed: what constructors
+    have made there. held: the rows that the guards name."""
 
     program: ProgramText
     inputs: tuple[Source, ...]
     answers: tuple[tuple[Any, tuple[Any, ...], dict[str, Any], Any], ...]
+    constructed: Sequence[Constructed]
     held: tuple[int, ...]
 
 
@@ -87,6 +90,7 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
     for place, value in met.reads.items():
         anchors.note_place(value, place)
     anchors.signatures.update((id(one), rest) for one, *rest in met.signatures)
+    anchors.given.update((id(result), (result, function)) for function, result in met.given)
     for value, source in met.named:
         if source is not None:
             anchors.note_place(value, source)
@@ -100,8 +104,9 @@ def draft(traced: Traced, continuations: Continuations) -> Draft:
     guards_written, held = table.written(table.guards(guards))
     table = TableWriter(anchors, continuations)
     answers = tuple(map(_answer, met.answers))
+    constructed = tuple(map(tuple, met.constructed))
     parts, _ = table.written(
-        (table.program(program), table.plain((inputs, answers)), tuple(held)))
+        (table.program(program, guards), table.plain((inputs, answers, constructed)), tuple(held)))
     return Draft(anchors, reads, parts, guards_written)
 
 
@@ -188,8 +193,9 @@ def read_head(
 def read_parts(cached: CachedTrace, objects: Sequence[Any], continuations: Continuations) -> Parts:
     reader = TableReader(cached.parts, objects, continuations)
     program, others, held = reader.value
-    inputs, answers = reader.full(others)
-    return Parts(reader.program(*program), inputs, answers, held)
+    inputs, answers, constructed = reader.full(others)
+    return Parts(reader.program(*program), inputs, answers,
+                 [Constructed(*row) for row in constructed], held)  # fmt: skip
 
 
 def guards_later(
@@ -206,7 +212,7 @@ def guards_later(
 
 
 def recheck_answers(parts: Parts) -> None:
-    """Errors: Stale where a function gives another answer now."""
+    """Errors: Stale where a function or a constructor gives another answer now."""
     for function, args, kwargs, result in parts.answers:
         try:
             now = function(*args, **kwargs)
@@ -214,6 +220,10 @@ def recheck_answers(parts: Parts) -> None:
             raise Stale(f"{function!r} raises {type(why).__name__} now") from None
         if not const_equal(now, result):
             raise Stale(f"{function!r} gives {now!r} now, not {result!r}")
+    for known in parts.constructed:
+        reason = differs(known)
+        if reason:
+            raise Stale(reason)
 
 
 def read_code(

@@ -23,6 +23,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.value_types import NAMED
@@ -47,6 +48,7 @@ class Kinds:
 
 OWN = frozenset({"dynamo", "inductor"})  # the digest of this package stands in each key
 PLAIN = Kinds(int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
+TENSORS = Kinds(torch.Tensor, torch.nn.Parameter)
 C_FUNCTIONS = Kinds(
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -183,6 +185,10 @@ class Fingerprints:
             return f"pattern {value.pattern!r} {value.flags}"
         if issubclass(kind, logging.Logger):
             return self.of_logger(value)
+        if kind is TorchVersion:
+            return f"version {str(value)}"
+        if kind in TENSORS:  # keys of an optimizer's state: what is known of one, guards tell
+            return f"a {kind.__name__}"
         raise NoFingerprint(f"a {title_of(kind)} has no name")
 
     def of_function(self, value: types.FunctionType) -> str:

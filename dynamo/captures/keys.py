@@ -47,6 +47,7 @@ BY_VALUE = Kinds(bool, str, type(None))
 KEYS = Kinds(str, int, bool)
 OPTIONS = Kinds(bool, int, float, str, type(None))
 EMPTY = CellType()
+SYMBOLIC = 2  # smaller sizes are constants in each trace
 
 
 def parts_of_frame(
@@ -63,7 +64,7 @@ def parts_of_frame(
     return {
         "function": f"{frame.code.co_qualname} ({frame.code.co_filename})",
         "code": f"{code} {requested}",
-        "values": _text_of_values(frame),
+        "values": _text_of_values(frame, bool(context.everything_dynamic or context.changed)),
         "options": repr((options.mode, sorted(options.options.items()), options.fullgraph,
                          options.dynamic)),  # fmt: skip
         "settings": repr([row for row in sorted(config.snapshot().items())
@@ -121,7 +122,8 @@ def _text_of_lessons(context: CompileContext) -> str:
     """What earlier calls have taught."""
     if context.declared:
         raise Uncacheable("dimensions are declared by dynamic=")
-    changed = sorted((repr(fact), repr(value)) for fact, value in context.changed.items())
+    # The values themselves are sizes that the trace leaves open: guards tell what it needs of them.
+    changed = sorted((repr(fact), type(value).__name__) for fact, value in context.changed.items())
     return repr((changed, sorted(map(repr, context.carried)), context.learns,
                  context.everything_dynamic, context.no_tables, context.max_steps))  # fmt: skip
 
@@ -147,25 +149,28 @@ def _about(folder: str) -> tuple[str, list[str]]:
     return folder, sorted(name for name in os.listdir(folder) if name != "__pycache__")
 
 
-def _text_of_values(frame: hook.FrameState) -> str:
-    rows = [f"{name}: {_text(value, 0)}" for name, value in frame.locals.items()]
+def _text_of_values(frame: hook.FrameState, is_open: bool) -> str:
+    """is_open: sizes may be symbols in the trace, so that one of other sizes may fit as well."""
+    rows = [f"{name}: {_text(value, 0, is_open)}" for name, value in frame.locals.items()]
     module = frame.globals.get("__name__")
     return "\n".join([*rows, " ".join(frame.cells), module if type(module) is str else ""])
 
 
-def _text(value: Any, depth: int) -> str:
+def _text(value: Any, depth: int, is_open: bool) -> str:
     """Sizes, types and flags: equal in all processes for values that are alike."""
     kind = type(value)
     if kind in BY_VALUE:
         return repr(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
-        return _text_of_tensor(value)
+        return _text_of_tensor(value, is_open)
     name = ".".join(name_of(kind))
     if depth < DEEP:
         if kind is tuple or kind is list:
-            return f"{name}[{', '.join([_text(item, depth + 1) for item in value[:MANY]])}]"
+            parts = [_text(item, depth + 1, is_open) for item in value[:MANY]]
+            return f"{name}[{', '.join(parts)}]"
         if kind is dict and len(value) <= MANY:
-            return f"{name}{[(_key(key), _text(item, depth + 1)) for key, item in value.items()]}"
+            rows = [(_key(key), _text(item, depth + 1, is_open)) for key, item in value.items()]
+            return f"{name}{rows}"
     if issubclass(kind, torch.nn.Module):
         return f"{name} {object.__getattribute__(value, '__dict__').get('training') is True}"
     return name
@@ -175,10 +180,12 @@ def _key(key: Any) -> str:
     return repr(key) if type(key) in KEYS else title_of(type(key))
 
 
-def _text_of_tensor(value: torch.Tensor) -> str:
+def _text_of_tensor(value: torch.Tensor, is_open: bool) -> str:
     if value.layout is not torch.strided or value.is_nested:  # its sizes are no numbers
         return f"{type(value).__name__} {value.layout}"
-    return (f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.stride()} "
-            f"{value.device} {value.requires_grad} {sorted(marks_of(value).items()) or ''}")
-
-
+    marks = sorted(marks_of(value).items())
+    layout = f"{tuple(value.shape)} {value.stride()}"
+    if is_open or marks:
+        layout = f"{[size if size < SYMBOLIC else 'n' for size in value.shape]}"
+    return (f"{type(value).__name__} {value.dtype} {layout} {value.device} {value.requires_grad} "
+            f"{marks or ''}")

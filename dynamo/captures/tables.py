@@ -14,10 +14,11 @@ rows, `RECORDS` and `MAKERS`.
 
 from __future__ import annotations
 
+import abc
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ NO_IDENTITY = Kinds(int, float, complex, str, bytes, tuple, frozenset, list, dic
 FIELDS_OF_RECORDS = {id(kind): (name, tuple(kind.__dataclass_fields__))  # type: ignore[attr-defined]
                      for kind, name in RECORDS.items()}  # fmt: skip
 ARGUMENT = 4  # of an instruction: the one part that is no number
+GUARD = 5  # the guard that it checks
 
 
 def _of_torch(name: str) -> Any:
@@ -84,7 +86,14 @@ def _upcoming_at(index: int) -> Callable[..., Any]:
     return functools.partial(upcoming, index=index)
 
 
+class _Registered:
+    """Stands for how many classes are registered with abstract ones, which is another number in
+    each process. What matters of it are answers, for which the next process asks again."""
+
+
+REGISTERED = _Registered()
 MAKERS: dict[str, Callable[..., Any]] = {
+    "registered": abc.get_cache_token,
     "object": sources.ObjectSource, "raising": Raising, "disabled": hook.Disabled,
     "size": torch.Size, "of torch": _of_torch, "device": torch.device, "function": FunctionType,
     "code": CodeType, "state of": state_of, "table values": sources.table_values,
@@ -171,6 +180,8 @@ class TableWriter:
             return not rebuilt and not self.continuations.is_continuation(value.__code__)
         if value is self.graph:
             return False
+        if kind is MappingProxyType:
+            return True
         if issubclass(kind, type):
             return id(value) not in IDS_OF_RECORDS
         if kind is functools.partial and value.func is upcoming:
@@ -185,6 +196,8 @@ class TableWriter:
     def _parts_of(self, value: Any) -> tuple[str, Iterable[Any]]:
         """The maker of another value, and what it is given. Errors: Uncacheable."""
         kind = type(value)
+        if kind is _Registered:
+            return "registered", ()
         if kind is FunctionType:
             recipe = _recipe(value)
             if recipe is not None:
@@ -239,15 +252,19 @@ class TableWriter:
                 if line not in lines:
                     lines[line] = plain(line)
                 line = lines[line]
-            rows.append((guard.kind, plain(guard.source), plain(_payload_of(guard)), line))
+            payload = REGISTERED if _counts_classes(guard) else _payload_of(guard)
+            rows.append((guard.kind, plain(guard.source), plain(payload), line))
         return rows
 
-    def program(self, program: ProgramText) -> tuple[Any, ...]:
+    def program(
+        self, program: ProgramText, guards: Sequence[Guard]
+    ) -> tuple[Any, ...]:
         """The program, and which of its instructions have an argument that is to be made."""
         rows: list[Instruction] = []
         made: list[int] = []
+        counts = {number for number, guard in enumerate(guards) if _counts_classes(guard)}
         for row in program.rows:
-            argument = row[ARGUMENT]
+            argument = REGISTERED if row[GUARD] in counts else row[ARGUMENT]
             if id(type(argument)) not in AS_IT_IS:
                 made.append(len(rows))
                 row = (*row[:ARGUMENT], self.plain(argument), *row[ARGUMENT + 1:])  # type: ignore[assignment]
@@ -257,6 +274,10 @@ class TableWriter:
     def written(self, value: Any) -> tuple[bytes, list[int]]:
         """The table with a value of its own making as bytes, and the rows of objects it names."""
         return pickle.dumps((self.rows, value), protocol=5), sorted(self.named)
+
+
+def _counts_classes(guard: Guard) -> bool:
+    return guard.kind == "CONST" and guard.source == sources.REGISTRATIONS
 
 
 def _payload_of(guard: Guard) -> Any:

@@ -41,6 +41,7 @@ from dynamo.store.content import Key, Notes, Stale, cache_store
 from dynamo.store.records import Cache, Record, Uncacheable, read_plain
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
+from dynamo.symbolic.tensors.repeating import Runs
 
 SUFFIX = ".capture"
 MOST = 16  # traces in one file: more than one code object may have by default
@@ -196,7 +197,7 @@ class Restored:
         if not holds:
             failed = failures(guards(), self.scope)
             raise Stale(str(failed[0]) if failed else "a guard fails")
-        self.has_answers = bool(parts.answers)
+        self.has_answers = bool(parts.answers or parts.constructed)
         cached_traces.recheck_answers(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if cached.graph is not None:
@@ -213,7 +214,7 @@ class Restored:
         module = service("captured_graphs").read_captured(self.cached.graph)
         context, about = self.place.context, self.cached.about
         return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
-                             about["repeatable"], about["tensors"])
+                             about["repeatable"], about["tensors"], Runs(*about["runs"]))
 
     def record_event(self) -> None:
         """What was reported when the frame was traced."""

@@ -152,7 +152,7 @@ class Converter:
             with waiting, counters.timed("backend"):
                 function = self.functions.compile(
                     graph.record.module, graph.sources(), frame, options, compile_id,
-                    graph.repeatable, graph.tensors(), result.guards)
+                    graph.repeatable, graph.tensors(), graph.runs, result.guards)
         if graph.record is None or opened:
             prepare()
         plan = plan_of(frame, result, graph, function)
@@ -164,5 +164,6 @@ class Converter:
             with counters.timed("keep"), collection_paused():
                 keeping.keep(code, function, direct,
                              {"repeatable": graph.repeatable, "changes": entry.keepalive.changes,
-                              "event": event.data, "tensors": graph.tensors()})
+                              "event": event.data, "tensors": graph.tensors(),
+                              "runs": tuple(graph.runs)})
         return entry

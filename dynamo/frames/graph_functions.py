@@ -39,12 +39,13 @@ from dynamo.symbolic.core.trace_result import DrawEffect, GraphRecord, TraceResu
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.tensors.contexts import MODE_NODES, changes_modes, leaves_on_error
 from dynamo.symbolic.tensors.repeating import (
+    Runs,
     can_undo,
     errors_to_undo,
     has_tests,
-    may_run_twice,
     puts_back,
     reruns,
+    runs_of,
     settle_tests,
 )
 from dynamo.symbolic.tensors.tensor import TensorVar
@@ -58,13 +59,14 @@ class ClosedGraph:
 
     record: None where nothing is left to compute. outputs: Vars of the results, in order. again:
     True where the part runs once more when it raises. tests: True where the graph tests what the
-    trace has expected.
+    trace has expected. runs: how often the graph may run (see `Runs`).
     """
 
     record: GraphRecord | None
     outputs: tuple[Var, ...]
     repeatable: bool = False
     tests: bool = False
+    runs: Runs = Runs(False, False)
 
     def sources(self) -> list[Source]:
         """Where its inputs come from."""
@@ -106,7 +108,8 @@ def close(result: TraceResult) -> ClosedGraph:
         repeatable = can_undo(graph)
     elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
         repeatable = reruns(graph)
-    return ClosedGraph(record, outputs, repeatable, tests)
+    runs = runs_of(graph)
+    return ClosedGraph(record, outputs, repeatable, tests, runs)
 
 
 def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRecord | None:
@@ -147,11 +150,12 @@ class GraphFunctions:
     def compile(
         self, module: fx.GraphModule, sources: Iterable[Source], frame: hook.FrameState,
         options: CompileOptions, compile_id: str, repeatable: bool, tensors: list[bool],
-        guards: GuardSet | None = None,
+        runs: Runs, guards: GuardSet | None = None,
     ) -> hook.Compiled:
         """The backend's function for the graph, callable without the hook; sources: of its inputs;
         repeatable: whether the part runs once more when it raises; tensors: which of the outputs
-        are tensors; guards: gets those of a backend that takes what is open."""
+        are tensors; runs: see `ClosedGraph`; guards: gets those of a backend that takes what is
+        open."""
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         if recordings.wanted():
@@ -162,7 +166,7 @@ class GraphFunctions:
         counters.counters["stats"]["graphs"] += 1
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         site = Site(place, options.fullgraph, logs.compile_now())
-        compiler = GraphCompiler(module, options, site, repeatable, tensors)
+        compiler = GraphCompiler(module, options, site, repeatable, tensors, runs)
         if guards is not None and takes_symbolic(options.backend) and has_symbolic(module):
             line = UserLine(frame.code.co_filename, frame.code.co_firstlineno, frame.code.co_name)
             opened = Opened(module, inputs, sources, line)
@@ -179,13 +183,14 @@ class GraphFunctions:
 @dataclass(frozen=True, slots=True)
 class GraphCompiler:
     """again: the part of the program runs once more when it raises; tensors: which outputs of the
-    graph are tensors."""
+    graph are tensors; runs: see `ClosedGraph`."""
 
     module: fx.GraphModule
     options: CompileOptions
     site: Site
     repeatable: bool
     tensors: list[bool]
+    runs: Runs
 
     def compile(self, inputs: list[Any]) -> Call:
         """What is called; see the top of the file. Errors: DynamoError."""
@@ -242,8 +247,8 @@ class GraphCompiler:
         """What goes around the backend's function; made before the backend, which may change the
         graph."""
         module, site, backend = self.module, self.site, self.options.backend
-        undone = errors_to_undo(module.graph, self.repeatable)
-        twice = may_run_twice(module.graph)
+        undone = errors_to_undo(module.graph, self.repeatable, self.runs.calm)
+        twice = self.runs.twice
         changes = changes_modes(module.graph)
         tensors, in_modes = self.tensors, bool(outer_modes())
 

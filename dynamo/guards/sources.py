@@ -13,6 +13,7 @@ hashable values; equal paths are equal objects, so a tree of them shares its pre
 
 from __future__ import annotations
 
+import abc
 import sys
 import types
 from collections import OrderedDict, deque
@@ -431,6 +432,10 @@ class CallSource(Source):
 
     def fetch(self, scope: Scope) -> Any:
         return self.base.fetch(scope)()
+
+
+# Grows with each class that is registered with an abstract one.
+REGISTRATIONS = CallSource(ObjectSource(abc.get_cache_token, "abc.get_cache_token"))
 
 
 @hashed_once

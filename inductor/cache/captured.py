@@ -4,6 +4,9 @@ In: a captured graph. Out: bytes, and the module again. A trace has read of an o
 program what its schema says and the metadata of its results on fakes. So the next process compares
 the schemas, runs these operators on the fakes again, and compares: code that has changed gives
 another answer, or one that no trace has read.
+
+A graph with symbolic sizes is written with the text that its key has (`graph_key.py`): the next
+process looks for what was compiled of it before it makes any symbol.
 """
 
 from __future__ import annotations
@@ -14,20 +17,22 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.plain_graphs import module_of
+from dynamo.base.graph_copies import copy_module
+from dynamo.base.subclasses import is_wrapper_class
 from dynamo.store.content import Stale
 from dynamo.store.records import Uncacheable
-from inductor.cache.graph_key import TRUSTED
+from inductor.cache.graph_key import SHOWN, TEXT, TRUSTED, text_of_symbolic
 from inductor.cache.graph_rows import is_own, read_rows, write_rows
-
-SHOWN = "example_value"
 
 
 def write_captured(gm: fx.GraphModule) -> bytes:
     """Errors: those of `write_rows`."""
+    gm = _without_made(gm)
     found = list(_nodes(gm))
     operators: list[Any] = [node.target for node in found]
     names = {operator.name().partition("::")[0] for operator in operators}
@@ -36,12 +41,34 @@ def write_captured(gm: fx.GraphModule) -> bytes:
     if found and any(map(_changes_state, gm.graph.nodes)):
         raise Uncacheable("modes change between operators of the program")
     schemas = {str(operator): _schemas(operator) for operator in operators}
-    return pickle.dumps((schemas, write_rows(gm, schemas.keys())), protocol=5)
+    text = None
+    if any(type(node.meta.get(SHOWN)) is FakeTensor for node in gm.graph.nodes):
+        if operators:  # they could assume something of sizes, which no guard says
+            raise Uncacheable("operators of the program see symbolic sizes")
+        text = text_of_symbolic(gm)
+    return pickle.dumps((schemas, write_rows(gm, schemas.keys()), text), protocol=5)
+
+
+def _without_made(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph without wrapper tensors that it makes and does not use: the trace has read of them
+    what it needed, and no compiled code makes them."""
+    if not any(map(_is_made_for_nothing, gm.graph.nodes)):
+        return gm
+    gm = copy_module(gm)
+    for node in list(gm.graph.nodes):
+        if _is_made_for_nothing(node):
+            gm.graph.erase_node(node)
+    return gm
+
+
+def _is_made_for_nothing(node: fx.Node) -> bool:
+    makes = node.op == "call_function" and isinstance(node.target, type)
+    return makes and not node.users and is_wrapper_class(node.target)  # type: ignore[arg-type]
 
 
 def read_captured(content: bytes) -> fx.GraphModule:
     """Errors: Stale where an operator of the program is another one now."""
-    schemas, rows = pickle.loads(content)
+    schemas, rows, text = pickle.loads(content)
     for name, known in schemas.items():
         namespace, packet, overload = name.split(".")
         found = getattr(getattr(torch.ops, namespace), packet, None)
@@ -50,6 +77,9 @@ def read_captured(content: bytes) -> fx.GraphModule:
         if _schemas(getattr(found, overload)) != known:
             raise Stale(f"{name} has other schemas now")
     module = module_of(read_rows(rows))
+    if text is not None:
+        module.meta[TEXT] = text
+        return module
     for node in _nodes(module):
         _check(node)
     return module

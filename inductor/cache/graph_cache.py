@@ -13,6 +13,7 @@ A record (`dynamo/store/records.py`) names nothing but parts of torch and of thi
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +36,13 @@ from dynamo.store.toolchain import find_toolchain
 from inductor import metrics
 from inductor.cache.aten_key import constants_of, content_of, parts_of_aten
 from inductor.cache.gpu_module import GpuModule
-from inductor.cache.graph_key import TRUSTED, changing_parts, parts_of_graph
+from inductor.cache.graph_key import TRUSTED, changing_parts, parts_of_graph, parts_of_symbolic
 from inductor.cache.graph_rows import function_of
 from inductor.cache.launched import (
     LINES,
     Watched,
     convolver_of,
+    library_of,
     lines_of_step,
     loaded_launch,
     own_gemm_of,
@@ -50,7 +52,9 @@ from inductor.cache.launched import (
 from inductor.cache.over_ranks import Ranks, ranks_now
 from inductor.collectives.settings import tie
 from inductor.config import config
+from inductor.driver.cpu import variant_of
 from inductor.driver.freezing import FrozenCall
+from inductor.dynamic_shapes.symbolic import Variant
 from inductor.kernels.cpu.convolution_library import Convolver
 from inductor.kernels.cpu.gemm_libraries import OwnGemm
 from inductor.runtime import _launch
@@ -78,6 +82,17 @@ def cache_entry_of(
         gm, examples, compiler))
     # `ranks_now` as the options of this compile say: a backward comes later
     return None if key is None else CacheEntry(store, key, gm, given, ranks_now())
+
+
+def symbolic_entry_of(
+    gm: fx.GraphModule, examples: Sequence[Any], given: Mapping[str, Any]
+) -> CacheEntry | None:
+    """The same of a graph for all sizes that its capture left open. given: also `symbolic`, what
+    compiles it for others, and `copies` of the graph, for which the graph stands in a record."""
+    store = cache_store()
+    key = _key_of("graph", examples, store, lambda compiler: {
+        **parts_of_symbolic(gm, examples, compiler), "sizes": "open"})
+    return None if key is None else CacheEntry(store, key, gm, given, is_open=True)
 
 
 def aten_entry_of(
@@ -122,14 +137,17 @@ class CacheEntry:
 
     def __init__(
         self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any],
-        ranks: Ranks | None = None,
+        ranks: Ranks | None = None, is_open: bool = False,
     ) -> None:
-        """ranks: see `over_ranks.py`."""
+        """ranks: see `over_ranks.py`. is_open: the key does not tell for which sizes the graph was
+        compiled first. What is saved for backward hangs on them, so each of these compiles has a
+        name of its own, which its record and the keys of its backwards have."""
         self.store, self.key, self.ranks = store, key, ranks
         traces = [node.meta.get("stack_trace") for node in gm.graph.nodes]
         self.given = {**given, "gm": gm, "keeping": self.backward, "traces": traces}
         self.gm = gm
         self.what = logs.compile_now()
+        self.is_open, self.own_name = is_open, ""
 
     def is_cached(self) -> bool:
         """True where there is a record, which a damaged library may still spoil."""
@@ -144,12 +162,23 @@ class CacheEntry:
         """The compiled graph, found or made."""
         return self._cached_or_made(self.key, compile_now)
 
+    def found(self) -> Compiled | None:
+        """The compiled graph, if it is there."""
+        return self._read(self.key)
+
+    def made(self, compile_now: Callable[[], Compiled]) -> Compiled:
+        """The compiled graph, made and cached."""
+        if self.is_open:
+            self.own_name = os.urandom(16).hex()
+        return self._made(self.key, compile_now)
+
     def backward(
         self, which: tuple[Any, ...], compile_now: Callable[[], Compiled]
     ) -> Compiled:
         """The same for a backward, under the modes in which it is first called."""
         try:
-            parts = {"forward": self.key.digest, "which": repr(which), **changing_parts()}
+            parts = {"forward": f"{self.key.digest} {self.own_name}".rstrip(),
+                     "which": repr(which), **changing_parts()}  # fmt: skip
         except Uncacheable:
             return compile_now()
         with logs.compiling(replace(self.what, part="backward")):
@@ -173,8 +202,8 @@ class CacheEntry:
         with watched() as seen:
             made = compile_now()
         with timed("inductor.keep"):
-            self._record(key).write(
-                lambda: write_record((made, seen.fallbacks), self.given, seen, self.store))
+            self._record(key).write(lambda: write_record(
+                (made, seen.fallbacks, self.own_name), self.given, seen, self.store))
         return made
 
     def _record(self, key: Key) -> Record:
@@ -188,7 +217,7 @@ class CacheEntry:
             cached = record.read(lambda content: read_record(content, self.given, self.store))
         if cached is None:
             return None
-        made, fallbacks = cached
+        made, fallbacks, self.own_name = cached
         record.report_hit()
         metrics.count("graphs_reused")
         report_fallbacks(fallbacks)
@@ -224,6 +253,8 @@ class _Writer(pickle.Pickler):
     ) -> None:
         super().__init__(out, protocol=5)
         self.names = {id(value): name for name, value in given.items()}
+        self.copies = given.get("copies", ())
+        self.names.update((id(copy), "gm") for copy in self.copies)
         self.args = given, seen, store
         self.memories = {value.untyped_storage()._cdata for value in given.values()
                          if isinstance(value, torch.Tensor)}  # fmt: skip
@@ -234,7 +265,9 @@ class _Writer(pickle.Pickler):
         if name is not None:
             return name
         if isinstance(value, types.MethodType):
-            if value.__self__ is given["gm"] and value.__name__ == "forward":
+            owner = value.__self__
+            same = owner is given["gm"] or any(owner is copy for copy in self.copies)
+            if same and value.__name__ == "forward":
                 return "captured"
             if value == given["keeping"]:
                 return "keeping"
@@ -248,6 +281,13 @@ class _Writer(pickle.Pickler):
                 raise Uncacheable("it has a launcher of another compile")
             spec = with_numbers(launch.spec, given["traces"])
             return ("launch", launch.name, launch.digest, launch.calls, spec)
+        if type(value) is Variant:
+            launch = seen.launch_of(value, store)
+            if launch is None:
+                raise Uncacheable("it has kernels for all sizes on a GPU, or of another compile")
+            return ("variant", launch.name, launch.digest, launch.calls,
+                    with_numbers(launch.spec, given["traces"]), value.sizes, value.sources,
+                    value.tensors)  # fmt: skip
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -257,6 +297,9 @@ class _Writer(pickle.Pickler):
                 return recipe.make, recipe.given
             _check_name(value)
             return NotImplemented
+        refusal = getattr(type(value), "not_cacheable", None)
+        if refusal is not None:
+            raise Uncacheable(refusal)
         reduce = REDUCERS.get(type(value))
         if reduce is not None:
             return reduce(self, value)
@@ -385,12 +428,22 @@ class _Reader(Reader):
                 return own_gemm_of(name[1], self.store)
             if name[0] == "convolver":
                 return convolver_of(self.store)
+            if name[0] == "variant":
+                return self._variant(*name[1:])
             _, file, digest, calls, spec = name
             return loaded_launch(
                 file, digest, calls, spec, self.store, self.given["traces"])
         if name == "captured":
             return self.given["gm"].forward
         return self.given[name]
+
+    def _variant(
+        self, file: str, digest: str, calls: Sequence[str], spec: dict[str, Any], sizes: Any,
+        sources: Any, tensors: tuple[int, ...],
+    ) -> Variant:
+        assert self.store is not None
+        path = library_of(file, digest, calls, self.store)
+        return variant_of(path, spec, sizes, sources, tensors, self.given["traces"])
 
     def allows(self, package: str, name: str) -> bool:
         allowed = package in TRUSTED | {"functools", "copyreg", "collections"}

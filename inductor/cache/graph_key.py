@@ -8,6 +8,7 @@ short gives a wrong program.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import os
@@ -25,9 +26,12 @@ from torch.fx.node import _get_qualified_name
 from dynamo.aot.decompositions import FROM_TORCH, overload
 from dynamo.aot.fakes import is_symbolic_number
 from dynamo.aot.plain_graphs import At, FakeAt
+from dynamo.aot.plain_sizes import SizeWriter
+from dynamo.aot.records import Unsupported
 from dynamo.base import ranks
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.value_types import NAMED
+from dynamo.shapes.facts import storage_bytes
 from dynamo.store.gpu_facts import parts_of_gpus, settings_of_libraries
 from dynamo.store.processor import processor
 from dynamo.store.records import Uncacheable
@@ -40,6 +44,9 @@ TRUSTED = frozenset(("torch", "_operator", "operator", "math", "builtins", "dyna
 PLAIN = frozenset((int, bool, str, type(None), bytes, complex, type(Ellipsis), At, FakeAt))
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
+# In the meta of a module that was made of rows: its text, with symbols.
+TEXT = "text_in_keys"
+SHOWN = "example_value"
 # Whose functions are known by the versions in the key.
 FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) + os.sep
                  for name in ("torch", "dynamo", "inductor")])
@@ -61,6 +68,37 @@ def parts_of_graph(
         "inputs": _text_of_inputs(examples),
         **parts_around(_text_of_graph(gm), examples, compiler),
     }
+
+
+def parts_of_symbolic(
+    gm: fx.GraphModule, examples: Sequence[Any], compiler: str
+) -> dict[str, str]:
+    """The same for a graph that was captured for more than the sizes at hand, and of which what is
+    compiled tells itself for which sizes it holds: these are no part of the key.
+
+    Errors: Uncacheable.
+    """
+    text = gm.meta.get(TEXT) or text_of_symbolic(gm)
+    return {
+        "inputs": _text_of_inputs_for_sizes(text, examples),
+        **parts_around(text, examples, compiler),
+    }
+
+
+def shows_symbols(gm: fx.GraphModule) -> bool:
+    """Whether sizes or numbers among the inputs are symbols. Ints always are (see `Program`)."""
+    return TEXT in gm.meta or any(
+        is_symbolic_number(shown) or type(shown) is int or isinstance(shown, torch.Tensor) and any(
+            map(is_symbolic_number, (*shown.shape, *shown.stride())))
+        for shown in (node.meta.get(SHOWN) for node in gm.graph.find_nodes(op="placeholder")))
+
+
+def text_of_symbolic(gm: fx.GraphModule) -> str:
+    """The text of a graph whose inputs have symbolic sizes. Errors: Uncacheable."""
+    try:
+        return _text_of_graph(gm, SizeWriter())
+    except Unsupported as refusal:
+        raise Uncacheable(refusal.reason) from None
 
 
 def parts_around(
@@ -182,7 +220,31 @@ def _text_of_input(value: Any, objects: dict[int, int], storages: dict[int, int]
     return f"{number}: {text}"
 
 
-def _text_of_tensor(value: torch.Tensor, storages: dict[int, int]) -> str:
+def _text_of_inputs_for_sizes(graph: str, examples: Sequence[Any]) -> str:
+    """The same without what the capture has left open, which the graph's text tells."""
+    storages: dict[int, int] = {}
+    objects: dict[int, int] = {}
+    lines = [line for line in graph.split("\n") if line.startswith("placeholder ")]
+    return "\n".join([
+        _text_of_open_input(value, objects, storages) if OPEN in line else
+        _text_of_input(value, objects, storages)
+        for line, value in zip(lines, examples, strict=True)])
+
+
+def _text_of_open_input(value: Any, objects: dict[int, int], storages: dict[int, int]) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    number = objects.setdefault(id(value), len(objects))
+    text = _text_of_tensor(value, storages, is_open=True)
+    if value.is_leaf and value.grad is not None:
+        text += f" grad ({_text_of_tensor(value.grad, storages)})"
+    return f"{number}: {text}"
+
+
+def _text_of_tensor(
+    value: torch.Tensor, storages: dict[int, int], is_open: bool = False
+) -> str:
+    """is_open: sizes and strides are told elsewhere; whether the tensor fills its memory is not."""
     kind = type(value)
     if kind not in (torch.Tensor, torch.nn.Parameter):
         raise Uncacheable(f"an input is a {kind.__qualname__}")
@@ -198,13 +260,20 @@ def _text_of_tensor(value: torch.Tensor, storages: dict[int, int]) -> str:
              value.is_neg(), value._is_zerotensor(), value.requires_grad and value.retains_grad,
              value.output_nr, bool(value._backward_hooks),
              bool(getattr(value, "_post_accumulate_grad_hooks", None)))  # fmt: skip
+    layout = f"{tuple(value.shape)} {value.stride()}"
+    taken: Any = storage.nbytes()
+    if is_open:
+        offset: Any = value.storage_offset()
+        own = storage_bytes(value.shape, value.stride(), offset, value.itemsize)
+        layout, taken = f"{value.dim()} dimensions", "its own" if taken == own else "more"
     return (
-        f"{kind.__name__} {value.dtype} {tuple(value.shape)} {value.stride()} {value.device} "
-        f"{value.storage_offset()} in {place} of {storage.nbytes()} {flags} {view}"
+        f"{kind.__name__} {value.dtype} {layout} {value.device} "
+        f"{value.storage_offset()} in {place} of {taken} {flags} {view}"
     )
 
 
-def _text_of_graph(gm: fx.GraphModule) -> str:
+def _text_of_graph(gm: fx.GraphModule, sizes: SizeWriter | None = None) -> str:
+    """sizes: writes those that are symbols. Errors: Uncacheable; Unsupported."""
     numbers: dict[fx.Node, str] = {}
     lines = []
     for node in gm.graph.nodes:
@@ -212,21 +281,32 @@ def _text_of_graph(gm: fx.GraphModule) -> str:
         marks = [name for name in MARKS if node.meta.get(name)]
         target = _text_of_target(gm, node)
         if node.op == "placeholder":
-            lines.append(f"placeholder {node.name} {marks} {_open(node)}")
+            lines.append(f"placeholder {node.name} {marks} {_open(node, sizes)}")
             continue
         lines.append(f"{node.op} {target} {text_of_value(node.args, numbers)} "
                      f"{text_of_value(node.kwargs, numbers)} {marks}")  # fmt: skip
     return "\n".join(lines)
 
 
-def _open(node: fx.Node) -> str:
+OPEN = "<open>"
+
+
+def _open(node: fx.Node, sizes: SizeWriter | None) -> str:
     """What a capture shows of an input beside the input itself."""
-    shown = node.meta.get("example_value")
+    shown = node.meta.get(SHOWN)
     if is_symbolic_number(shown):
-        raise Uncacheable("an input is a symbol")
+        if sizes is None:
+            raise Uncacheable("an input is a symbol")
+        return f"{OPEN} {sizes.number(shown)}"
+    if sizes is not None and type(shown) is int:
+        return f"{OPEN} int"
     if isinstance(shown, torch.Tensor):
         if any(map(is_symbolic_number, (*shown.shape, *shown.stride()))):
-            raise Uncacheable("sizes are symbols")
+            if sizes is None:
+                raise Uncacheable("sizes are symbols")
+            size, stride = (tuple(map(sizes.number, part))
+                            for part in (shown.shape, shown.stride()))  # fmt: skip
+            return f"{OPEN} {size} {stride} {shown.requires_grad}"
         return f"{tuple(shown.shape)} {tuple(shown.stride())} {shown.requires_grad}"
     return type(shown).__name__
 
@@ -238,7 +318,7 @@ def _text_of_target(gm: fx.GraphModule, node: fx.Node) -> str:
         value = functools.reduce(getattr, str(node.target).split("."), gm)
         if not isinstance(value, fx.GraphModule):
             raise Uncacheable(f"the graph holds a {type(value).__name__}")
-        return f"[{_text_of_graph(value)}]"
+        return f"[{_text_of_graph(value)}]"  # symbols of an inner graph have no text
     return text_of_function(node.target)
 
 
@@ -256,6 +336,8 @@ def text_of_function(function: Any, own: Collection[str] = OWN) -> str:
         name = _get_qualified_name(function)
     except Exception as error:
         raise Uncacheable(f"{function!r} has no name ({type(error).__name__})") from None
+    if getattr(builtins, name, None) is function:  # as of `x.T`
+        return f"builtins.{name}"
     package, _, rest = name.partition(".")
     if package not in TRUSTED or (function.__module__ or "torch").partition(".")[0] not in TRUSTED:
         raise Uncacheable(f"{name} is a function of the program")

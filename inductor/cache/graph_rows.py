@@ -29,7 +29,8 @@ def write_rows(gm: fx.GraphModule, operators: Collection[str] = ()) -> bytes:
             raise Unsupported(f"it has a tensor on {device}")
     nodes = [(op, name, _name(target, operators) if op == "call_function" else target, *rest)
              for op, name, target, *rest in rows.nodes]  # fmt: skip
-    return pickle.dumps((nodes, rows.fakes, rows.storages, rows.constants), protocol=5)
+    parts = nodes, rows.fakes, rows.storages, rows.constants, rows.symbols
+    return pickle.dumps(parts, protocol=5)
 
 
 def _name(function: Any, operators: Collection[str]) -> str:

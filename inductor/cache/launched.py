@@ -152,13 +152,19 @@ def loaded_launch(
     traces: Sequence[str | None],
 ) -> Any:
     """The launcher, see `Launch`. traces: see `with_numbers`. Errors: Stale."""
+    path = library_of(name, digest, calls, store)
+    return _launch.Launcher(path, {**titled(spec), "traces": traces})
+
+
+def library_of(name: str, digest: str, calls: Sequence[str], store: Store) -> str:
+    """The path of a library, see `Launch`; what it calls is loaded. Errors: Stale."""
     path = store.root / name
     if not is_owned_by_user(path) or digest_of(path) != digest:
         raise Stale(f"the library {name} is not there, or is another one")
     note_used(path)
     for function in calls:
         OWN_FUNCTIONS[function](store)
-    return _launch.Launcher(str(path), {**titled(spec), "traces": traces})
+    return str(path)
 
 
 def _toolchain(store: Store) -> Toolchain:

@@ -25,6 +25,7 @@ from dynamo.aot.program import is_of_program
 from dynamo.aot.records import (
     TAKES_WRAPPERS,
     BackwardFails,
+    Keeping,
     NeedsGradients,
     Retrace,
     Unsupported,
@@ -50,7 +51,8 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.signals import is_of_signal
 from dynamo.graph_operators.cuts import has_cuts, mark_own_operators
 from dynamo.graph_operators.gradients import has_gradients
-from inductor.cache.graph_cache import cache_entry_of
+from inductor.cache.graph_cache import CacheEntry, cache_entry_of, symbolic_entry_of
+from inductor.cache.graph_key import shows_symbols
 from inductor.collectives.settings import tie
 from inductor.config import check_options, config, is_enabled
 from inductor.driver import from_aten
@@ -72,7 +74,7 @@ from inductor.dynamic_shapes.numbers.choose import Compilers, compile_for_number
 from inductor.dynamic_shapes.specialise import BySizes, compile_for_sizes, is_symbolic
 from inductor.dynamic_shapes.subgraph import CompileSubgraph
 from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
-from inductor.dynamic_shapes.symbolic import check_of, places_of
+from inductor.dynamic_shapes.symbolic import CompileSymbolic, check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
 from inductor.fx_passes.pipeline import decompositions, joint_laid_out, laid_out
 from inductor.lowering.pointwise import is_odd
@@ -100,6 +102,11 @@ def compile_fx(
     """
     settings = settings_now(mode, options)
     example_inputs = real_examples(example_inputs)
+    strategies = Strategies(settings, logs.compile_now())
+    entry = strategies.entry_for_sizes(gm, example_inputs)
+    cached = None if entry is None else strategies.found(entry)
+    if cached is not None:
+        return cached
     if has_wrapped_ends(gm, example_inputs) and not (
             has_learners(example_inputs) and _in_subgraphs(gm, example_inputs, settings)):
         # else each subgraph is made of plain tensors: a gradient of another class than guessed is
@@ -108,7 +115,6 @@ def compile_fx(
         static = Strategies(settings, logs.compile_now()).compile_static
         return compile_wrapped(gm, example_inputs, settings, plainly, static)
     gm = with_known_calls(gm, example_inputs, settings)
-    strategies = Strategies(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
     in_subgraphs = _in_subgraphs(gm, example_inputs, settings)
@@ -117,7 +123,9 @@ def compile_fx(
             return strategies.compile_cut(gm)
         except Unsupported as refusal:
             return as_captured(settings, gm, refusal)
-    return strategies.compile_graph(gm, example_inputs)
+    if entry is None:
+        return strategies.compile_graph(gm, example_inputs)
+    return strategies.made(entry, gm, example_inputs)
 
 
 def _in_subgraphs(
@@ -134,6 +142,11 @@ class Strategies:
         self.settings, self.what, self.site = settings, what, site_now()
         self.compile_static: Callable[..., Compiled] = self._static
         self.compile_subgraph: Callable[..., Compiled] = self._subgraph
+        self.compile_symbolic: CompileSymbolic = self._symbolic
+        self.backward = functools.partial(_compile_backward, settings, self.site)
+        self.copies: list[torch.fx.GraphModule] = []  # of the graph, that callables refer to
+        self.keeping: Keeping | None = None
+        self.is_found = False
         if is_background():  # what is compiled at a call is so, too
             self.compile_static = _in_background(self._static)
             self.compile_subgraph = _in_background(self._subgraph)
@@ -146,12 +159,39 @@ class Strategies:
         """Subgraphs of the graph. Errors: Unsupported."""
         return compile_subgraphs(module, self.compile_subgraph)
 
+    # -- graphs for all sizes, in the cache --------------------------------------------------------
+
+    def entry_for_sizes(
+        self, module: torch.fx.GraphModule, inputs: list[Any]
+    ) -> CacheEntry | None:
+        """Its place in the cache; None for a graph of static sizes, and where it has none."""
+        if not shows_symbols(module):
+            return None
+        given = {"settings": self.settings, "site": self.site, "compiler": self.backward,
+                 "symbolic": self.compile_symbolic, "copies": self.copies}  # fmt: skip
+        with self._compiling():
+            return symbolic_entry_of(module, inputs, given)
+
+    def found(self, entry: CacheEntry) -> Compiled | None:
+        """What an earlier process has compiled."""
+        with self._compiling(), timed("inductor"):
+            cached = entry.found()
+        self.is_found = cached is not None
+        return cached
+
+    def made(
+        self, entry: CacheEntry, module: torch.fx.GraphModule, inputs: list[Any]
+    ) -> Compiled:
+        """The whole graph, compiled now and cached."""
+        self.keeping = entry.backward
+        return entry.made(lambda: self.compile_graph(module, inputs))
+
     def _by_numbers(
         self, module: torch.fx.GraphModule, inputs: list[Any],
         compile_static: Callable[..., Compiled], step: CompileSubgraph | None = None,
     ) -> Compiled:
         return compile_for_numbers(module, inputs, Compilers(
-            lambda gm, given: compile_for_sizes(gm, given, compile_static, self._symbolic),
+            lambda gm, given: compile_for_sizes(gm, given, compile_static, self.compile_symbolic),
             lambda gm, given: BySizes(gm, given, compile_static), self.compile_cut, step))
 
     def _static(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
@@ -161,8 +201,13 @@ class Strategies:
                 refused=lambda refusal: self._cut_or_captured(module, inputs, refusal))
 
     def _symbolic(self, module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
+        # A backward belongs to one forward: those for sizes that come later are not cached.
+        keeping, self.keeping = self.keeping, None
+        self.copies.append(module)
         with self._compiling(), timed("inductor"), defects_refused():
-            return _compile_symbolic(module, inputs, self.settings)
+            if self.is_found:
+                module = with_known_calls(module, inputs, self.settings)
+            return _compile_symbolic(module, inputs, self.settings, self.backward, keeping)
 
     def _subgraph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         if has_wrapped_ends(module, inputs):
@@ -325,7 +370,8 @@ def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
 
 @collection_paused()
 def _compile_symbolic(
-    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any],
+    compile_backward: Callable[..., Compiled], keeping: Keeping | None,
 ) -> tuple[Callable[..., bool], Compiled]:
     """One ATen graph for all sizes that the capture left open, and what tells where it holds."""
     if config.freezing:
@@ -352,7 +398,8 @@ def _compile_symbolic(
             )  # fmt: skip
             return checks[0], call
     if trains:
-        compile_backward = functools.partial(_compile_backward, settings, site_now())
+        if keeping is not None:
+            options["keeping"] = keeping
         call = compile_training(
             gm, example_inputs, compile_first, compile_backward,
             rewrite=with_joint_passes(lambda module: module),

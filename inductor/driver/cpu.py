@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from dynamo.store.toolchain import Toolchain, find_toolchain
 from inductor import metrics
 from inductor.cache.launched import note_launcher, titled
 from inductor.cache.recorded import keep_lowered
-from inductor.codegen.bind import Binder
+from inductor.codegen.bind import Binder, broken_assumption
 from inductor.codegen.cpp.convolution_epilogue import print_convolution_epilogue
 from inductor.codegen.cpp.epilogue import print_epilogue
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
@@ -25,7 +26,10 @@ from inductor.codegen.cpp.readable import readable_code
 from inductor.codegen.cpp.unit import print_units
 from inductor.codegen.sharing import placeholder_layouts, share_kernels
 from inductor.codegen.wrapper import print_wrapper
+from inductor.dynamic_shapes.symbolic import Variant
+from inductor.ir.extent import Sizes
 from inductor.ir.graph import Layout, LoopGraph
+from inductor.lowering.sizes import Source
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library, library_without_compiler
 from inductor.scheduler.fuse_convolutions import bounds_of
@@ -175,19 +179,36 @@ def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:
     return launcher
 
 
+def variant_of(
+    path: str, spec: dict[str, Any], sizes: Sizes, sources: tuple[Source, ...],
+    tensors: tuple[int, ...], traces: Sequence[str | None] | None = None,
+) -> Variant:
+    """The code of a library for all sizes. spec: of its launchers, with extents. traces: see
+    `with_numbers` of `cache/launched.py`."""
+    binder = Binder(spec, sizes)
+    broken = functools.partial(broken_assumption, sizes)
+    bind = bind_launcher(path, binder, len(tensors), {} if traces is None else {"traces": traces})
+    return Variant(binder.holds, broken, bind, sources, tensors, sizes)
+
+
 def bind_launcher(
-    path: str, binder: Binder, inputs: int
+    path: str, binder: Binder, inputs: int, more: Mapping[str, Any]
 ) -> Callable[[tuple[int, ...]], Callable[..., Any]]:
     """What makes the callable for values of the symbols, which takes so many inputs. Where these
-    are only numbers for kernels (the position in a cache, say), one launcher does for all."""
+    are only numbers for kernels (the position in a cache, say), one launcher does for all. more: of
+    its description."""
     what = logs.compile_now()
+
+    def made_of(spec: dict[str, Any]) -> Any:
+        return launch(path, {**titled(spec, what), **more})
+
     if not binder.is_fixed:
-        return lambda values: launch(path, titled(binder.bind(values), what))
+        return lambda values: made_of(binder.bind(values))
     made: list[Any] = []
 
     def bind(values: tuple[int, ...]) -> Callable[..., Any]:
         if not made:
-            made.append(launch(path, titled(binder.bind_any(values, inputs), what)))
+            made.append(made_of(binder.bind_any(values, inputs)))
         launcher, numbers = made[0], torch.tensor(values, dtype=torch.int64)
         return lambda *given: launcher(*given, numbers)
 

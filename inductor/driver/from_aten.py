@@ -16,6 +16,8 @@ import torch
 
 from dynamo.aot.boxed import picking_arguments, run_as_it_is
 from dynamo.aot.partition import DIES
+from dynamo.aot.plain_graphs import CachedGraph
+from dynamo.aot.recipes import noted
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.loading import collection_paused
@@ -23,7 +25,8 @@ from dynamo.store.content import cache_store
 from inductor.autotune.early_libraries import with_libraries
 from inductor.autotune.library_kernels import choose_library_kernels
 from inductor.autotune.library_settings import LibrarySettings
-from inductor.codegen.bind import Binder, broken_assumption
+from inductor.cache.launched import note_launcher
+from inductor.codegen.bind import broken_assumption
 from inductor.collectives.holds import hold_operands
 from inductor.collectives.settings import with_overlap
 from inductor.config import config, is_enabled
@@ -54,8 +57,9 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     if not config.kernels:
         return run_as_it_is(module)
     if has_symbols(module):
-        return ForAllSizes(
-            module, functools.partial(_compile_variant, module, logs.compile_now())).call
+        first = _compile_variant(module, logs.compile_now(), None)
+        count = len(module.graph.find_nodes(op="placeholder"))
+        return for_all_sizes(CachedGraph(module), count, first)
     lowered, schedule = lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
         call = for_gpu(lowered, schedule, module.meta.get("values"), _dying(module))
@@ -67,6 +71,14 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         return call
     unused = [n for n, one in enumerate(lowered.graph.inputs) if one is None and n >= len(fakes)]
     return FrozenCall(call, prepared, len(fakes), unused)
+
+
+def for_all_sizes(graph: CachedGraph, count: int, first: Variant) -> Compiled:
+    """The callable of a graph of `count` inputs, of which a variant is compiled."""
+    what = logs.compile_now()
+    program = ForAllSizes(
+        graph, count, first, lambda hints: _compile_variant(graph.module(), what, hints))
+    return noted(program.call, for_all_sizes, graph, count, first)  # type: ignore[no-any-return]
 
 
 def _dying(module: torch.fx.GraphModule) -> frozenset[int]:
@@ -92,10 +104,11 @@ def _compile_variant(
         else:
             units, spec = generate(lowered, schedule)
             path = cpu.build(units, cache_store())
-            binder = Binder(spec, symbols.sizes)
-            holds, bind = binder.holds, cpu.bind_launcher(path, binder, len(tensors))
+            variant = cpu.variant_of(path, spec, symbols.sizes, tuple(symbols.sources), tensors)
+            note_launcher(variant, path, spec, units)
+            return variant
     broken = functools.partial(broken_assumption, symbols.sizes)
-    return Variant(holds, broken, bind, tuple(symbols.sources), tensors)
+    return Variant(holds, broken, bind, tuple(symbols.sources), tensors, symbols.sizes)
 
 
 def lower_and_schedule(

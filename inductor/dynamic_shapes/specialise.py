@@ -23,11 +23,10 @@ from dynamo.base.fallbacks import SIZES, line_of, refused
 from dynamo.base.graph_copies import copy_module
 from dynamo.base.subclasses import layout_of
 from inductor import metrics
-from inductor.dynamic_shapes.symbolic import Program
+from inductor.dynamic_shapes.symbolic import CompileSymbolic, program_for
 
 Compiled = Callable[..., Any]
 CompileStatic = Callable[[fx.GraphModule, list[Any]], Compiled]
-CompileSymbolic = Callable[[fx.GraphModule, list[Any]], tuple[Callable[..., bool], Compiled]]
 LIMIT = 8  # sets of sizes, as `recompile_limit` has of frames
 
 
@@ -57,7 +56,7 @@ def compile_for_sizes(
     if not is_symbolic(gm, example_inputs):
         return compile_static(gm, example_inputs)
     try:
-        return Program(gm, example_inputs, compile_symbolic).call
+        return program_for(gm, example_inputs, compile_symbolic)
     except Unsupported as refusal:
         if gm.meta.get(TAKES_WRAPPERS):
             raise PlainRefused(refusal) from refusal
@@ -77,6 +76,8 @@ def fits(value: Any) -> bool:
 
 class BySizes:
     """A compile for each set of sizes and numbers, up to LIMIT; beyond, it runs as captured."""
+
+    not_cacheable = "it is compiled for each set of sizes"
 
     def __init__(
         self, gm: fx.GraphModule, example_inputs: list[Any], compile_static: CompileStatic

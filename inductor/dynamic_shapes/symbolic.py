@@ -21,6 +21,8 @@ from typing import Any
 from torch import fx
 
 from dynamo.aot.fakes import expression_of
+from dynamo.aot.plain_graphs import CachedGraph
+from dynamo.aot.recipes import noted
 from dynamo.aot.records import Retrace, SymbolTable, Unsupported
 from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
@@ -29,10 +31,12 @@ from dynamo.base.fallbacks import ATEN_SIZES, SIZES, line_of, refused
 from dynamo.base.generated import function_of
 from dynamo.base.graph_copies import copy_module
 from inductor import metrics
+from inductor.ir.extent import Sizes
 from inductor.lowering.sizes import Source
 
 Compiled = Callable[..., Any]
 Check = Callable[..., bool]
+CompileSymbolic = Callable[[fx.GraphModule, list[Any]], tuple[Check, Compiled]]
 # Chosen, not measured: compiles of one graph, as `recompile_limit` has of frames; sizes that are
 # unrolled or held in registers; answers that are cached for each graph.
 MOST_VARIANTS = 8
@@ -43,34 +47,39 @@ MOST_KNOWN = 4096
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
     """Compiled code for all sizes at which its assumptions hold. bind: makes a callable for the
-    values of the symbols. tensors: inputs that are some. broken: the assumption that fails."""
+    values of the symbols. tensors: inputs that are some. broken: the assumption that fails. sizes:
+    the symbols."""
 
     holds: Check
     broken: Callable[[tuple[int, ...]], str]
     bind: Callable[[tuple[int, ...]], Compiled]
     sources: tuple[Source, ...]
     tensors: tuple[int, ...]
+    sizes: Sizes
 
 
 class ForAllSizes:
-    """A compiled graph; `call` takes its flat inputs, numbers among them."""
+    """A compiled graph; `call` takes its flat inputs, numbers among them.
+
+    graph: of `count` inputs. compile_for: what compiles a variant of it, with sizes that it is
+    likely for; first: the variant that there is.
+    """
 
     def __init__(
-        self, module: fx.GraphModule, compile_for: Callable[[Sequence[int] | None], Variant]
+        self, graph: CachedGraph, count: int, first: Variant,
+        compile_for: Callable[[Sequence[int]], Variant],
     ) -> None:
-        self.module = module
+        self.graph = graph
         self.compile_for = compile_for
         self.context = contextvars.copy_context()  # the settings of this compile
         self.lock = threading.Lock()
-        first = compile_for(None)
         self.variants = [first]
         self.known = functools.lru_cache(MOST_BOUND)(self._bind)
-        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.call = _write_call(
-            len(nodes), _key_of(first.sources), first.tensors, "unbound({inputs})",
+            count, _key_of(first.sources), first.tensors, "unbound({inputs})",
             {"known": self.known, "unbound": self._run_as_aten},
         )  # fmt: skip
-        if len(first.tensors) == len(nodes):
+        if len(first.tensors) == count:
             self.call.launcher_for = self._launcher_for  # type: ignore[attr-defined]
 
     def _launcher_for(self, inputs: Sequence[Any]) -> Compiled | None:
@@ -78,8 +87,9 @@ class ForAllSizes:
         return self.known(tuple([source.read(inputs) for source in self.variants[0].sources]))
 
     def _run_as_aten(self, *inputs: Any) -> Any:
-        refused(ATEN_SIZES, "see the log dynamic", line_of(self.module.graph.nodes), strict=False)
-        return self.module.forward(*inputs)
+        module = self.graph.module()
+        refused(ATEN_SIZES, "see the log dynamic", line_of(module.graph.nodes), strict=False)
+        return module.forward(*inputs)
 
     def _bind(self, key: tuple[int, ...]) -> Compiled | None:
         with self.lock, timed("inductor.bind"):
@@ -118,19 +128,17 @@ class Program:
     """
 
     def __init__(
-        self,
-        gm: fx.GraphModule,
-        example_inputs: list[Any],
-        compile_symbolic: Callable[[fx.GraphModule, list[Any]], tuple[Check, Compiled]],
+        self, gm: fx.GraphModule, telling: Sequence[str], count: int,
+        compile_symbolic: CompileSymbolic, variants: Sequence[tuple[Check, Compiled]],
     ) -> None:
+        """telling: see `telling_of`. count: of the inputs. variants: those that there are."""
         self.gm = gm
         self.compile_symbolic = compile_symbolic
         self.lock = threading.Lock()
-        self.variants = [self._compile(example_inputs)]
+        self.variants = [*variants]
         self.known: dict[tuple[int, ...], Compiled] = {}
-        count = len(example_inputs)
         self.call = _write_call(
-            count, _telling(gm, example_inputs), range(count), "choose(({key}), ({inputs},))",
+            count, telling, range(count), "choose(({key}), ({inputs},))",
             {"known": self.known.get, "choose": self._choose},
         )  # fmt: skip
         metrics.count("symbolic_graphs")
@@ -153,7 +161,7 @@ class Program:
         why = "it has as many variants as it may"
         if len(self.variants) < MOST_VARIANTS:
             try:
-                holds, compiled = self._compile(list(inputs))
+                holds, compiled = self.compile_symbolic(copy_module(self.gm), list(inputs))
             except Unsupported as refusal:
                 why = refusal.reason
             except Retrace as other:  # a gradient is of another class for these sizes
@@ -165,8 +173,24 @@ class Program:
         refused(SIZES, why, line_of(self.gm.graph.nodes), strict=False)
         return self.gm.forward
 
-    def _compile(self, inputs: list[Any]) -> tuple[Check, Compiled]:
-        return self.compile_symbolic(copy_module(self.gm), inputs)
+
+def program_for(
+    gm: fx.GraphModule, example_inputs: list[Any], compile_symbolic: CompileSymbolic
+) -> Compiled:
+    """The call of a `Program` with a variant for the inputs at hand. Errors: Unsupported."""
+    first = compile_symbolic(copy_module(gm), example_inputs)
+    return program_of(
+        gm, tuple(telling_of(gm, example_inputs)), len(example_inputs), compile_symbolic, (first,))
+
+
+def program_of(
+    gm: fx.GraphModule, telling: tuple[str, ...], count: int, compile_symbolic: CompileSymbolic,
+    variants: tuple[tuple[Check, Compiled], ...],
+) -> Compiled:
+    """The call of this `Program`."""
+    call = Program(gm, telling, count, compile_symbolic, variants).call
+    return noted(  # type: ignore[no-any-return]
+        call, program_of, gm, telling, count, compile_symbolic, variants)
 
 
 def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]:
@@ -185,11 +209,18 @@ def check_of(table: SymbolTable, places: Sequence[Source], fakes: Sequence[Any])
     """Whether inputs fit an ATen graph: what it assumed holds, and symbolic sizes that it took for
     constants (0 and 1, say) are these."""
     check = assumption_check(table)
-    fixed = [(place, place.read(fakes)) for place in places]
-    fixed = [(place, value) for place, value in fixed if type(value) is int]
-    if not fixed:
-        return check
-    return lambda *inputs: all(p.read(inputs) == v for p, v in fixed) and check(*inputs)
+    found = [(place, place.read(fakes)) for place in places]
+    fixed = tuple([(place, value) for place, value in found if type(value) is int])
+    return check_with(check, fixed) if fixed else check
+
+
+def check_with(check: Check, fixed: tuple[tuple[Source, int], ...]) -> Check:
+    """The check, and that these are what they were."""
+
+    def whole(*inputs: Any) -> bool:
+        return all(place.read(inputs) == value for place, value in fixed) and check(*inputs)
+
+    return noted(whole, check_with, check, fixed)  # type: ignore[no-any-return]
 
 
 CALL = """\
@@ -201,7 +232,7 @@ def call({inputs}):
 """
 
 
-def _telling(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
+def telling_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
     """What tells one set of sizes from others: numbers, and the shapes in which a symbol is first
     met. Whoever calls has checked that the others follow from these, as in the capture."""
     found: list[str] = []

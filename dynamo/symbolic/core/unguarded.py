@@ -37,7 +37,9 @@ class Unguarded:
 
     reads: values by their places. codes: traced code objects, by identity. answers: (function,
     arguments, keywords, result) of calls that were made. signatures: with their functions, and
-    whether these are bound. about_gpus: a function whose answer about GPUs is a constant of the
+    whether these are bound. constructed: wrapper tensors that constructors have made of fakes (see
+    `symbolic/tensors/constructed.py`). given: functions that keep what they have given, and the
+    dicts that these are. about_gpus: a function whose answer about GPUs is a constant of the
     trace. reason: why another process can't use the trace, empty where it can.
     """
 
@@ -46,6 +48,8 @@ class Unguarded:
         self.codes: dict[int, CodeType] = {}
         self.answers: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
         self.signatures: list[tuple[inspect.Signature, Any, bool]] = []
+        self.constructed: list[Any] = []
+        self.given: list[tuple[Any, dict[str, Any]]] = []
         self.about_gpus = ""
         self.reason = ""
         self._guarded: set[tuple[int, int]] = set()
@@ -69,6 +73,15 @@ class Unguarded:
     ) -> None:
         """A function of the program was called, and its result is a constant of the trace."""
         self.answers.append((function, args, kwargs, result))
+
+    def keep(self, function: Any, result: dict[str, Any]) -> None:
+        """A function of no arguments, which runs once in a process, has given this."""
+        self.given.append((function, result))
+
+    def construct(self, made: Any) -> None:
+        """A constructor of the program has run on fakes."""
+        if made not in self.constructed:
+            self.constructed.append(made)
 
     def is_subclass(self, cls: type, abstract: type, answer: bool) -> None:
         """`issubclass` was asked about an abstract class, with which others may be registered."""
@@ -102,7 +115,7 @@ class Unguarded:
                 self.refuse(f"it holds a {kind.__qualname__} that has no place")
         return Met(tuple(named.values()), tuple(classes.values()), dict(self.reads),
                    tuple(self.codes.values()), tuple(self.answers), tuple(self.signatures),
-                   self.about_gpus, self.reason)
+                   tuple(self.constructed), tuple(self.given), self.about_gpus, self.reason)
 
 
 def _of(alias: types.GenericAlias) -> tuple[Any, ...]:
@@ -132,6 +145,8 @@ class Met:
     codes: tuple[CodeType, ...]
     answers: tuple[tuple[Any, list[Any], dict[str, Any], Any], ...]
     signatures: tuple[tuple[inspect.Signature, Any, bool], ...]
+    constructed: tuple[Any, ...]
+    given: tuple[tuple[Any, dict[str, Any]], ...]
     about_gpus: str
     reason: str
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import AttrSource, CallSource, ObjectSource
+from dynamo.guards.sources import REGISTRATIONS, AttrSource, CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import (
@@ -170,10 +170,6 @@ def guard_registrations(tx: Frame, *classes: type) -> None:
     """Guards that no class is registered with an abstract one, which these might be."""
     if not all(map(is_settled, classes)):
         tx.trace.guard("CONST", REGISTRATIONS, abc.get_cache_token())
-
-
-# Grows with each class that is registered with an abstract one.
-REGISTRATIONS = CallSource(ObjectSource(abc.get_cache_token, "abc.get_cache_token"))
 
 
 def own_check(tx: Frame, kind: type, name: str) -> Var | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -77,7 +78,10 @@ class CachedFunctionVar(Var):
         if type(result) in VALUE_TYPES:
             trace.state(Unguarded).answer(self.real, values, keywords, result)
             return ConstVar(result)
-        trace.state(Unguarded).refuse(f"it keeps what {self!r} gave")
+        if values or keywords or not is_plain_dict(result):
+            trace.state(Unguarded).refuse(f"it keeps what {self!r} gave")
+        else:
+            trace.state(Unguarded).keep(self.real, result)
         return trace.wrap(result, ObjectSource(result, f"{name_of(self.real)}()"))
 
     def get_attr(self, tx: Frame, name: str) -> Var:
@@ -94,6 +98,12 @@ class CachedFunctionVar(Var):
 
     def hash_key(self, tx: Frame) -> Hashable:
         return identity_key(tx.trace, self)
+
+
+def is_plain_dict(value: Any) -> bool:
+    """True for a dict of texts and plain values, as of the capabilities of a processor."""
+    return type(value) in (dict, types.MappingProxyType) and all(
+        type(key) is str and type(item) in VALUE_TYPES for key, item in value.items())
 
 
 def is_symbolic(var: Var) -> bool:

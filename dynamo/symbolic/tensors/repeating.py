@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -62,6 +62,18 @@ HARMLESS = contexts.MODE_NODES | {
 OF_NUMBERS = frozenset(("_operator", "builtins", "math"))
 READS = frozenset(("item", "size"))
 LONGEST_RAISE = 400  # instructions
+
+
+class Runs(NamedTuple):
+    """calm: the graph may run again after an error, from what it was given. twice: another run
+    gives what one run gives, but for random numbers."""
+
+    calm: bool
+    twice: bool
+
+
+def runs_of(graph: fx.Graph) -> Runs:
+    return Runs(may_rerun(graph), may_run_twice(graph))
 
 
 def may_rerun(graph: fx.Graph) -> bool:
@@ -312,10 +324,12 @@ def _join(graph: fx.Graph, tests: list[fx.Node], place: fx.Node) -> None:
 # -- random numbers of a graph that runs twice -----------------------------------------------------
 
 
-def errors_to_undo(graph: fx.Graph, repeatable: bool) -> tuple[type[Exception], ...]:
-    """The errors before which the function of a graph puts torch's generators back; repeatable:
-    whether the graph runs again after any error."""
-    if may_rerun(graph):
+def errors_to_undo(
+    graph: fx.Graph, repeatable: bool, calm: bool
+) -> tuple[type[Exception], ...]:
+    """The errors before which the function of a graph puts torch's generators back. repeatable:
+    whether the graph runs again after any error; calm: see `Runs`."""
+    if calm:
         return ()
     return (Exception,) if repeatable else (Unforeseen,) if has_tests(graph) else ()
 

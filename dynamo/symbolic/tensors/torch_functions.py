@@ -34,6 +34,7 @@ from dynamo.symbolic.python.classes import DTYPES, ClassVar
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
 from dynamo.symbolic.shapes.unbacked_facts import flat
+from dynamo.symbolic.tensors.constructed import Unknown, constructed
 from dynamo.symbolic.tensors.failing import (
     TORCH_OPERATORS,
     break_where_caught,
@@ -245,13 +246,28 @@ def put_in_graph(
     """The same, of arguments as they are: checked, run on fakes, recorded."""
     op = check(tx, function, args, kwargs)
     result = run(tx, op)
-    for value in (*[var.fake for var in op.tensors], result):
-        if is_wrapper(value):  # its dispatch, or what makes one
-            tx.trace.state(Unguarded).refuse(
-                f"code of {type(value).__qualname__} has run that is not traced")
+    note_wrappers(tx, op, result)
     if isinstance(result, Var):  # recorded below the levels of a transform
         return result
     return record(tx, op, result)
+
+
+def note_wrappers(tx: Frame, op: Operation, result: Any) -> None:
+    """What another process has to know of code of wrapper classes that has run on fakes."""
+    unguarded = tx.trace.state(Unguarded)
+    wrappers = [var.fake for var in op.tensors if is_wrapper(var.fake)]
+    if not wrappers and is_wrapper(result) and op.function is type(result) and (
+        not in_transform()
+    ):
+        try:
+            unguarded.construct(constructed(
+                op.function, op.fake_args, op.fake_kwargs, result, tx.trace.world))
+        except Unknown as why:
+            unguarded.refuse(f"it makes a {type(result).__qualname__} {why.reason}")
+        return
+    for value in (*wrappers, result):
+        if is_wrapper(value):  # its dispatch
+            unguarded.refuse(f"code of {type(value).__qualname__} has run that is not traced")
 
 
 def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> Operation:

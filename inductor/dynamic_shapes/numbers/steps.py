@@ -35,6 +35,8 @@ class Step:
     """compile_graph: compiles a graph as usual; compile_subgraph: a part whose inputs come
     later."""
 
+    not_cacheable = "it is a step that is compiled for its rates"
+
     def __init__(
         self, gm: fx.GraphModule, inputs: list[Any], compile_graph: CompileGraph,
         compile_subgraph: CompileSubgraph,

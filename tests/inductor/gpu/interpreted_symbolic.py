@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from interpreter_repairs import repair
 
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.records import Unsupported
 from inductor.codegen.bind import where_it_holds
 from inductor.codegen.triton import configs, numbers, plan, print_kernel
@@ -46,11 +47,13 @@ def compile_variant(module, hints) -> Variant:
     texts.append(made.text)
     load = cuda.load(made.text, graph, False)
     tensors = tuple(n for n, buffer in enumerate(graph.inputs) if buffer is not None)
-    return Variant(where_it_holds(symbols.sizes), lambda key: "", lambda key: load(*key), tuple(symbols.sources), tensors)
+    return Variant(where_it_holds(symbols.sizes), lambda key: "", lambda key: load(*key), tuple(symbols.sources), tensors, symbols.sizes)
 
 
 def compile_module(module):
-    return ForAllSizes(module, functools.partial(compile_variant, module)).call
+    compile_for = functools.partial(compile_variant, module)
+    count = len(module.graph.find_nodes(op="placeholder"))
+    return ForAllSizes(CachedGraph(module), count, compile_for(None), compile_for).call
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from interpreter_repairs import repair
 
+from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.base import logs
 from dynamo.store.content import Store
 from inductor.autotune import gpu_gemms
@@ -45,11 +46,13 @@ def compile_variant(tuner, module, hints) -> Variant:
     schedules.append(schedule)
     load = cuda.load(made.text, graph, False)
     tensors = tuple(n for n, buffer in enumerate(graph.inputs) if buffer is not None)
-    return Variant(where_it_holds(symbols.sizes), lambda key: "", lambda key: load(*key), tuple(symbols.sources), tensors)
+    return Variant(where_it_holds(symbols.sizes), lambda key: "", lambda key: load(*key), tuple(symbols.sources), tensors, symbols.sizes)
 
 
 def compile_module(module, tuner=None):
-    return ForAllSizes(module, functools.partial(compile_variant, tuner, module)).call
+    compile_for = functools.partial(compile_variant, tuner, module)
+    count = len(module.graph.find_nodes(op="placeholder"))
+    return ForAllSizes(CachedGraph(module), count, compile_for(None), compile_for).call
 
 
 @pytest.fixture(autouse=True)
