@@ -36,7 +36,6 @@ from inductor.runtime.gpu_properties import properties_of
 
 aten = torch.ops.aten
 GEMMS = (aten.mm.default, aten.addmm.default)
-TRANSPOSES = (aten.t.default, aten.permute.default, aten.transpose.int)
 # What a copy is made of before it is padded; other results are padded where they are computed.
 STORED = (*GEMMS, aten.bmm.default, aten.baddbmm.default, aten.convolution.default)
 WORD = 16  # bytes
@@ -69,7 +68,7 @@ def pad_odd_gemms(
 
 def _is_of_halves(node: fx.Node, known: GpuProperties | None) -> bool:
     """Whether it is a plain GEMM of matrices in half precision on a GPU, of known sizes."""
-    matrices = [_value(one) for one in (*node.args[-2:], node)]
+    matrices = [_value(one) for one in (*_operands(node), node)]
     if any(not is_fake(one) or len(facts_of(one).size) != 2 for one in matrices):
         return False
     facts = [facts_of(one) for one in matrices]
@@ -78,6 +77,13 @@ def _is_of_halves(node: fx.Node, known: GpuProperties | None) -> bool:
     numbers = [n for each in facts for n in (*each.size, *each.stride)]
     halves = all(each.dtype in (torch.float16, torch.bfloat16) for each in facts)
     return halves and all(type(n) is int and n > 0 for n in numbers)
+
+
+def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """The matrices that are multiplied."""
+    left, right = node.args[-2:]
+    assert isinstance(left, fx.Node) and isinstance(right, fx.Node)
+    return left, right
 
 
 def _value(node: Any) -> Any:
@@ -110,8 +116,7 @@ class _Padder:
 
     def rewrite(self, node: fx.Node, gpu: GpuProperties) -> bool:
         """Changes one GEMM where that gains enough."""
-        left, right = node.args[-2:]
-        assert isinstance(left, fx.Node) and isinstance(right, fx.Node)
+        left, right = _operands(node)
         a, b = _value(left), _value(right)
         (rows, terms), columns = facts_of(a).size, facts_of(b).size[1]
         unit = WORD // facts_of(a).dtype.itemsize
@@ -264,14 +269,14 @@ class _Padder:
 
 def _turned_from(node: fx.Node) -> fx.Node | None:
     """The matrix of which this is the transpose."""
-    if node.target not in TRANSPOSES:
-        return None
-    (source, *axes) = node.args
-    if node.target is aten.permute.default and [n % 2 for n in axes[0]] != [1, 0]:  # type: ignore[union-attr]
-        return None
-    if node.target is aten.transpose.int and axes[0] % 2 == axes[1] % 2:  # type: ignore[operator]
-        return None
-    return source  # type: ignore[return-value]
+    given: tuple[Any, ...] = node.args
+    if node.target is aten.permute.default:
+        swaps = [n % 2 for n in given[1]] == [1, 0]
+    elif node.target is aten.transpose.int:
+        swaps = given[1] % 2 != given[2] % 2
+    else:
+        swaps = node.target is aten.t.default
+    return given[0] if swaps else None
 
 
 def _is_returned(node: fx.Node) -> bool:
@@ -289,7 +294,7 @@ def _is_returned(node: fx.Node) -> bool:
 
 def _repays(node: fx.Node, copied: list[fx.Node], gpu: GpuProperties) -> bool:
     """Whether the GEMM of whole words, and the copies of these, take less time."""
-    matrices = [facts_of(_value(one)).size for one in (*node.args[-2:], node)]
+    matrices = [facts_of(_value(one)).size for one in (*_operands(node), node)]
     operations = 2 * math.prod(matrices[0]) * matrices[1][1]
     itemsize = facts_of(_value(node)).dtype.itemsize
     moved = sum(map(math.prod, matrices)) * itemsize / gpu.bandwidth
