@@ -25,6 +25,7 @@ from inductor.fx_passes.fold import fold_constants
 from inductor.fx_passes.growing_cats import share_growing_cats
 from inductor.fx_passes.half_gemms import compute_in_float32
 from inductor.fx_passes.in_place import write_in_place
+from inductor.fx_passes.interleaved import interleave_writes
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.losses.chunks import chunk_losses
 from inductor.fx_passes.odd_gemms import pad_odd_gemms
@@ -122,6 +123,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def where_it_lies(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Parts of tensors are read, and results written, where they lie."""
-    module = read_parts(module) if is_enabled("patterns") else module
+    if is_enabled("patterns"):
+        module = interleave_writes(read_parts(module))
     module = share_growing_cats(module, LOWERINGS.__contains__)
     return call_in_place(write_in_place(module, LOWERINGS.__contains__))

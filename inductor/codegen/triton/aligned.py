@@ -1,4 +1,4 @@
-"""Long rows that do not begin where many bytes can be moved at a time.
+"""Long rows that do not begin, or end, where many bytes can be moved at a time.
 
 In: a launch that loops over its columns, and a stage of it. Out: where the stage's rows begin, if
 their lengths do not divide into stretches of 16 bytes (50257 or 30522 words of a vocabulary, say).
@@ -40,7 +40,7 @@ class Unaligned:
 
 
 def unaligned_rows(launch: Launch, stage: Stage) -> Unaligned | None:
-    """None where rows begin at whole stretches anyway, or not all accesses of columns lie alike."""
+    """None where rows are whole stretches anyway, or not all accesses of columns lie alike."""
     if launch.persistent or launch.tiled or launch.splits != 1 or stage.serial != 1:
         return None
     if type(stage.columns) is Extent or stage.columns < FEWEST_IN_PARTS:
@@ -59,8 +59,8 @@ def unaligned_rows(launch: Launch, stage: Stage) -> Unaligned | None:
     step = max(_elements(op) for op in moving)
     if not all(_divides(step, row - rows[0]) for row in rows):
         return None
-    whole = all(_divides(_elements(op), row) for op, row in zip(moving, rows, strict=True))
-    return None if whole else Unaligned(rows[0], step)
+    begin = all(_divides(_elements(op), row) for op, row in zip(moving, rows, strict=True))
+    return None if begin and stage.columns % step == 0 else Unaligned(rows[0], step)
 
 
 def has_unaligned_rows(launch: Launch) -> bool:

@@ -16,7 +16,7 @@ from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
 from inductor.runtime.gpu_properties import properties_of
-from inductor.scheduler.schedule import Blocks, Gemm, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Gemm, Kernel, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
 FULL_DEVICE = Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True)
@@ -106,7 +106,7 @@ def fitting(candidates: Iterable[Blocks], template: TemplateKernel) -> tuple[Blo
     gpu = gpu_of(template)
     if not gpu.has_descriptors:
         candidates = [b for b in candidates if not b.descriptors]
-    if gpu.shared - SPARE_SHARED < MOST_SHARED:
+    if gpu.shared - SPARE_SHARED < MOST_SHARED or template.weights():
         is_held = functools.partial(_is_held, template=template, gpu=gpu)
         candidates = [shrunk(b, is_held, LEAST_STAGES, LEAST) for b in candidates]
     return tuple(dict.fromkeys(b for b in candidates if shared_of(b, template) <= gpu.shared))
@@ -117,10 +117,19 @@ def _is_held(blocks: Blocks, template: TemplateKernel, gpu: GpuProperties) -> bo
 
 
 def shared_of(blocks: Blocks, template: TemplateKernel) -> int:
-    """Bytes of shared memory for the tiles of operands."""
+    """Bytes of shared memory for the tiles of operands, and of all that weights are made of where
+    they are read."""
     itemsize = template.gemms()[0].dtype.itemsize
-    sides = blocks.rows + width_of(template) * blocks.columns
-    return blocks.stages * sides * blocks.depth * itemsize
+    weights = [max(itemsize, _loaded_for_one(kernel)) for kernel in template.weights()]
+    weights = weights or [itemsize] * width_of(template)
+    of_term = blocks.rows * itemsize + blocks.columns * sum(weights)
+    return blocks.stages * blocks.depth * of_term
+
+
+def _loaded_for_one(kernel: Kernel) -> int:
+    """Bytes that are loaded for an element."""
+    ops = [op for stage in kernel.stages for op in stage.ops if op.name == "load"]
+    return sum(op.dtype.itemsize for op in ops)
 
 
 def gpu_of(template: TemplateKernel) -> GpuProperties:

@@ -1,0 +1,105 @@
+"""Writes into each second element: one tensor whose elements alternate, with eager's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynamo
+from dynamo.aot.api import compile_training
+from inductor.fx_passes.interleaved import WRITE, interleave_writes
+
+
+def rotated(x: Tensor, y: Tensor) -> Tensor:
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    out = torch.empty_like(x)
+    out[..., 0::2] = a * y[..., 0::2] - b * y[..., 1::2]
+    out[..., 1::2] = a * y[..., 1::2] + b * y[..., 0::2]
+    return out
+
+
+def of_three(x: Tensor, y: Tensor) -> Tensor:
+    out = x.new_empty(9, 12)
+    out[2::3], out[0::3], out[1::3] = x[:3, :12], y[:3, :12], x[3:6].cos()
+    return out
+
+
+def into_half(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.zeros_like(x, dtype=torch.bfloat16)
+    out[:, 0::2] = x[:, :1]
+    out[:, 1::2] = y[:, ::2].sin()
+    return out.float() * y
+
+
+def written_again(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    out[:, 0::2], out[:, 1::2] = x[:, ::2], y[:, ::2]
+    out[:, 0::2] = out[:, 1::2] * 2
+    return out
+
+
+def one_half(x: Tensor, y: Tensor) -> Tensor:
+    out = y.clone()
+    out[:, 0::2] = x[:, ::2]
+    return out
+
+
+def not_to_the_end(x: Tensor, y: Tensor) -> Tensor:
+    out = y.clone()
+    out[:, 0:6:2], out[:, 1::2] = x[:, :3], x[:, 1::2]
+    return out
+
+
+def of_odd_length(x: Tensor, y: Tensor) -> Tensor:
+    out = y[:, :11].clone()
+    out[:, 0::2], out[:, 1::2] = x[:, :6], x[:, :5]
+    return out
+
+
+def other_axes(x: Tensor, y: Tensor) -> Tensor:
+    out = y.clone()
+    out[0::2] = x[::2]
+    out[:, 1::2] = x[:, ::2]
+    return out
+
+
+def by_columns(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x.t())
+    out[:, 0::2], out[:, 1::2] = x.t()[:, ::2], y.t()[:, ::2]
+    return out * 2
+
+
+PROGRAMS: list[tuple[Callable[..., Any], int]] = [  # writes that are left
+    (rotated, 0), (of_three, 0), (into_half, 0), (written_again, 0), (one_half, 1), (not_to_the_end, 2), (of_odd_length, 2),
+    (other_axes, 2), (by_columns, 2),
+]
+
+
+@pytest.mark.parametrize(("program", "left"), PROGRAMS, ids=lambda value: getattr(value, "__name__", None))
+def test_values(program: Callable[..., Any], left: int) -> None:
+    found: list[int] = []
+
+    def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        module = interleave_writes(module)
+        found.append(len(module.graph.find_nodes(op="call_function", target=WRITE)))
+        return module
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        run = lambda module, fakes: rewritten(module)  # noqa: E731
+        return compile_training(gm, inputs, run, lambda module, fakes: module)
+
+    for way in (backend, "inductor"):
+        dynamo.reset()
+        compiled = dynamo.compile(program, backend=way)
+        x, y = (torch.randn(10, 12, requires_grad=True) for _ in range(2))
+        expected, got = program(x, y), compiled(x, y)
+        assert got.stride() == expected.stride() and got.dtype is expected.dtype
+        torch.testing.assert_close(got, expected)
+        tangent = torch.randn_like(expected)
+        for one, other in zip(torch.autograd.grad(got, [x, y], tangent), torch.autograd.grad(expected, [x, y], tangent), strict=True):
+            torch.testing.assert_close(one, other)
+    assert found == [left]
