@@ -240,9 +240,10 @@ class _Run:
                 continue
             number = self.numbers.get(given)
             if number is not None and number.device != self.builder.device:
-                constant = self._values_of(given, True)  # a kernel's result is on the graph's device
+                # A kernel's result would be on the graph's device.
                 item = self.builder.extern(
-                    aten.clone.default, (constant,), {}, self._described(given), "another device")
+                    aten.clone.default, (self._values_of(given, True),), {},
+                    self._described(given), "another device")
             view = item.realize()
             shown = self.builder.looked_at(view.buffer)
             if view.buffer.startswith("arg") or view.buffer in taken or any(

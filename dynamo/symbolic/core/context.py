@@ -59,7 +59,8 @@ class CompileContext:
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
         can't be, because of static_because; violated: what that violates. breaks_transforms: it was
         a transform of torch.func beside sizes declared dynamic, which breaks the graph. fixed:
-        facts that an attempt could not keep symbolic. decided: those that one could not keep unbacked.
+        facts that an attempt could not keep symbolic. decided: those that one could not keep
+        unbacked.
     declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
     plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
         only passed on then.

@@ -12,7 +12,16 @@ from typing import Any
 
 import torch
 from torch.optim import (
-    _adafactor, _muon, adadelta, adam, adamax, asgd, nadam, radam, rmsprop, rprop,
+    _adafactor,
+    _muon,
+    adadelta,
+    adam,
+    adamax,
+    asgd,
+    nadam,
+    radam,
+    rmsprop,
+    rprop,
 )  # fmt: skip
 from torch.optim.optimizer import Optimizer, _get_value
 

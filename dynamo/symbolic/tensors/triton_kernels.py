@@ -134,7 +134,8 @@ def constant_of(tx: Frame, var: Var) -> Any:
     if isinstance(var, SymbolicNumber):
         return var.as_constant()
     if isinstance(var, ObjectVar) and var.real is not None and not var.written:
-        if any(isinstance(part, torch.Tensor) for part in getattr(var.real, "__dict__", {}).values()):
+        parts = getattr(var.real, "__dict__", {})
+        if any(isinstance(part, torch.Tensor) for part in parts.values()):
             raise Break(CODE, f"{var!r} as an argument of a kernel: it holds tensors")
         tx.trace.guard("ID", var.source, var.real)
         return var.real
