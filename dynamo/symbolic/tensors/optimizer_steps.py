@@ -11,18 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim import (
-    _adafactor,
-    _muon,
-    adadelta,
-    adam,
-    adamax,
-    asgd,
-    nadam,
-    radam,
-    rmsprop,
-    rprop,
-)  # fmt: skip
+from torch.optim import _adafactor, adadelta, adam, adamax, asgd, nadam, radam, rmsprop, rprop
 from torch.optim.optimizer import Optimizer, _get_value
 
 from dynamo.symbolic.core.constant import ConstVar
@@ -150,7 +139,7 @@ for update, stand_in in STEPS.items():
 # fused steps have them: a list operation that takes a number for each tensor wants those on a CPU.
 # Here such an operation is one for each tensor. What is wrapped so is traced.
 UPDATES = (
-    _adafactor.adafactor, _muon.muon, adadelta.adadelta, adam.adam, adamax.adamax, asgd.asgd,
+    _adafactor.adafactor, adadelta.adadelta, adam.adam, adamax.adamax, asgd.asgd,
     nadam.nadam, radam.radam, rmsprop.rmsprop, rprop.rprop,
 )  # fmt: skip
 # Torch leaves this check out of compiled code.
