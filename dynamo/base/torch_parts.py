@@ -112,7 +112,7 @@ PARTS: dict[str, str] = {
         _assert_async _fused_adagrad_ _fused_rms_norm _fused_sgd_
         _scaled_dot_product_flash_attention_for_cpu""",
     "torch.ops.profiler": "_record_function_exit",
-    "torch.optim._adafactor": "_single_tensor_adafactor",
+    "torch.optim._adafactor": "_single_tensor_adafactor adafactor",
     "torch.optim.asgd": "_single_tensor_asgd",
     "torch.optim.optimizer": "_get_value",
     "torch.optim.radam": "_multi_tensor_radam _single_tensor_radam",

@@ -5,6 +5,10 @@ which arguments are tensors, which numbers, which constants. Out: an operator th
 tensors, the numbers and the grids, and launches the kernel. Its schema says what it writes; nothing
 follows from calling it but this. Equal calls have one operator.
 
+A descriptor that the host makes (`TensorDescriptor`) is a tensor, two lists of sizes and constants
+to the operator, which makes an equal one at each launch: so the graph knows what is written through
+it, and the checks of its alignment are those of the tensor that is there then.
+
 Triton is not imported here: whoever has such a kernel has imported it.
 """
 
@@ -13,8 +17,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,20 +29,26 @@ from dynamo.graph_operators.kernel_writes import written_names
 from dynamo.graph_operators.written_operators import twin_of
 
 NAMESPACE = "dynamo_kernels"
-KINDS = {"tensor": "Tensor", "int": "SymInt", "float": "float", "bool": "bool"}
+KINDS = {
+    "tensor": ("Tensor",), "int": ("SymInt",), "float": ("float",), "bool": ("bool",),
+    "descriptor": ("Tensor", "SymInt[]", "SymInt[]"),
+}  # fmt: skip
 DIMENSIONS = 3  # of a grid
+DESCRIPTORS = "triton.tools.tensor_descriptor", "TensorDescriptor"
 
 
 @dataclass(frozen=True)
 class KernelCall:
     """What one line of the program says of a call. names, kinds: the arguments that are known at a
     call only; constants: the others, launch options too; grids: the parameters that each given grid
-    belongs to, with their values (one empty tuple where the grid is the same for all)."""
+    belongs to, with their values (one empty tuple where the grid is the same for all); blocks: of
+    each descriptor among the names, its block's shape and its padding."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     constants: tuple[tuple[str, Any], ...]
     grids: tuple[tuple[tuple[str, Any], ...], ...]
+    blocks: tuple[tuple[str, tuple[tuple[int, ...], str]], ...] = ()
 
 
 class Operators:
@@ -50,10 +61,12 @@ class Operators:
 
     def of(self, kernel: Any, call: KernelCall) -> Any:
         """The operator for one kind of call of a kernel."""
-        key = id(kernel), call.names, call.kinds, repr(call.constants), repr(call.grids)
+        constants, grids = key_of(call.constants), key_of(call.grids)
+        key = id(kernel), call.names, call.kinds, constants, grids, call.blocks
         with self._lock:
-            if key not in self._by_call:  # which keeps the kernel, and so its id
-                self._by_call[key] = kernel, self._define(kernel, call, repr(key))
+            if key not in self._by_call:  # which keeps the kernel and the constants: their ids hold
+                made = self._define(kernel, call, repr(key))
+                self._by_call[key] = (kernel, call), made
             return self._by_call[key][1]
 
     def _define(self, kernel: Any, call: KernelCall, text: str) -> Any:
@@ -75,16 +88,32 @@ class Operators:
 operators = Operators()
 
 
+def key_of(value: Any) -> Hashable:
+    """What tells one constant from another. Objects differ even where their texts are equal."""
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(key_of, value))
+    if value is None or type(value) in (bool, int, float, str, torch.dtype):
+        return type(value), repr(value)  # 0.0 is not -0.0
+    return type(value), id(value)
+
+
+def is_descriptor(cls: type) -> bool:
+    """True for Triton's class of descriptors that the host makes."""
+    return cls is getattr(sys.modules.get(DESCRIPTORS[0]), DESCRIPTORS[1], None)
+
+
 def _nothing(*args: Any) -> None:
     return None
 
 
 def schema_text(call: KernelCall, written: frozenset[str] | None) -> str:
     """`(Tensor(a0!) p0, SymInt p1, SymInt[] grid) -> ()`."""
-    parts = []
-    for n, (name, kind) in enumerate(zip(call.names, call.kinds, strict=True)):
-        writes = kind == "tensor" and (written is None or name in written)
-        parts.append(f"{KINDS[kind]}{f'(a{n}!)' if writes else ''} p{n}")
+    parts = list[str]()
+    for name, kind in zip(call.names, call.kinds, strict=True):
+        for text in KINDS[kind]:
+            n = len(parts)
+            writes = text == "Tensor" and (written is None or name in written)
+            parts.append(f"{text}{f'(a{n}!)' if writes else ''} p{n}")
     return f"({', '.join([*parts, 'SymInt[] grid'])}) -> ()"
 
 
@@ -93,10 +122,15 @@ def launcher(kernel: Any, call: KernelCall) -> Callable[..., None]:
     constants = dict(call.constants)
     keys = [tuple(value for _, value in grid) for grid in call.grids]
     chosen_by = tuple(name for name, _ in call.grids[0])
-    names = call.names
+    blocks = dict(call.blocks)
 
     def launch(*args: Any) -> None:
         *given, sizes = args
+        values = iter(given)
+        named = {
+            name: next(values) if kind != "descriptor" else descriptor(values, *blocks[name])
+            for name, kind in zip(call.names, call.kinds, strict=True)
+        }
         grids = [tuple(sizes[n : n + DIMENSIONS]) for n in range(0, len(sizes), DIMENSIONS)]
         if not chosen_by:
             grid: Any = grids[0]
@@ -106,9 +140,17 @@ def launcher(kernel: Any, call: KernelCall) -> Callable[..., None]:
             def grid(meta: Any) -> tuple[int, ...]:
                 return by_key[tuple(meta[name] for name in chosen_by)]
 
-        kernel[grid](**dict(zip(names, given, strict=True)), **constants)
+        kernel[grid](**named, **constants)
 
     return launch
+
+
+def descriptor(values: Iterator[Any], block: tuple[int, ...], padding: str) -> Any:
+    """A descriptor of the next three values. Errors: AssertionError for a tensor or sizes that
+    Triton does not take, as where the program makes one."""
+    made = getattr(sys.modules[DESCRIPTORS[0]], DESCRIPTORS[1])
+    base, shape, strides = next(values), list(next(values)), list(next(values))
+    return made(base, shape, strides, list(block), padding)
 
 
 def function_of(kernel: Any) -> Any:

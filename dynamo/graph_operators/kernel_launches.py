@@ -22,6 +22,7 @@ from dynamo.graph_operators.kernel_calls import (
     configurations,
     defaults_of,
     hooks_of,
+    is_descriptor,
     layers_of,
     operators,
     parameters_of,
@@ -84,6 +85,8 @@ def recorded(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_no_data(value: Any) -> bool:
+    if is_descriptor(type(value)):
+        return has_no_data(value.base)
     return isinstance(value, torch.Tensor) and (
         type(value) not in REAL or torch._is_functional_tensor(value))
 
@@ -103,14 +106,31 @@ def call_operator(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         chosen: grid(meta_of(kernel, defaults_of(kernel) | named | dict(chosen)))
         for chosen in configurations(kernel)
     }
-    call = KernelCall(tuple(given), tuple(map(kind_of, given.values())), constants, tuple(sizes))
+    kinds = tuple(map(kind_of, given.values()))
+    call = KernelCall(tuple(given), kinds, constants, tuple(sizes), tuple(blocks_of(given)))
     whole = [size for grid in sizes.values() for size in (*grid, 1, 1)[:DIMENSIONS]]
-    operators.of(kernel, call)(*given.values(), whole)
+    parts = [part for value in given.values() for part in parts_of(value)]
+    operators.of(kernel, call)(*parts, whole)
+
+
+def blocks_of(given: dict[str, Any]) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
+    for name, value in given.items():
+        if is_descriptor(type(value)):
+            yield name, (tuple(value.block_shape), value.padding)
+
+
+def parts_of(value: Any) -> list[Any]:
+    """What the operator takes of an argument."""
+    if is_descriptor(type(value)):
+        return [value.base, list(value.shape), list(value.strides)]
+    return [value]
 
 
 def kind_of(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return "tensor"
+    if is_descriptor(type(value)):
+        return "descriptor"
     if isinstance(value, bool):
         return "bool"
     kinds = {int: "int", torch.SymInt: "int", float: "float"}

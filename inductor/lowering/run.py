@@ -238,8 +238,17 @@ class _Run:
             if not isinstance(item, Tensor):
                 self.outputs.append(item)
                 continue
+            number = self.numbers.get(given)
+            if number is not None and number.device != self.builder.device:
+                # A kernel's result would be on the graph's device.
+                item = self.builder.extern(
+                    aten.clone.default, (self._values_of(given, True),), {},
+                    self._described(given), "another device")
             view = item.realize()
-            if view.buffer.startswith(("arg", "const")) or view.buffer in taken:
+            shown = self.builder.looked_at(view.buffer)
+            if view.buffer.startswith("arg") or view.buffer in taken or any(
+                name.startswith("const") for name in shown
+            ):
                 view = self._copy_of(item, given)
             taken.add(view.buffer)
             self.outputs.append(view)
@@ -268,7 +277,7 @@ class _Run:
         return value
 
     def _copy_of(self, tensor: Tensor, node: torch.fx.Node) -> ViewRef:
-        if pointwise.is_odd(tensor.dtype, self.builder.device):
+        if self._foreign(node) or pointwise.is_odd(tensor.dtype, self.builder.device):
             clone = aten.clone.default
             return self.builder.extern(clone, (tensor,), {}, self._described(node)).realize()
         copy = Tensor(tensor.layout, self.builder, compute=tensor.load, reads=tensor.reads)

@@ -317,3 +317,41 @@ def test_root_mean_square_norms(dtype: torch.dtype) -> None:
     compiled = check(f, make, slack=16.0)
     text = "".join(kernels_of(lambda: compiled(*make())))
     assert "cuComputePartGradGammaBeta" not in text and "vectorized_layer_norm" not in text
+
+
+@pytest.mark.parametrize("make", [
+    lambda ps: torch.optim.AdamW(ps, lr=1e-2, foreach=True), lambda ps: torch.optim.AdamW(ps, lr=1e-2, fused=True),
+    lambda ps: torch.optim.Adafactor(ps), lambda ps: torch.optim.RAdam(ps),
+    lambda ps: torch.optim.RAdam(ps, lr=1e-2, capturable=True)])
+def test_counters_of_optimizers_stay_where_they_are(make: Any) -> None:
+    """On the CPU, or on the GPU; a step more compiles nothing."""
+    ours, eagers = ([nn.Parameter(torch.ones(16, 8, device=DEVICE) * n) for n in (1, 2, 3)] for _ in range(2))
+    mine, wanted = make(ours), make(eagers)
+    step = dynamo.compile(mine.step, fullgraph=True)
+    for n in range(6):
+        for p, q in zip(ours, eagers, strict=True):
+            p.grad = data(16, 8)
+            q.grad = p.grad.clone()
+        step()
+        wanted.step()
+        torch.testing.assert_close(ours, eagers, atol=1e-5, rtol=1e-5)
+        for p, q in zip(ours, eagers, strict=True):
+            for name, value in wanted.state[q].items():
+                assert mine.state[p][name].device == value.device, name
+        if n == 2:
+            graphs = dynamo.counters["stats"]["graphs"]
+    assert dynamo.counters["stats"]["graphs"] == graphs
+    assert not left_uncompiled(), left_uncompiled()
+
+
+def test_numbers_on_the_cpu_are_new_at_each_call() -> None:
+    def f(x: torch.Tensor) -> Any:
+        number = torch.tensor(2.0)
+        return number, number.view(1), x * number
+
+    compiled = dynamo.compile(f, fullgraph=True)
+    for _ in range(3):
+        found = compiled(x := data(5))
+        assert [y.device.type for y in found] == ["cpu", "cpu", x.device.type]
+        torch.testing.assert_close(found, f(x))
+        found[1].add_(5)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import dynamo
 from dynamo.graph_operators.kernel_writes import written_names
@@ -62,6 +63,12 @@ def power(x_ptr, out_ptr, weight_ptr, n, KIND: tl.constexpr, DTYPE: tl.constexpr
     if weight_ptr is not None:
         x *= tl.load(weight_ptr + offsets, mask=mask)
     tl.store(out_ptr + offsets, x, mask=mask)
+
+
+@triton.jit
+def through_descriptors(given, made, s, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    made.store([row, column], given.load([row, column]) * s + 1)
 
 
 def runs_once(call: Any, quantiles: Any) -> tuple[float, ...]:
@@ -161,8 +168,23 @@ def heuristic(x: torch.Tensor, y: torch.Tensor) -> Any:
     return out + y
 
 
+def descriptors(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Of a tensor that the program makes, of a part of one, and of one whose block leaves it."""
+    t = torch.cat([x.sin(), y]).contiguous()
+    made = torch.zeros_like(t)
+    for given, out in ((t, made), (made[4:], t[4:])):
+        by_descriptor(TensorDescriptor.from_tensor(given, [4, 16]), TensorDescriptor.from_tensor(out, [4, 16]))
+    return t, made, made.sum()
+
+
+def by_descriptor(given: Any, out: Any, s: float = 2.0) -> None:
+    grid = triton.cdiv(out.shape[0], 4), triton.cdiv(out.shape[1], 16)
+    through_descriptors[grid](given, out, s, ROWS=4, COLUMNS=16)
+
+
 PROGRAMS = [
     by_function, by_tuple, input_written, made_and_written, view_written, counted, constants, autotuned, heuristic,
+    descriptors,
 ]  # fmt: skip
 
 
@@ -222,6 +244,51 @@ def test_numbers_and_sizes_that_change() -> None:
             x, y = data(n, 5), data(n, 5)
             torch.testing.assert_close(compiled(x, y, n / 2), x + y * (n / 2))
     assert len(graphs) <= 12
+
+
+def test_descriptors_from_outside() -> None:
+    """They look alike, and are written each in its turn."""
+    f = dynamo.compile(by_descriptor, fullgraph=True)
+    given = data(8, 32)
+    made = [torch.zeros(8, 32, device=DEVICE) for _ in range(4)]
+    for n, out in enumerate(made):
+        f(TensorDescriptor.from_tensor(given, [4, 16]), TensorDescriptor.from_tensor(out, [4, 16]))
+        for m, each in enumerate(made):
+            torch.testing.assert_close(each, given * 2 + 1 if m <= n else torch.zeros_like(each))
+
+
+def test_descriptors_of_many_sizes() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x, out = x + 1, torch.empty_like(x)
+        by_descriptor(TensorDescriptor.from_tensor(x, [4, 16]), TensorDescriptor(out, out.shape, out.stride(), [4, 16]))
+        return out * 2
+
+    compiled = dynamo.compile(f, fullgraph=True)
+    for rows in (8, 12, 5, 9, 3):
+        x = data(rows, 32)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert sum(dynamo.counters["recompiles"].values()) <= 2
+
+
+def test_a_descriptor_that_triton_refuses() -> None:
+    def f(x: torch.Tensor, columns: int, block: int) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        try:
+            given = TensorDescriptor(x, x.shape, x.stride(), [4, block])
+        except ValueError:
+            return out - 1
+        by_descriptor(given, TensorDescriptor.from_tensor(out[:, :columns], [4, 16]))
+        return out
+
+    compiled = dynamo.compile(f)
+    x = data(8, 32)
+    torch.testing.assert_close(compiled(x, 32, 16), x * 2 + 1)
+    torch.testing.assert_close(compiled(x, 32, 24), torch.full_like(x, -1))
+    for columns in (32, 8, 32):
+        for g in (f, compiled):
+            unaligned = torch.zeros(8 * 32 + 1, device=DEVICE)[1:].view(8, 32)
+            with pytest.raises(AssertionError, match="aligned"):
+                g(unaligned, columns, 16)
 
 
 def test_another_kernel_of_the_same_name() -> None:

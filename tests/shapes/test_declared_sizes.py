@@ -215,15 +215,42 @@ def test_range_of_a_mark() -> None:
 
 def test_a_mark_is_not_lost_where_sizes_are_static() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
-        a = x * 2
-        b = torch.func.vmap(torch.sin)(a)
-        return b, y * 2
+        return x * 2, x.storage_offset(), torch.as_strided(x, (2, 3), (3, 1)), y * 2
 
     x, y = torch.randn(4, 3), marked(5)
     with pytest.raises(ConstraintViolation, match=r"y.size\(0\)"):
-        for rows in (4, 5, 6):  # x becomes symbolic, which a transform does not allow
+        for rows in (4, 5, 6):  # x becomes symbolic, which a read offset does not allow
             dynamo.compile(program, backend="eager", dynamic=True)(torch.randn(rows, 3), y)
     assert_same(dynamo.compile(program, backend="eager")(x, y.clone()), program(x, y))
+
+
+def mapped_first(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return torch.func.vmap(torch.sin)(x * 2), y * 2
+
+
+def mapped_last(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = y * 2
+    return torch.func.vmap(torch.cos)(x + 1), z + y.shape[0]
+
+
+def gradient(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return torch.func.grad_and_value(lambda a: (a * a).sum())(y), y * x.sum()
+
+
+@pytest.mark.parametrize("program", [mapped_first, mapped_last, gradient])
+def test_transforms_beside_declared_sizes(program: Callable[..., Any]) -> None:
+    """They break the graph, which keeps its open sizes."""
+    counter = CompileCounter()
+    compiled = dynamo.compile(program, backend=counter)
+    for size in (5, 6, 7, 8):
+        x, y = torch.randn(4, 3), marked(size)
+        assert_same(compiled(x, y), program(x, y))
+        if size == 6:
+            graphs = counter.frame_count
+    assert counter.frame_count == graphs
+    assert any("torch.func" in str(reason) for reason in dynamo.counters["graph_break"])
+    with pytest.raises(dynamo.exc.DynamoError, match="torch.func"):
+        dynamo.compile(program, backend="eager", fullgraph=True)(x, marked(5))
 
 
 CHECKED: dict[str, Callable[..., Any]] = {

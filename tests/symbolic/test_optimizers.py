@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -306,3 +307,21 @@ def test_a_step_counter_that_is_no_tensor(kind: Any) -> None:
 
     assert "singleton tensors" in step(True)
     assert not step(False)
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": False, "decoupled_weight_decay": True, "weight_decay": 0.1}, {"foreach": True}])
+def test_capturable_radam(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own code of it does not branch; it is for GPUs, which a check asks for."""
+    monkeypatch.setattr(importlib.import_module("torch.optim.radam"), "_get_capturable_supported_devices", lambda **_: ["cpu"])
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        params = [torch.nn.Parameter(torch.randn(5, 7)) for _ in range(3)]
+        optimizer = torch.optim.RAdam(params, lr=1e-2, capturable=True, **options)
+        step = dynamo.compile(optimizer.step, backend="eager", fullgraph=True) if compiled else optimizer.step
+        for _ in range(8):  # the variance is known well enough from the sixth step on
+            for param in params:
+                param.grad = torch.randn(5, 7)
+            step()
+        results.append(params)
+    torch.testing.assert_close(*results)

@@ -57,8 +57,10 @@ class CompileContext:
     learns: so do numbers that are known to change (see `sizes.is_schedule`).
     everything_dynamic: sizes and arguments are symbolic from the first compile.
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
-        can't be, because of static_because; violated: what that violates. fixed: facts that an
-        attempt could not keep symbolic. decided: those that one could not keep unbacked.
+        can't be, because of static_because; violated: what that violates. breaks_transforms: it was
+        a transform of torch.func beside sizes declared dynamic, which breaks the graph. fixed:
+        facts that an attempt could not keep symbolic. decided: those that one could not keep
+        unbacked.
     declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
     plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
         only passed on then.
@@ -82,6 +84,7 @@ class CompileContext:
     symbolic: bool = False
     static_sizes: bool = False
     static_because: str = ""
+    breaks_transforms: bool = False
     violated: ConstraintViolation | None = None
     fixed: frozenset[Fact] = frozenset()
     decided: frozenset[Fact] = frozenset()

@@ -79,6 +79,7 @@ FLOAT_FREE = frozenset(
 OFFSET_READERS = frozenset("storage_offset as_strided as_strided_copy as_strided_scatter".split())
 
 
+TRANSFORM = "a transform of torch.func"
 UNKNOWN_TO_TORCH = frozenset(FUNCTIONS) - {"abs", "min", "max"}
 ADVICE = "Use maybe_mark_dynamic, or change the program so that the size does not matter."
 
@@ -308,7 +309,12 @@ class Symbols:
             self.violated(fact, str(reason), reason.place or self.place())
 
     def violated(self, fact: Fact, reason: str, place: str) -> None:
-        """A declared size is static in this trace: an error, unless the program has one."""
+        """A declared size is static in this trace: an error, unless the program has one.
+
+        Not where only this compiler needs it so: then the trace begins again, to break there."""
+        if reason == TRANSFORM and not self.context.breaks_transforms:
+            self.context.breaks_transforms, self.context.static_sizes = True, False
+            raise RestartTrace(None)
         if self.context.violated is None:
             self.context.violated = self.violation(fact, f"can't be ({reason})", place)
 
@@ -423,7 +429,9 @@ class Symbols:
         """Before `as_fake` of the arguments of a graph operation: which numbers may stay open."""
         name = getattr(function, "__name__", "").strip("_")
         if self.trace.world.is_symbolic and torch._C._functorch.get_dynamic_layer_stack_depth():
-            raise NotSymbolic("a transform of torch.func")
+            if self.declared or self.context.breaks_transforms:
+                raise Break("tensor_not_modelled", f"{TRANSFORM} beside sizes declared dynamic")
+            raise NotSymbolic(TRANSFORM)
         self.gave_hint = False
         self._hints_wanted = bool(self.facts) and is_value_free(function)
         if name in OFFSET_READERS:

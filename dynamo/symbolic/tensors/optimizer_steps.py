@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim import _adafactor, adadelta, adam, adamax, asgd, radam, rmsprop, rprop
+from torch.optim import _adafactor, adadelta, adam, adamax, asgd, nadam, radam, rmsprop, rprop
 from torch.optim.optimizer import Optimizer, _get_value
 
 from dynamo.symbolic.core.constant import ConstVar
@@ -121,6 +121,8 @@ def is_plain(params: list[Var], rate: Var) -> bool:
 def _register(real: Any, step: Callable[..., None]) -> None:
     @rule(real)
     def handle(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+        if step is rectified_step and kwargs["capturable"].truth(tx):
+            return inline_polyfill(tx, real, list(args), kwargs)  # which does not branch, either
         if any(name in kwargs and kwargs[name].truth(tx) for name in IN_EAGER):
             return None
         if step is factored_step and not is_plain(args[0].unpack(tx), kwargs["lr"]):
@@ -133,6 +135,13 @@ for update, stand_in in STEPS.items():
     _register(update, stand_in)
 
 
+# Torch's compiler does not look into these where counters lie on a GPU without `capturable`, as
+# fused steps have them: a list operation that takes a number for each tensor wants those on a CPU.
+# Here such an operation is one for each tensor. What is wrapped so is traced.
+UPDATES = (
+    _adafactor.adafactor, adadelta.adadelta, adam.adam, adamax.adamax, asgd.asgd,
+    nadam.nadam, radam.radam, rmsprop.rmsprop, rprop.rprop,
+)  # fmt: skip
 # Torch leaves this check out of compiled code.
 COUNTED = (
     adadelta.adadelta, adam.adam, adamax.adamax, rmsprop.rmsprop, rprop.rprop,
@@ -140,19 +149,22 @@ COUNTED = (
 NOT_TENSORS = "API has changed, `state_steps` argument must contain a list of singleton tensors"
 
 
-def _register_check(function: Callable[..., Any]) -> None:
-    place = list(inspect.signature(function).parameters).index("state_steps")
+def _register_update(function: Callable[..., Any]) -> None:
+    inner = inspect.unwrap(function)
+    place = list(inspect.signature(function).parameters).index("state_steps") if (
+        function in COUNTED) else None
 
     @rule(function)
-    def check_steps(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
-        steps = args[place] if place < len(args) else kwargs["state_steps"]
-        if not all(isinstance(step, TensorVar) for step in steps.unpack(tx)):
-            tx.trace.raise_exception(RuntimeError, NOT_TENSORS)
-        return inline_polyfill(tx, function, list(args), kwargs)
+    def update(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
+        if place is not None:
+            steps = args[place] if place < len(args) else kwargs["state_steps"]
+            if not all(isinstance(step, TensorVar) for step in steps.unpack(tx)):
+                tx.trace.raise_exception(RuntimeError, NOT_TENSORS)
+        return inline_polyfill(tx, inner, list(args), kwargs)
 
 
-for update in COUNTED:
-    _register_check(update)
+for function in UPDATES:
+    _register_update(function)
 
 
 # Torch's compiler may not look into this function, though it only forgets gradients.

@@ -4,6 +4,9 @@
 for `run`, and so for all wrappers (`triton.autotune`, `triton.heuristics`). The kernel is compiled
 and tuned by Triton, at the first call. A grid that is a function of the arguments is asked here,
 for each configuration.
+
+A `TensorDescriptor` that the program makes of a tensor is checked while tracing, all but the
+tensor's address, which the launch checks.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dynamo.graph_operators.kernel_calls import (
     defaults_of,
     function_of,
     hooks_of,
+    is_descriptor,
     layers_of,
     operators,
     parameters_of,
@@ -56,7 +60,9 @@ def run_kernel(tx: Frame, kernel: Var, *args: Var, **kwargs: Var) -> Var:
     named = dict(zip(parameters, args, strict=False)) | kwargs
     names, kinds, given, constants = sorted_out(tx, named, parameters)
     sizes, grids = all_grids(tx, real, grid, named)
-    call = KernelCall(tuple(names), tuple(kinds), tuple(constants), grids)
+    blocks = tuple((name, block_of(tx, named[name]))
+                   for name, kind in zip(names, kinds, strict=True) if kind == "descriptor")
+    call = KernelCall(tuple(names), tuple(kinds), tuple(constants), grids, blocks)
     try:
         operator = operators.of(real, call)
     except RuntimeError as error:
@@ -102,9 +108,9 @@ def sorted_out(
         if kind and not parameters.get(name, True):
             names.append(name)
             kinds.append(kind)
-            given.append(var)
-        elif kind == "tensor":
-            raise Break(CODE, f"a tensor as the constant {name} of a kernel")
+            given.extend(parts_of(tx, var) if kind == "descriptor" else [var])
+        elif kind in ("tensor", "descriptor"):
+            raise Break(CODE, f"a {kind} as the constant {name} of a kernel")
         else:
             constants.append((name, constant_of(tx, var)))
     return names, kinds, given, constants
@@ -116,6 +122,8 @@ def kind_of(var: Var) -> str:
         if var.python_type() not in (torch.Tensor, torch.nn.Parameter):
             raise Break(CODE, f"a kernel of {var!r}")
         return "tensor"
+    if isinstance(var, ObjectVar) and is_descriptor(var.cls):
+        return "descriptor"
     if isinstance(var, ConstVar) or isinstance(var, SymbolicNumber):
         return NUMBERS.get(var.python_type(), "")
     return ""
@@ -126,9 +134,46 @@ def constant_of(tx: Frame, var: Var) -> Any:
     if isinstance(var, SymbolicNumber):
         return var.as_constant()
     if isinstance(var, ObjectVar) and var.real is not None and not var.written:
+        parts = getattr(var.real, "__dict__", {})
+        if any(isinstance(part, torch.Tensor) for part in parts.values()):
+            raise Break(CODE, f"{var!r} as an argument of a kernel: it holds tensors")
         tx.trace.guard("ID", var.source, var.real)
         return var.real
     return real_value(tx.trace, var)
+
+
+# -- descriptors ----------------------------------------------------------------------------------
+
+
+@late_rule("tensor_descriptor", "TensorDescriptor.__post_init__")
+def check_descriptor(tx: Frame, descriptor: Var) -> Var:
+    """Triton's own checks, over sizes that may be symbols."""
+    base, shape, strides = parts_of(tx, descriptor)
+    block, padding = block_of(tx, descriptor)
+    sizes = [[size.as_fake() for size in sizes.unpack(tx)] for sizes in (shape, strides)]
+    try:
+        descriptor.python_type()(base.as_fake(), *sizes, list(block), padding)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise Break(CODE, f"TensorDescriptor: {error}") from error
+    return ConstVar(None)
+
+
+def parts_of(tx: Frame, descriptor: Var) -> list[Var]:
+    """The tensor, its sizes and its strides, as a descriptor has them."""
+    base = descriptor.get_attr(tx, "base")
+    if kind_of(base) != "tensor":
+        raise Break(CODE, f"a descriptor of {base!r}")
+    names = ("shape", "strides")
+    return [base, *(ListVar(descriptor.get_attr(tx, name).unpack(tx)) for name in names)]
+
+
+def block_of(tx: Frame, descriptor: Var) -> tuple[tuple[int, ...], str]:
+    """The constants of a descriptor: its block's shape, its padding."""
+    sizes = descriptor.get_attr(tx, "block_shape").unpack(tx)
+    padding = descriptor.get_attr(tx, "padding")
+    if not all(part.is_constant() for part in [*sizes, padding]):
+        raise Break(CODE, f"a descriptor whose block is not known: {descriptor!r}")
+    return tuple(size.as_constant() for size in sizes), padding.as_constant()
 
 
 # -- grids ----------------------------------------------------------------------------------------
