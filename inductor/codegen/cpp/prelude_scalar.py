@@ -65,7 +65,7 @@ template <> struct k_To<f16> {
 };
 """
 
-# Whole strips of half precision, vector by vector where the processor has them. Instructions are
+# Whole strips of half precision or bytes, vector by vector where the processor can. Instructions are
 # text of the assembler, because headers with the compiler's names for them cost more time than most
 # kernels. The processor's own narrowing to bfloat16 takes denormal numbers for zeros, and keeps the
 # bits of NaN.
@@ -115,14 +115,28 @@ K_INLINE k_half k_narrow_vector(k_wide wide, const bf16*) {
   return __builtin_convertvector(rounded, k_half);
 #endif
 }
+typedef u8 k_byte __attribute__((vector_size(K_HALVES), aligned(1), may_alias));
+typedef i32 k_integer __attribute__((vector_size(4 * K_HALVES)));
+template <class H> K_INLINE k_wide k_widen_at(const H* from) {
+  return k_widen_vector(*(const k_half*)from, from);
+}
+K_INLINE k_wide k_widen_at(const i8* from) {
+  k_integer word;
+  asm("vpmovsxbd %1, %0" : "=v"(word) : "m"(*(const k_byte*)from));
+  return __builtin_convertvector(word, k_wide);
+}
+K_INLINE k_wide k_widen_at(const u8* from) {
+  k_integer word;
+  asm("vpmovzxbd %1, %0" : "=v"(word) : "m"(*(const k_byte*)from));
+  return __builtin_convertvector(word, k_wide);
+}
 #endif
 template <class H> K_INLINE void k_widen_strip(const H* from, f32* to, i64 count) {
   i64 i = 0;
 #ifdef K_HALVES
-  for (; i + K_HALVES <= count; i += K_HALVES)
-    *(k_wide*)(to + i) = k_widen_vector(*(const k_half*)(from + i), from);
+  for (; i + K_HALVES <= count; i += K_HALVES) *(k_wide*)(to + i) = k_widen_at(from + i);
 #endif
-  for (; i < count; ++i) to[i] = k_widen(from[i]);
+  for (; i < count; ++i) to[i] = k_convert<f32>(from[i]);
 }
 template <class H> K_INLINE void k_narrow_strip(const f32* from, H* to, i64 count) {
   i64 i = 0;

@@ -17,7 +17,7 @@ from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.phases import Pass, Phases, acts, split_phases
 from inductor.codegen.cpp.pointwise import BAD_STRIDE, simd_pragma
 from inductor.codegen.cpp.scope import Scope, checked_ops
-from inductor.codegen.cpp.strips import half_loads
+from inductor.codegen.cpp.strips import narrow_loads
 from inductor.codegen.cpp.types import value_type
 from inductor.ir.body import Op
 from inductor.ir.extent import Extent, divides, hint_of, surely_less, up_to_multiple
@@ -362,20 +362,20 @@ class ReductionPrinter:
         name = loop.name
         with self.writer.block(f"for (i64 {name}l = {bounds}; {name}l += {self.width}) {{"):
             with self.scope.nested():
-                halves = half_loads(self.scope, name, one.members)
-                self._widen(loop, halves)
+                narrow = narrow_loads(self.scope, name, one.members)
+                self._widen(loop, narrow)
                 self.writer.line("#pragma omp simd")
                 with self.writer.block(f"for (i64 k = 0; k < {self.width}; ++k) {{"):
                     self.writer.line(f"const i64 {name} = {name}l + k;")
                     with self.scope.nested(name):
-                        self.scope.known.update({n: f"h{n}[k]" for n in halves})
+                        self.scope.known.update({n: f"h{n}[k]" for n in narrow})
                         self.scope.known.update(self.truths)
                         yield
 
-    def _widen(self, loop: Loop, halves: Sequence[int]) -> None:
+    def _widen(self, loop: Loop, narrow: Sequence[int]) -> None:
         """Float32 of all lanes of these loads, in arrays called `h` and their positions."""
         first = index_variable(f"{loop.name}l", loop.extent)
-        for position in halves:
+        for position in narrow:
             op = self.nest.ops[position]
             assert op.index is not None
             place = self.scope.memory(op.buffer, op.index.substitute({loop.name: first}))

@@ -34,6 +34,7 @@ UNSIGNED: dict[torch.dtype, str] = {
 }
 
 HALF = (torch.float16, torch.bfloat16)
+BYTES = (torch.int8, torch.uint8)
 
 
 def value_type(dtype: torch.dtype) -> str:
