@@ -37,7 +37,7 @@ POLYFILLS = frozenset(
         tensors/autograd_functions tensors/optimizer_steps tensors/fused_steps tensors/loops
         tensors/polyfill_hooks
         tensors/averaging tensors/flex_polyfills tensors/nested_polyfills tensors/checkpointing
-        tensors/masked
+        tensors/masked tensors/result_dtypes
     """.split()
 ) | {strictness.__file__}
 # Programs that are compiled like those of users: those of the backends' check, int8 layers.

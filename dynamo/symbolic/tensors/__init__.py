@@ -11,7 +11,7 @@ load_all(__name__, """
     compiled handles transforms nested
     autograd_functions checkpointing hooks gradient_calls inference picking averaging breaking
     collective_calls meshes comptime_calls conditional copying devices distributions flex foreach
-    loops masked methods number_tensors
+    loops masked result_dtypes methods number_tensors
     optimizer_steps fused_steps optimizers overriding parameters placing process_groups
     random_state attributes trees triton_kernels typed_tensors unbacked_numbers
     conversions tensor_operators
