@@ -58,6 +58,8 @@ def pad_odd_gemms(
     for node in list(module.graph.nodes):
         if node.target in GEMMS and not node.kwargs and _is_of_halves(node, known):
             gpu = known or properties_of(facts_of(node.meta["val"]).device)
+            if not gpu.capability:  # another maker's library, which nobody has asked
+                continue
             padder = padder or _Padder(module.graph, node.meta["val"], has_kernel)
             changed |= padder.rewrite(node, gpu)
     if changed:
