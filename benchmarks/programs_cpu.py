@@ -1,12 +1,13 @@
 """Audio, images, video, decoders, layers and optimizers on a CPU: eager, ours, torch.compile.
 
-    python -m benchmarks.programs_cpu [--threads 2] [--seconds 8] [--pairs 1] [NAME[:train][:bf16] ...]
+    python -m benchmarks.programs_cpu [--threads 2] [--seconds 8] [NAME[:train][:bf16] ...]
 
 Each program runs in a process of its own, with empty caches. Its three forms take turns in blocks
 of a few calls; milliseconds are medians of calls, and `of torch` is the median over the rounds of
 our time over torch.compile's in the same round, with the quartiles. `error` is the largest
 difference from eager in float64 over the largest value there, ours and eager's; strides of results
-have to be those of eager. A name is one of `PROGRAMS`. Models of diffusers need `PYTHONPATH`.
+have to be those of eager. With --threads 1 --cpu-time, milliseconds are those of the processor,
+which other processes disturb least. A name is one of `PROGRAMS`; some need diffusers.
 """
 
 from __future__ import annotations
@@ -71,14 +72,16 @@ def mimi() -> Made:
 def dac() -> Made:
     from transformers import DacConfig, DacModel
 
-    model = DacModel(DacConfig(encoder_hidden_size=16, decoder_hidden_size=256, hidden_size=256, n_codebooks=3))
-    return First(model, "audio_values"), (torch.randn(1, 1, 5120),)
+    config = DacConfig(encoder_hidden_size=16, decoder_hidden_size=256, hidden_size=256,
+                       n_codebooks=3)  # fmt: skip
+    return First(DacModel(config), "audio_values"), (torch.randn(1, 1, 5120),)
 
 
 def unet2d() -> Made:
     from diffusers import UNet2DModel
 
-    model = UNet2DModel(sample_size=32, layers_per_block=1, block_out_channels=(64, 128, 128),
+    model = UNet2DModel(sample_size=32, layers_per_block=1,
+                        block_out_channels=(64, 128, 128),
                         down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
                         up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"))  # fmt: skip
     return First(model, "sample"), (torch.randn(2, 3, 32, 32), torch.tensor(10))
@@ -87,11 +90,13 @@ def unet2d() -> Made:
 def unet2d_condition() -> Made:
     from diffusers import UNet2DConditionModel
 
-    model = UNet2DConditionModel(sample_size=32, layers_per_block=1, block_out_channels=(64, 128),
+    model = UNet2DConditionModel(sample_size=32, layers_per_block=1,
+                                 block_out_channels=(64, 128),
                                  down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
                                  up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
                                  cross_attention_dim=128, attention_head_dim=4)  # fmt: skip
-    return First(model, "sample"), (torch.randn(2, 4, 32, 32), torch.tensor(10), torch.randn(2, 77, 128))
+    args = torch.randn(2, 4, 32, 32), torch.tensor(10), torch.randn(2, 77, 128)
+    return First(model, "sample"), args
 
 
 def vae_image() -> Made:
@@ -116,7 +121,8 @@ def vae_cogvideo() -> Made:
     from diffusers import AutoencoderKLCogVideoX
 
     model = AutoencoderKLCogVideoX(block_out_channels=(16, 16, 32, 32), norm_num_groups=8,
-                                   layers_per_block=1, sample_height=48, sample_width=48)  # fmt: skip
+                                   layers_per_block=1, sample_height=48,
+                                   sample_width=48)  # fmt: skip
     return First(model, "sample"), (torch.randn(1, 3, 5, 48, 48),)
 
 
@@ -330,7 +336,8 @@ def conv_transpose1d() -> Made:
         a = 256 >> i
         layers += [nn.ConvTranspose1d(a, a // 2, 8, stride=4, padding=2), nn.LeakyReLU(0.1)]
         layers += [nn.Conv1d(a // 2, a // 2, 3, padding=1), nn.LeakyReLU(0.1)]
-    return nn.Sequential(*layers, nn.Conv1d(32, 1, 7, padding=3), nn.Tanh()), (torch.randn(2, 256, 64),)
+    layers += [nn.Conv1d(32, 1, 7, padding=3), nn.Tanh()]
+    return nn.Sequential(*layers), (torch.randn(2, 256, 64),)
 
 
 def conv2d_transposed() -> Made:
@@ -441,7 +448,9 @@ def cast(made: Made, dtype: torch.dtype) -> Made:
     return program, tuple(moved)
 
 
-def caller(form: Any, program: Any, args: tuple[Any, ...], train: bool) -> Callable[[], list[Tensor]]:
+def caller(
+    form: Any, program: Any, args: tuple[Any, ...], train: bool
+) -> Callable[[], list[Tensor]]:
     """One step: results, and in training the gradients of all parameters."""
     if not train:
 
@@ -502,7 +511,7 @@ def measure(name: str, threads: int, budget: float, with_torch: bool) -> dict[st
         except Exception as problem:
             if which != "torch":
                 raise
-            print(f"torch.compile fails: {type(problem).__name__}: {str(problem)[:200]}", flush=True)
+            print(f"torch.compile: {type(problem).__name__}: {str(problem)[:200]}", flush=True)
             del calls[which]
             continue
         cold[which] = time.perf_counter() - start
@@ -594,7 +603,7 @@ def main() -> int:
             failed += 1
             print(f"{name}: failed\n{done.stdout[-500:]}{done.stderr[-1500:]}", flush=True)
             continue
-        print(*lines[:-1], row(name, json.loads(lines[-1])), sep="\n" if lines[:-1] else "", flush=True)
+        print(*lines[:-1], row(name, json.loads(lines[-1])), sep="\n", flush=True)
     return int(failed > 0)
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dynamo.base.errors import VerifyError
 from inductor.ir.body import Op
 from inductor.ir.extent import divides, hint_of, surely_less
 from inductor.ir.graph import ComputedBuffer, LoopGraph, Node
@@ -143,6 +144,8 @@ class _Fuser:
             else:
                 rows = facts.rows
                 self.group_of.append(Group([position], rows, facts.iterations, facts.column))
+        # For each position the last node of all groups that begin there or before.
+        self.farthest = list(range(len(self.nodes)))
         self.refusals: dict[tuple[str, str], str] = {}
         readers = Counter(name for facts in self.facts.values() for name in facts.node.reads())
         # Of these, many nodes read one element.
@@ -215,9 +218,16 @@ class _Fuser:
         first.overwrites = self.on_gpu and (
             first.overwrites or second.overwrites or self._overwrites(first, second))
         first.members = sorted(first.members + second.members)
+        self._extend(first.members[0], first.members[-1])
         first.iterations = max(first.iterations, second.iterations, key=hint_of)
         for member in second.members:
             self.group_of[member] = first
+
+    def _extend(self, begin: int, end: int) -> None:
+        for position in range(begin, end):
+            if self.farthest[position] >= end:
+                return
+            self.farthest[position] = end
 
     def _rows_of(self, first: Group, second: Group) -> int | None:
         if first.rows is not None or second.rows is not None:
@@ -398,14 +408,14 @@ class _Fuser:
     def _between(self, first: Group, second: Group) -> bool:
         """Whether a node outside of both must run after one and before the other."""
         inside = set(first.members) | set(second.members)
-        last = max(inside)
+        last = self._reached_from(max(inside))
         todo = [u for m in inside for u in self.dependencies.users[m] if u not in inside]
         seen: set[int] = set()
         while todo:
             position = todo.pop()
-            if position in seen or not self._may_reach(position, last):
-                continue
             group = self.group_of[position]
+            if position in seen or group.members[0] > last:
+                continue
             for member in group.members:
                 seen.add(member)
             for member in group.members:
@@ -416,17 +426,22 @@ class _Fuser:
                         todo.append(user)
         return False
 
-    def _may_reach(self, position: int, last: int) -> bool:
-        """A group whose nodes all come later can't lead back."""
-        return self.group_of[position].members[0] < last
+    def _reached_from(self, position: int) -> int:
+        """From which no group behind it leads back to `position`: all nodes of a group that begins
+        later are later, and so are those of all groups that they lead to."""
+        while self.farthest[position] > position:
+            position = self.farthest[position]
+        return position
 
     def _ordered(self) -> list[Group]:
         """Groups in an order that respects all dependencies, close to the program's."""
         done: set[int] = set()
         order: list[Group] = []
+        begun: set[int] = set()
 
         def visit(start: Group) -> None:
             stack = [start]
+            begun.add(start.members[0])
             while stack:
                 group = stack[-1]
                 if group.members[0] in done:
@@ -439,6 +454,10 @@ class _Fuser:
                     if other not in done and self.group_of[other] is not group
                 ]
                 if waiting:
+                    first = waiting[0].members[0]
+                    if first in begun:
+                        raise VerifyError(f"{self.nodes[first].name}'s kernel waits for itself")
+                    begun.add(first)
                     stack.append(waiting[0])
                 else:
                     done.update(group.members)

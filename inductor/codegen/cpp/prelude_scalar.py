@@ -65,10 +65,10 @@ template <> struct k_To<f16> {
 };
 """
 
-# Whole strips of half precision or bytes, vector by vector where the processor can. Instructions are
-# text of the assembler, because headers with the compiler's names for them cost more time than most
-# kernels. The processor's own narrowing to bfloat16 takes denormal numbers for zeros, and keeps the
-# bits of NaN.
+# Whole strips of half precision or bytes, vector by vector where the processor can. Instructions
+# are text of the assembler, because headers with the compiler's names for them cost more time than
+# most kernels. The processor's own narrowing to bfloat16 takes denormal numbers for zeros, and
+# keeps the bits of NaN.
 _STRIPS = """\
 #if defined(__AVX512F__)
 #define K_HALVES 16

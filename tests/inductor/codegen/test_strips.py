@@ -147,6 +147,35 @@ def test_rows_are_widened_in_front_of_their_sums(
     torch.testing.assert_close(storages["total"].double(), exact, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("count", [15, 16, 48, 256, 1037, 5000])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("other", [B, F])
+def test_bytes_are_widened_in_front_of_their_sums(
+    runner: Runner, count: int, dtype: torch.dtype, other: torch.dtype
+) -> None:
+    least = -128 if dtype is torch.int8 else 0
+    x = torch.randint(least, least + 256, (3, count + 5), dtype=dtype)
+    x[:, 2], x[:, 3] = least, least + 255
+    y = torch.randn(count).to(other)
+
+    def body(ops, i, r):
+        a = ops.to_dtype(ops.load("x", i[0] * (count + 5) + r[0] + 2, dtype), F)
+        b = ops.load("y", r[0], other)
+        b = b if other is F else ops.to_dtype(b, F)
+        ops.store("total", i[0], ops.reduction("sum", ops.mul(a, b)))
+        ops.store("top", i[0], ops.reduction("max", a))
+
+    name = f"bytes{count}_{str(dtype)[6:]}_{str(other)[6:]}"
+    kernel = Kernel(name, (), (trace_body((3,), (count,), body),))
+    storages = {"x": x, "y": y, "total": torch.zeros(3), "top": torch.zeros(3)}
+    assert ("k_widen_strip" in text_of(kernel, storages)) == (count >= 16)
+    runner.compile(kernel, storages)(storages)
+    rows = x[:, 2 : 2 + count].double()
+    assert torch.equal(storages["top"], rows.amax(1).float())
+    torch.testing.assert_close(storages["total"].double(), (rows * y.double()).sum(1),
+                               rtol=1e-5, atol=1e-5 * 128 * count)  # fmt: skip
+
+
 def test_a_value_of_the_same_stage_is_read_after_it_was_written(runner: Runner) -> None:
     """`buf` is stored and loaded again, `x` is loaded and then overwritten."""
     x = torch.randn(500).half()

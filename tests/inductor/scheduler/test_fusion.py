@@ -12,10 +12,11 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.capture import capture_forward
+from dynamo.base.errors import VerifyError
 from inductor.config import config
 from inductor.ir.graph import ComputedBuffer, LoopGraph
 from inductor.lowering.run import lower_graph
-from inductor.scheduler.fuse import fuse
+from inductor.scheduler.fuse import _Fuser, fuse
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -199,3 +200,33 @@ def test_what_reads_across_long_rows_is_apart_on_a_gpu(rows: int, gpu: str, coun
     refusals = [why for _, _, why in on_gpu.refusals]
     assert any("reads across long rows" in why for why in refusals) == (count == 2)
     assert len(fuse(graph, THREADS).groups) == 1
+
+
+def leads_back(x: Any, y: Any, w: Any) -> Any:
+    """exp and the first product read x; between them are sin, a GEMM, and what sin shares a kernel
+    with, which needs exp in turn."""
+    a, h = x.exp(), y.sin()
+    b = (h @ w) * x
+    c = b @ w
+    return a, c, (a @ w) * h
+
+
+SQUARE = [torch.randn(64, 64) for _ in range(3)]
+
+
+def test_kernels_never_wait_for_each_other_by_way_of_later_ones() -> None:
+    graph, _ = scheduled(leads_back, *SQUARE)
+    fused = fuse(graph, THREADS)
+    kernel_of = {member: n for n, group in enumerate(fused.groups) for member in group}
+    for member, before in enumerate(fused.dependencies.before):
+        assert all(kernel_of[other] <= kernel_of[member] for other in before)
+    names = [{fused.nodes[member].name for member in group} for group in fused.groups]
+    assert any(len(group) == 2 for group in names)  # sin and what reads it
+    for got, want in zip(dynamo.compile(leads_back)(*SQUARE), leads_back(*SQUARE), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_kernels_that_wait_for_each_other_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Fuser, "_between", lambda *args: False)
+    with pytest.raises(VerifyError, match="waits for itself"):
+        scheduled(leads_back, *SQUARE)
