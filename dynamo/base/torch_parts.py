@@ -25,7 +25,7 @@ PARTS: dict[str, str] = {
         _disable_functionalization _enable_functionalization _foreach_add_ _foreach_addcdiv_
         _foreach_addcmul_ _from_functional_tensor _functionalize_commit_update
         _functionalize_replace _functionalize_sync _fused_adagrad_ _fused_sdp_choice
-        _fused_sgd_ _is_functional_tensor _neg_view _safe_softmax _sync
+        _fused_sgd_ _int_mm _is_functional_tensor _neg_view _safe_softmax _sync
         _to_functional_tensor""",
     "torch.Tensor": "_is_view _make_subclass _make_wrapper_subclass",
     "torch.UntypedStorage": "_expired",

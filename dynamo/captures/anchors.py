@@ -270,8 +270,11 @@ class Anchors:
         if issubclass(type(owner), type) and _class_dict(owner).get(value.__name__) is value:
             return "member", self.row(owner), value.__name__
         module, name = name_of(value)
-        if module and name and find_by_name(module, name) is value:
+        named = find_by_name(module, name) if module and name else None
+        if named is value:
             return "name", module, name
+        if type(named) is types.FunctionType and named.__dict__.get("__wrapped__") is value:
+            return "part", self.row(named), "__wrapped__"
         if INTERPRETERS.get(name) is value:
             return "interpreter's", name
         if id(value) in UNNAMED:
