@@ -172,11 +172,12 @@ def test_matrix_units(monkeypatch, program, stored, k, group, dtype, rows) -> No
     x = numbers(dtype, rows if stored is not torch.int8 else 1, k) * 0.1
     found = dynamo.compile(program, backend=interpreted)(x, w, s, z)
     eager, exact = program(x, w, s, z), program(x.double(), w, s.double(), z.double())
-    far = (eager.double() - exact).abs().max()
-    assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
+    far, ours = ((each.double() - exact).abs().max() for each in (eager, found))
     if rows > 1 and group == 32 and program is not of_int8:  # units take sixteen elements with one scale, not eight
+        assert ours <= 1.5 * far  # the weight is rounded as eager rounds it
         assert "tl.dot(k_nibbles_" not in texts[-1]
         return
+    assert ours <= far + 1e-5 * exact.abs().max()
     assert ("k_bytes_" if program is of_int8 else "k_nibbles_") + {BF16: "bf16", torch.float16: "fp16"}[dtype] + "(" in texts[-1]
 
 
