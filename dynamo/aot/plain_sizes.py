@@ -94,7 +94,7 @@ class SizeWriter:
             return known
         hint = env.backed_var_to_val.get(symbol)
         if hint is None:
-            raise Unsupported("a size that nobody knows before the call")
+            raise Unsupported("a size that is not known before the call")
         is_size = bool(symbol.is_integer and symbol.is_positive)
         if is_size and int(hint) < SMALLEST:
             raise Unsupported("a symbol for a size of 0 or 1")

@@ -140,7 +140,7 @@ class CacheEntry:
         ranks: Ranks | None = None, is_open: bool = False,
     ) -> None:
         """ranks: see `over_ranks.py`. is_open: the key does not tell for which sizes the graph was
-        compiled first. What is saved for backward hangs on them, so each of these compiles has a
+        compiled first. What is saved for backward depends on them, so each of these compiles has a
         name of its own, which its record and the keys of its backwards have."""
         self.store, self.key, self.ranks = store, key, ranks
         traces = [node.meta.get("stack_trace") for node in gm.graph.nodes]

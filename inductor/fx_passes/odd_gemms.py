@@ -43,8 +43,8 @@ WORD = 16  # bytes
 # latter on older devices, whose fast kernels gain less, was not measured.
 WHOLE, ODD, ODD_BEFORE_HOPPER = 0.7, 0.1, 0.25
 HOPPER = 90  # compute capability
-OVERHEAD = 20e-6  # seconds, of the launches there are more
-LEAST_GAIN = 1.3
+# Chosen, not measured: seconds, of the launches there are more; before over after.
+OVERHEAD, LEAST_GAIN = 20e-6, 1.3
 
 
 def pad_odd_gemms(
@@ -58,7 +58,7 @@ def pad_odd_gemms(
     for node in list(module.graph.nodes):
         if node.target in GEMMS and not node.kwargs and _is_of_halves(node, known):
             gpu = known or properties_of(facts_of(node.meta["val"]).device)
-            if not gpu.capability:  # another maker's library, which nobody has asked
+            if not gpu.capability:  # another maker's library was not measured
                 continue
             padder = padder or _Padder(module.graph, node.meta["val"], has_kernel)
             changed |= padder.rewrite(node, gpu)
@@ -170,9 +170,8 @@ class _Padder:
             return self.call(aten.permute.default, self.padded(turned, columns, rows), [1, 0])
         key = (node, (rows, columns))
         if key not in self.made:
-            with self.graph.inserting_after(node):
-                self.made[key] = self.call(
-                    aten.constant_pad_nd.default, node, [0, columns, 0, rows], 0.0)
+            self.made[key] = self.call(
+                aten.constant_pad_nd.default, node, [0, columns, 0, rows], 0.0)
         return self.made[key]
 
     def padded_bias(
@@ -200,7 +199,7 @@ class _Padder:
         return self.gemm(last, self.cut(left, 1, 0, whole), self.cut(right, 0, 0, whole))
 
     def cut(self, node: fx.Node, axis: int, begin: int, end: int, more: int = 1) -> fx.Node:
-        """A part of a matrix that has `more` beside it."""
+        """Rows or columns of a matrix, where it has `more` than those."""
         return self.call(aten.slice.Tensor, node, axis, begin, end) if more else node
 
     def hand_on(self, node: fx.Node, total: fx.Node) -> None:

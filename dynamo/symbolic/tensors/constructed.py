@@ -3,7 +3,7 @@
 A constructor of such a class is code that is not traced: it runs on fakes, and the trace goes on
 with what it has made. In: the class, its arguments, what it has made. Out: a `Constructed`, of
 plain values and classes, with which another process runs the constructor again on fakes like these
-and sees whether it makes the same. So nobody needs to know what such code reads.
+and sees whether it makes the same. What such code reads need not be known.
 
 Errors: Unknown, with a reason, for arguments and results that have no text.
 """

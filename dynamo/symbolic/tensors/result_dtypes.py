@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynamo.base.subclasses import is_wrapper
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import late_rule
 from dynamo.symbolic.core.var import Var
@@ -29,7 +30,8 @@ def out_dtype(tx: Frame, operator: Var, op: Var, dtype: Var, *args: Var) -> Var 
     tensors = [arg for arg in args if isinstance(arg, TensorVar)]
     if not isinstance(op, BuiltinVar) or op.value not in OPERATORS or len(tensors) != len(args):
         return None
-    if any(arg.fake.requires_grad or arg.fake.dim() == 0 for arg in tensors):
+    fakes = [arg.fake for arg in tensors]
+    if any(x.requires_grad or x.dim() == 0 or is_wrapper(x) for x in fakes):
         return None
     return inline_polyfill(tx, in_dtype, [op, dtype, *args], {})
 

@@ -17,7 +17,7 @@ from inductor.scheduler.domain import product
 from inductor.scheduler.schedule import Kernel
 
 MOST_ROWS = 16  # chosen, not measured: bounds the code that is written out
-MOST_OPS = 4096  # of a stage that is written out
+MOST_OPS = 4096  # of a stage that is written out (chosen, not measured)
 FEWEST_LEFT = 256  # iterations of the other outer loops, on the device measured
 
 

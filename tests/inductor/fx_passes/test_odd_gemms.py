@@ -48,6 +48,11 @@ def with_bias(h: Tensor, w: Tensor) -> Tensor:
     return F.linear(F.linear(h, w, w[:, 0]).relu(), w.t(), h[0])
 
 
+def odd_all_around(h: Tensor, w: Tensor) -> Any:
+    logits, square = h @ w.t(), w @ w.t()
+    return logits @ square, logits.t() @ logits, logits @ logits.t(), square @ logits.t()
+
+
 def read_as_memory(h: Tensor, w: Tensor) -> Tensor:
     return (h @ w.t()).as_strided((5, 7), (2, 3), 1).float() * 2
 
@@ -56,11 +61,13 @@ def joined(h: Tensor, w: Tensor) -> Tensor:
     return (h @ w.t()).view(-1).sin() * 2
 
 
-PROGRAMS = (loss, batched_loss, returned, odd_inside, used_by_a_gemm, with_bias, read_as_memory, joined)
+PROGRAMS = (loss, batched_loss, returned, odd_inside, used_by_a_gemm, with_bias, odd_all_around, read_as_memory, joined)
 
 
 def is_whole(value: Tensor) -> bool:
-    return all(n * value.element_size() % 16 == 0 or n < 8 for n in (*value.shape, *value.stride()))
+    """Whether rows begin and end at whole words, or are shorter than one."""
+    along = value.shape[value.stride().index(1)]
+    return all(n * value.element_size() % 16 == 0 or n < 8 for n in (along, *value.stride()))
 
 
 def results_of(
