@@ -96,7 +96,7 @@ def test_what_is_written_before_stays() -> None:
 
 def test_sizes_that_have_no_text() -> None:
     world = SymbolicWorld()
-    with pytest.raises(Unsupported, match="nobody knows"):
+    with pytest.raises(Unsupported, match="not known before the call"):
         SizeWriter().number(world.make_unbacked(int))
 
 
