@@ -37,6 +37,7 @@ from inductor.runtime.gpu_properties import properties_of
 # stored instead of computed where it is read.
 MOST_READS = 12
 MOST_COST = 96
+DEAR_NUMBER = 8  # operations on one number of float64; chosen, not measured
 ONE_VALUE = frozenset(("sum", "prod", "max", "min", "any"))  # over one: the value itself
 MANY = 1024  # elements that one number meets
 # Elements of a sum, and results, of which a GPU adds one by one. Sums of each token's four experts
@@ -118,7 +119,9 @@ class Builder:
             if self.device.type != "cpu" and self._follows_a_sum(tensor.root(), layout):
                 tensor.root().realize()
         for tensor in inputs:
-            if tensor.view is None and tensor.cost > MOST_COST:
+            if tensor.view is None and (
+                tensor.cost > MOST_COST or self._is_dear_number(tensor, layout)
+            ):
                 tensor.realize()
         reads = frozenset[str]().union(*(tensor.reads for tensor in inputs))
         if len(reads) > MOST_READS:
@@ -130,6 +133,12 @@ class Builder:
         lazy = [tensor.origins for tensor in inputs if tensor.view is None]
         origins = joined_origins([*lazy, self.origins])
         return Tensor(layout, self, compute=compute, cost=total, reads=reads, origins=origins)
+
+    def _is_dear_number(self, tensor: Tensor, layout: Layout) -> bool:
+        """A number that takes functions of float64, which each program of a kernel would repeat;
+        most GPUs have few units for it."""
+        is_wide = self.device.type != "cpu" and tensor.dtype is torch.float64
+        return is_wide and not tensor.size and bool(layout.size) and tensor.cost >= DEAR_NUMBER
 
     def _follows_a_sum(self, tensor: Tensor, layout: Layout) -> bool:
         """Whether the kernel of a reduction may end with a tensor, of which each element meets

@@ -73,7 +73,7 @@ LIBRARY = {
     "_scaled_dot_product_fused_attention_overrideable", "_efficient_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_embedding_bag",
     "_scaled_mm", "_int_mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_grouped_mm",
-    "_scaled_grouped_mm",
+    "_scaled_grouped_mm", "numbers_on",
     "attention", "attention_backward", "flex_attention", "flex_attention_backward", "philox_state",
 }  # fmt: skip
 
@@ -389,11 +389,12 @@ class _Run:
 
     def _write_arguments(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> None:
         """An operator of a library, which returns nothing."""
-        goals = [args[n] for n in written_places(call.target)]
-        for n in written_places(call.target):
-            place = self.places.get(node.args[n].meta[PLACE])  # type: ignore[union-attr]
-            if args[n].realize().buffer != place:
-                raise Unsupported(f"{node.args[n]} does not lie in memory of its own")
+        places = written_places(call.target)
+        goals = [*self._tensors_of([args[n] for n in places])]
+        written = [one for n in places for one in _nodes_of(node.args[n])]
+        for goal, one in zip(goals, written, strict=True):
+            if goal.realize().buffer != self.places.get(one.meta.get(PLACE, one.name)):
+                raise Unsupported(f"{one} does not lie in memory of its own")
         buffers = tuple(goal.realize().buffer for goal in goals)
         for buffer in buffers:
             self._read_before(buffer)
@@ -404,7 +405,7 @@ class _Run:
     def _tensors_of(self, value: Any) -> Iterator[Tensor]:
         if isinstance(value, Tensor):
             yield value
-        elif isinstance(value, (tuple, dict)):
+        elif isinstance(value, (list, tuple, dict)):
             for item in value.values() if isinstance(value, dict) else value:
                 yield from self._tensors_of(item)
 
@@ -436,6 +437,13 @@ class _Run:
                 elif other.op == "call_function" and PLACE not in other.meta and tensor is value:
                     view = self._copy_of(tensor, other)
                     self.values[other] = self.builder.stored(tensor.layout, view.buffer)
+
+
+def _nodes_of(value: Any) -> Iterator[torch.fx.Node]:
+    """The nodes of an argument: itself, or the members of a list."""
+    for one in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(one, torch.fx.Node):
+            yield one
 
 
 def _kernels_of(node: torch.fx.Node) -> Iterator[bool]:

@@ -308,14 +308,21 @@ class _Fuser:
         longest = hint_of(max(first.iterations, second.iterations, key=hint_of) // rows)
         if first.rows is None and second.rows is None and longest < SHORTEST_ROW:
             return f"rows of {longest} elements are too short"
-        if hint_of(rows) < min(FEW_ROWS, self.threads) and longest > LONG_ROW:
-            # One loop nest is split over threads; a second one after it would not be.
+        few = FEW_ROWS if self.on_gpu else min(FEW_ROWS, self.threads)
+        if hint_of(rows) < few and longest > LONG_ROW:
+            # One loop nest is split over threads or programs; a second one after it would not be.
             inside = set(first.members)
             for member in second.members:
                 for producer in self.dependencies.values[member].values():
-                    if producer in inside and self.facts[producer].rows is not None:
+                    if producer in inside and self._is_of_rows(producer, member):
                         return f"{rows} long rows would not run in parallel"
         return ""
+
+    def _is_of_rows(self, producer: int, reader: int) -> bool:
+        """Whether there is one result for each row, where a reader has many elements."""
+        if self.facts[producer].rows is not None:
+            return True
+        return self.facts[producer].iterations != self.facts[reader].iterations
 
     def _across(self, first: Group, second: Group, rows: int) -> str:
         """Refuses what would be read across long rows, and can be read in tiles by itself."""

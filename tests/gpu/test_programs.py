@@ -322,7 +322,9 @@ def test_root_mean_square_norms(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("make", [
     lambda ps: torch.optim.AdamW(ps, lr=1e-2, foreach=True), lambda ps: torch.optim.AdamW(ps, lr=1e-2, fused=True),
     lambda ps: torch.optim.Adafactor(ps), lambda ps: torch.optim.RAdam(ps),
-    lambda ps: torch.optim.RAdam(ps, lr=1e-2, capturable=True)])
+    lambda ps: torch.optim.RAdam(ps, lr=1e-2, capturable=True), lambda ps: torch.optim.AdamW(ps, foreach=False),
+    lambda ps: torch.optim.NAdam(ps), lambda ps: torch.optim.ASGD(ps, t0=1), lambda ps: torch.optim.Adamax(ps),
+    lambda ps: torch.optim.Adagrad(ps, lr_decay=0.1), lambda ps: torch.optim.RMSprop(ps)])
 def test_counters_of_optimizers_stay_where_they_are(make: Any) -> None:
     """On the CPU, or on the GPU; a step more compiles nothing."""
     ours, eagers = ([nn.Parameter(torch.ones(16, 8, device=DEVICE) * n) for n in (1, 2, 3)] for _ in range(2))
