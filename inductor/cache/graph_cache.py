@@ -35,7 +35,7 @@ from dynamo.store.records import Cache, Reader, Record, Uncacheable
 from dynamo.store.toolchain import find_toolchain
 from inductor import metrics
 from inductor.cache.aten_key import constants_of, content_of, parts_of_aten
-from inductor.cache.gpu_module import GpuModule
+from inductor.cache.gpu_module import GpuModule, loaded_variant, module_of
 from inductor.cache.graph_key import TRUSTED, changing_parts, parts_of_graph, parts_of_symbolic
 from inductor.cache.graph_rows import function_of
 from inductor.cache.launched import (
@@ -282,9 +282,12 @@ class _Writer(pickle.Pickler):
             spec = with_numbers(launch.spec, given["traces"])
             return ("launch", launch.name, launch.digest, launch.calls, spec)
         if type(value) is Variant:
+            module = module_of(value)
+            if module is not None:
+                return ("module", module, value.sizes, value.sources, value.tensors)
             launch = seen.launch_of(value, store)
             if launch is None:
-                raise Uncacheable("it has kernels for all sizes on a GPU, or of another compile")
+                raise Uncacheable("it has kernels that are measured, or of another compile")
             return ("variant", launch.name, launch.digest, launch.calls,
                     with_numbers(launch.spec, given["traces"]), value.sizes, value.sources,
                     value.tensors)  # fmt: skip
@@ -430,6 +433,8 @@ class _Reader(Reader):
                 return convolver_of(self.store)
             if name[0] == "variant":
                 return self._variant(*name[1:])
+            if name[0] == "module":
+                return loaded_variant(*name[1:])
             _, file, digest, calls, spec = name
             return loaded_launch(
                 file, digest, calls, spec, self.store, self.given["traces"])

@@ -140,11 +140,10 @@ def build(
     while True:
         made = generate(graph, schedule, (), tuner, broken, lists, dying)
         try:
-            record = None if made.slow else made.record
-            call: Callable[..., Any] = load(
-                made.text, graph, False, graphing(made.slow), record)()
-            return call if record is not None else not_cacheable(
-                call, f"{made.slow[0]} runs as ATen operators")
+            bound, module = load_module(
+                made.text, graph, False, graphing(made.slow), None if made.slow else made.record)
+            return with_recipe(bound(), module) if module is not None else not_cacheable(
+                bound(), f"{made.slow[0]} runs as ATen operators")
         except KernelErrors as errors:
             if not made.lists.keys().isdisjoint(errors.errors):
                 _report_broken_lists(graph, made.lists, errors)
@@ -212,15 +211,21 @@ def _meets(kernel: Kernel) -> bool:
     )
 
 
-def load(
+def load(text: str, graph: LoopGraph, measure: bool) -> Callable[..., Callable[..., Any]]:
+    """The first result of `load_module`, without more."""
+    return load_module(text, graph, measure)[0]
+
+
+def load_module(
     text: str, graph: LoopGraph, measure: bool, graphed: Graphing | None = None,
     cached: GpuRecord | None = None,
-) -> Callable[..., Callable[..., Any]]:
-    """Import the module and compile its kernels. The result takes the values of the symbols (if
-    there are any) and gives the callable for them: flat tensors in, a tuple out.
+) -> tuple[Callable[..., Callable[..., Any]], GpuModule | None]:
+    """Import the module and compile its kernels. The first result takes the values of the symbols
+    (if there are any) and gives the callable for them: flat tensors in, a tuple out.
 
-    graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph. kept:
-    for a module of known sizes that another process may take over, what profilers show of it.
+    graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph.
+    cached: for a module that another process may take over, what profilers show of it; the second
+    result is what that process makes it of.
     """
     store = cache_store()
     key = make_key("triton", {"source": text})
@@ -239,14 +244,13 @@ def load(
     title = title_of(logs.compile_now())
 
     def bound(*sizes: int) -> Callable[..., Any]:
-        call = finished(bind(*sizes), graph.device, constants, graphed, title)
-        if cached is None:
-            return call
-        return with_recipe(call, GpuModule(
-            text, graph.device, tuple(constants), binaries_of(preparation), graphed, cached.steps,
-            cached.functions))
+        return finished(bind(*sizes), graph.device, constants, graphed, title)
 
-    return bound
+    if cached is None:
+        return bound, None
+    return bound, GpuModule(
+        text, graph.device, tuple(constants), binaries_of(preparation), graphed, cached.steps,
+        cached.functions)
 
 
 @dataclass(frozen=True, slots=True)

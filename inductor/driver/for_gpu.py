@@ -15,6 +15,7 @@ from dynamo.base.counters import timed
 from dynamo.store.content import cache_store
 from inductor.autotune.gpu_gemms import choose_templates
 from inductor.autotune.tuning import Tuner
+from inductor.cache.gpu_module import Bind, by_sizes
 from inductor.codegen.bind import where_it_holds
 from inductor.collectives.settings import with_overlap
 from inductor.config import config, is_enabled
@@ -34,7 +35,7 @@ Compiled = Callable[..., Any]
 
 def symbolic_for_gpu(
     graph: LoopGraph, schedule: Schedule, sizes: Sizes, values: int | None
-) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
+) -> tuple[Callable[..., bool], Bind]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
     _need_triton(graph)
     if is_enabled("templates"):
@@ -44,8 +45,10 @@ def symbolic_for_gpu(
     report_steps(schedule)
     made = cuda.generate(graph, schedule, sizes.symbols)
     graphed = _graphing(graph, schedule, made.slow, values)
-    load = cuda.load(made.text, graph, config.max_autotune, graphed)
-    return where_it_holds(sizes), lambda key: load(*key)
+    measured = config.max_autotune  # by the first calls of each process
+    record = None if measured else made.record
+    loaded = cuda.load_module(made.text, graph, measured, graphed, record)
+    return where_it_holds(sizes), by_sizes(*loaded)
 
 
 def for_gpu(

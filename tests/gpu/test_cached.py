@@ -121,6 +121,36 @@ def run():
             grads.append([p.grad.clone() for p in module.parameters()])
         near(*grads)
 """,
+    "all sizes": """
+def run():
+    module = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 8)).to(DEVICE)
+    compiled = dynamo.compile(module, dynamic=True)
+    for rows in (32, 48, 64):
+        x = data(rows, 64)
+        grads = []
+        for call in (compiled, module):
+            module.zero_grad()
+            call(x).pow(2).mean().backward()
+            grads.append([p.grad.clone() for p in module.parameters()])
+        near(*grads)
+""",
+    "a compiled step": """
+def run():
+    states = []
+    for compiles in (True, False):
+        torch.manual_seed(1)
+        params = [nn.Parameter(data(32, 16)) for _ in range(9)]
+        optimizer = torch.optim.AdamW(params, lr=1e-2)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        step = dynamo.compile(lambda: optimizer.step()) if compiles else optimizer.step
+        for _ in range(5):
+            for p in params:
+                p.grad = data(32, 16)
+            step()
+            schedule.step()
+        states.append([p.detach().clone() for p in params])
+    near(*states)
+""",
     "dropout": """
 def f(x):
     return F.dropout(x + 1, 0.25) * 2

@@ -20,11 +20,14 @@ from dynamo.store import gpu_facts
 from dynamo.store.content import Store, watched_files
 from dynamo.store.records import Uncacheable
 from inductor.cache import graph_key, kernel_binaries
-from inductor.cache.gpu_module import GpuModule, loaded_call, with_recipe
+from inductor.cache.gpu_module import GpuModule, by_sizes, loaded_call, loaded_variant, with_recipe
 from inductor.cache.graph_cache import read_record, write_record
 from inductor.cache.launched import Watched
 from inductor.codegen.python_wrapper import HEAD, host_part
 from inductor.config import config
+from inductor.dynamic_shapes.symbolic import Variant
+from inductor.ir.extent import Sizes
+from inductor.lowering.sizes import Source
 from inductor.runtime import binaries, triton_binary, triton_launch
 from inductor.runtime.binaries import Binary, Later, NotLoaded, Started, binary_of, start_of
 from inductor.runtime.triton_launch import CachedPreparation, Preparation
@@ -115,6 +118,32 @@ def test_a_record_gives_the_call_again(driver: Driver, tmp_path: Path) -> None:
     assert not given_list and len(driver.starts) == 2
     repeatable = read_record(write_record(call, moved, Watched(), Store(tmp_path)), moved, Store(tmp_path))
     assert repeatable.recipe.given[0].steps == [("twice", (), "k0", "kernel", ("b.py:8",), 24, 3)]
+
+
+def test_code_for_all_sizes_comes_back(driver: Driver, tmp_path: Path) -> None:
+    """With what it assumes of them; a kernel starts for each sizes, without Triton."""
+    text = TEXT.replace("def bind():", "def bind(k0):").replace("((1, 1, 1),), ()", "((k0, 1, 1),), ()").replace("((3,),", "((k0,),")
+    sizes = Sizes()
+    sizes.assume_positive(sizes.symbol(hint=8, low=2) - 4)
+    module = GpuModule(text, torch.device("cpu"), (torch.arange(4.0),), (BINARY,), None, [], {})
+    variant = loaded_variant(module, sizes, (Source(0, 0),), (0,))
+    graph = fx.Graph()
+    graph.output(())
+    given = {"gm": fx.GraphModule({}, graph), "keeping": object(), "traces": []}
+    for _ in range(2):  # what was read can be written again
+        variant = read_record(write_record(variant, given, Watched(), Store(tmp_path)), given, Store(tmp_path))
+    assert variant.holds(5) and not variant.holds(4) and variant.sources == (Source(0, 0),)
+    assert variant.broken((4,)) and not variant.broken((5,))
+    for size in (5, 9):
+        found = variant.bind((size,))(torch.ones(size))
+        assert [tuple(part.shape) for part in found] == [(size,), (2,)]
+    assert [shape[0] for _, shape, _ in driver.starts] == [5, 9]
+
+
+def test_measured_code_for_all_sizes_is_not_kept(tmp_path: Path) -> None:
+    variant = Variant(lambda *_: True, lambda _: "", by_sizes(lambda *_: len, None), (), (), Sizes())
+    with pytest.raises(Uncacheable, match="measured"):
+        write_record(variant, {"gm": None, "keeping": object(), "traces": []}, Watched(), Store(tmp_path))
 
 
 def test_what_is_not_kept_says_why(tmp_path: Path) -> None:
