@@ -15,18 +15,20 @@ of zeros, and parts of the results are used:
 What is computed by kernels is padded where it is computed; a copy of others is counted. The cut of
 a result is a view: what reads it in a way that depends on strides, and the graph's outputs, get a
 copy with those that it had.
+
+Sizes that are known at a call may be rows, or terms along which nothing is stored (a gradient of
+weights sums over rows): whether the others are whole says the same for all of them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import facts_of, is_fake
+from dynamo.aot.fakes import elements_of, expression_of, facts_of, hint_of, is_fake
 from dynamo.aot.joint import viewed
 from inductor.fx_passes.fakes import fake_runner
 from inductor.fx_passes.layout import sees_strides
@@ -69,7 +71,7 @@ def pad_odd_gemms(
 
 
 def _is_of_halves(node: fx.Node, known: GpuProperties | None) -> bool:
-    """Whether it is a plain GEMM of matrices in half precision on a GPU, of known sizes."""
+    """Whether it is a plain GEMM of matrices in half precision on a GPU, that are not empty."""
     matrices = [_value(one) for one in (*_operands(node), node)]
     if any(not is_fake(one) or len(facts_of(one).size) != 2 for one in matrices):
         return False
@@ -78,7 +80,7 @@ def _is_of_halves(node: fx.Node, known: GpuProperties | None) -> bool:
         return False
     numbers = [n for each in facts for n in (*each.size, *each.stride)]
     halves = all(each.dtype in (torch.float16, torch.bfloat16) for each in facts)
-    return halves and all(type(n) is int and n > 0 for n in numbers)
+    return halves and all(type(n) is not int or n > 0 for n in numbers)
 
 
 def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node]:
@@ -94,11 +96,13 @@ def _value(node: Any) -> Any:
 
 def _axis_in_memory(value: Any) -> int | None:
     """The axis along which neighbours lie next to each other; None where neither is, or rows do not
-    begin at whole words although they have as many elements."""
+    begin at whole words although they have as many elements, or nobody knows before the call."""
     (rows, columns), (down, along) = facts_of(value).size, facts_of(value).stride
-    if along == 1 and (down == columns or _is_whole(down, value)):
-        return 1
-    return 0 if down == 1 and (along == rows or _is_whole(along, value)) else None
+    for axis, step, across, count in ((1, along, down, columns), (0, down, along, rows)):
+        known = type(step) is type(across) is type(count) is int
+        if known and step == 1 and (across == count or _is_whole(across, value)):
+            return axis
+    return None
 
 
 def _is_whole(count: int, value: Any) -> bool:
@@ -123,14 +127,18 @@ class _Padder:
         (rows, terms), columns = facts_of(a).size, facts_of(b).size[1]
         unit = WORD // facts_of(a).dtype.itemsize
         axes = _axis_in_memory(a), _axis_in_memory(b)
-        if None in axes:
+        if None in axes or type(columns) is not int:
             return False
-        more = [up_to_multiple(n, unit) * unit - n for n in (rows, terms, columns)]
-        more_rows = more[0] if axes[0] == 0 else 0
+
+        def missing(count: int) -> int:
+            return up_to_multiple(count, unit) * unit - count
+
+        # A matrix is stored along an axis whose size is known.
         along = [axes[0] == 1, axes[1] == 0]  # stored along the terms
-        both = all(along) or terms < unit
-        more_terms = more[1] if any(along) else 0
-        more_columns = more[2]
+        more_rows = missing(rows) if axes[0] == 0 else 0
+        more_terms = missing(terms) if any(along) else 0
+        more_columns = missing(columns)
+        both = all(along) or any(along) and terms < unit
         if not (more_rows or more_terms or more_columns):
             return False
         pads_left = more_rows or more_terms and (along[0] or both)
@@ -181,7 +189,7 @@ class _Padder:
         own = facts_of(_value(bias)).size
         pad = [0, columns if own[-1:] == size[1:] else 0]
         if len(own) == 2:
-            pad += [0, rows if own[0] == size[0] else 0]
+            pad += [0, rows if rows and own[0] == size[0] else 0]
         return self.call(aten.constant_pad_nd.default, bias, pad, 0.0) if any(pad) else bias
 
     def gemm(self, bias: Any, left: fx.Node, right: fx.Node) -> fx.Node:
@@ -295,12 +303,12 @@ def _is_returned(node: fx.Node) -> bool:
 
 def _repays(node: fx.Node, copied: list[fx.Node], gpu: GpuProperties) -> bool:
     """Whether the GEMM of whole words, and the copies of these, take less time."""
-    matrices = [facts_of(_value(one)).size for one in (*_operands(node), node)]
-    operations = 2 * math.prod(matrices[0]) * matrices[1][1]
+    sizes = [elements_of(_value(one)) for one in (*_operands(node), node)]
+    operations = 2 * sizes[0] * hint_of(facts_of(_value(node)).size[1])
     itemsize = facts_of(_value(node)).dtype.itemsize
-    moved = sum(map(math.prod, matrices)) * itemsize / gpu.bandwidth
+    moved = sum(sizes) * itemsize / gpu.bandwidth
     bytes_of_copies = sum(
-        2 * math.prod(facts_of(_value(one)).size) * itemsize
+        2 * elements_of(_value(one)) * itemsize
         for one in copied if _is_copied(one) or one is node)
     slowly = ODD if gpu.capability >= HOPPER else ODD_BEFORE_HOPPER
     before = max(moved, operations / (slowly * gpu.gemms))
@@ -318,9 +326,14 @@ def _is_copied(node: fx.Node) -> bool:
 def _is_alike(one: Any, other: Any) -> bool:
     """Whether results have the same strides."""
     return all(
-        not is_fake(a) or facts_of(a).stride == facts_of(b).stride
+        not is_fake(a) or _stride(a) == _stride(b)
         for a, b in zip(_flat(one), _flat(other), strict=True)
     )
+
+
+def _stride(value: Any) -> list[Any]:
+    """Without asking what symbolic sizes are."""
+    return [*map(expression_of, facts_of(value).stride)]
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -334,7 +347,7 @@ def _is_dense(value: Any) -> bool:
     """Whether a copy in the order of the axes has these strides."""
     facts, elements = facts_of(value), 1
     for extent, step in zip(reversed(facts.size), reversed(facts.stride), strict=True):
-        if extent != 1 and step != elements:
+        if not (type(extent) is int and extent == 1) and expression_of(step) != elements:
             return False
-        elements *= extent
+        elements *= expression_of(extent)
     return True

@@ -100,3 +100,50 @@ def test_values_and_strides(program: Callable[..., Any], dtype: torch.dtype) -> 
     assert gemms
     for node in gemms:
         assert all(is_whole(given.meta["val"]) for given in node.args[-2:])
+
+
+def loss_of_any(h: Tensor, w: Tensor) -> Tensor:
+    logits = F.linear(h.view(2, -1, 16), w)
+    return F.cross_entropy(logits.view(-1, 101).float(), torch.arange(h.shape[0]) % 101)
+
+
+@pytest.mark.parametrize("program", [loss_of_any, odd_inside, with_bias, used_by_a_gemm], ids=lambda value: value.__name__)
+def test_any_number_of_rows(program: Callable[..., Any]) -> None:
+    """Few compiles for all of them; rows are padded by nothing, and nothing more is assumed of them."""
+    graphs: list[Any] = []
+
+    def keep(gm: torch.fx.GraphModule, fakes: Any) -> Any:
+        graphs.append(gm)
+        return gm
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        assumed = []
+        for rewrite in (lambda module: module, lambda module: pad_odd_gemms(module, LOWERINGS.__contains__, SLOW)):
+            graphs.clear()
+            call = compile_training(gm, inputs, keep, keep, rewrite=rewrite, symbolic=True)
+            assumed.append(graphs[0].meta["symbols"].assumptions)
+        assert assumed[0] == assumed[1]
+        return call
+
+    compiled = dynamo.compile(program, backend=backend, fullgraph=True)
+    for rows in (24, 26, 34):
+        torch.manual_seed(rows)
+        h = torch.randn(rows, 16).bfloat16().requires_grad_()
+        w = (torch.randn(101, 16) / 4).bfloat16().requires_grad_()
+        dynamo.mark_dynamic(h, 0)
+        results = []
+        for call in (compiled, program):
+            h.grad = w.grad = None
+            found = call(h, w)
+            found.float().square().sum().backward()
+            results.append([found, h.grad, w.grad])
+        for one, other in zip(*results, strict=True):
+            assert one.stride() == other.stride()
+            torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * float(other.detach().abs().max()))
+    gemms = [node for graph in graphs for node in graph.graph.nodes if node.target in GEMMS]
+    assert len(gemms) >= 3
+    for node in gemms:
+        for given in node.args[-2:]:
+            value = given.meta["val"]
+            rows = [n for n in (*value.shape, *value.stride()) if type(n) is int]
+            assert all(n % 8 == 0 or n < 8 for n in rows), (node, value.shape, value.stride())
