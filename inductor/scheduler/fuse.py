@@ -311,18 +311,16 @@ class _Fuser:
         few = FEW_ROWS if self.on_gpu else min(FEW_ROWS, self.threads)
         if hint_of(rows) < few and longest > LONG_ROW:
             # One loop nest is split over threads or programs; a second one after it would not be.
+            why = f"{rows} long rows would not run in parallel"
+            facts = [self.facts[member] for member in first.members + second.members]
+            if len({one.iterations for one in facts if one.rows is None}) > 1:
+                return why
             inside = set(first.members)
             for member in second.members:
                 for producer in self.dependencies.values[member].values():
-                    if producer in inside and self._is_of_rows(producer, member):
-                        return f"{rows} long rows would not run in parallel"
+                    if producer in inside and self.facts[producer].rows is not None:
+                        return why
         return ""
-
-    def _is_of_rows(self, producer: int, reader: int) -> bool:
-        """Whether there is one result for each row, where a reader has many elements."""
-        if self.facts[producer].rows is not None:
-            return True
-        return self.facts[producer].iterations != self.facts[reader].iterations
 
     def _across(self, first: Group, second: Group, rows: int) -> str:
         """Refuses what would be read across long rows, and can be read in tiles by itself."""

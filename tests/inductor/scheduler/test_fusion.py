@@ -234,12 +234,14 @@ def test_kernels_that_wait_for_each_other_are_an_error(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("threads", [1, 8])
 @pytest.mark.parametrize("program", [
-    lambda x: x * (x * x).sum().rsqrt(),
-    lambda x: (scale := x[0, 0].exp(), x * scale),
-], ids=["of a sum", "of a number"])
+    lambda x, s: x * (x * x).sum().rsqrt(),
+    lambda x, s: (scale := x[0, 0].exp(), x * scale),
+    lambda x, s: (x * s.exp(), s.exp()),
+], ids=["of a sum", "of a number", "beside a number"])
 def test_one_program_of_a_gpu_is_not_left_with_everything(program: Any, threads: int) -> None:
     """Whatever the threads of the host: `torchrun` sets one."""
-    captured = capture_forward(torch.fx.symbolic_trace(program), [torch.randn(64, 1024)], epilogue_in_graph=True)
+    inputs = [torch.randn(64, 1024), torch.tensor(0.5)]
+    captured = capture_forward(torch.fx.symbolic_trace(program), inputs, epilogue_in_graph=True)
     graph = replace(lower_graph(captured.module).graph, device=torch.device("cuda"))
     with config.patch(gpu="sm_90"):
         assert len(fuse(graph, threads).groups) == 2
