@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import interpreted_programs
 import pytest
 import torch
 from interpreted_programs import interpreted, texts
@@ -9,8 +10,11 @@ from interpreter_repairs import repair
 from torch.optim import SGD, Adam, AdamW, NAdam, RMSprop, adam, nadam, rmsprop
 
 import dynamo
+from dynamo.aot.fakes import is_fake
 from inductor.codegen.triton import print_list
 from inductor.config import config
+from inductor.fx_passes import host_numbers
+from inductor.fx_passes.parts import read_parts
 from inductor.runtime.list_launches import over
 from inductor.runtime.triton_launch import Preparation
 from inductor.scheduler import lists
@@ -107,6 +111,26 @@ def test_steps(name, limits, monkeypatch) -> None:
     # What is clipped here is so small that one program scales it all behind the norm.
     tiled = bool(limits) and name != "clipped"
     assert ("for tile in range(0, 4)" in texts[-1]) == tiled
+
+
+@pytest.mark.parametrize("kind", [AdamW, Adam, RMSprop])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_counters_of_the_host(kind, foreach, monkeypatch) -> None:
+    """Numbers, and what has dimensions, as if they were on two devices: two calls beside the launches."""
+    monkeypatch.setattr(host_numbers, "_is_on_gpu", lambda node: is_fake(node.meta.get("val")) and node.meta["val"].dim() > 0)
+    monkeypatch.setattr(interpreted_programs, "read_parts", lambda module: read_parts(host_numbers.compute_numbers_on_gpu(module)))
+    make = by_optimizer(kind, foreach=foreach)
+    mine, others = parameters(), parameters()
+    step, plain = dynamo.compile(make(mine), backend=interpreted), make(others)
+    for turn in range(4):
+        for one, other in zip(mine, others, strict=True):
+            one.grad = one.grad + 0.01 * turn
+            other.grad = other.grad + 0.01 * turn
+        step(), plain()
+        torch.testing.assert_close(mine, others, rtol=1e-5, atol=1e-6)
+    assert launches(texts[-1]) <= 3
+    assert texts[-1].count("OperatorCall(") == 1 + (kind is not RMSprop)
+    assert "add_to_numbers_" in texts[-1] and ("numbers_on" in texts[-1]) == (kind is not RMSprop)
 
 
 def chain_of_writes(xs, ys):
