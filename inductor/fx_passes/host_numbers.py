@@ -69,9 +69,13 @@ def _is_on_gpu(node: fx.Node) -> bool:
 
 
 def _reads_numbers(node: fx.Node) -> bool:
-    if node.op != "call_function" or node.target not in READERS or not _is_on_gpu(node):
+    if node.op != "call_function" or not _is_on_gpu(node):
         return False
-    return any(map(_is_number, node.all_input_nodes))
+    if node.target is aten._to_copy.default:  # to the GPU; whose result nobody sees
+        computes = all(user.target in REPEATED for user in node.users)
+        plain = not {"layout", "pin_memory"} & {*node.kwargs}
+        return computes and plain and _is_number(node.all_input_nodes[0])
+    return node.target in READERS and any(map(_is_number, node.all_input_nodes))
 
 
 def _is_number(node: fx.Node) -> bool:
@@ -95,17 +99,21 @@ class _Twins:
         self.twins: dict[fx.Node, fx.Node] = {}
 
     def bring_over(self) -> None:
-        wanted = self._wanted()
-        nodes = [node for node in self.graph.nodes if node in wanted]
-        first = next(node for node in self.graph.nodes if node.op != "placeholder")
-        with self.graph.inserting_before(first):
-            self._copy([node for node in nodes if node.op == "placeholder"])
-        for node in nodes:
-            if node.op != "placeholder":
+        wanted, readers = self._wanted(), {*self.readers}
+        waiting: list[fx.Node] = []  # to be brought over before the first of them is read there
+        for node in [*self.graph.nodes]:
+            if node in wanted and _shown(node) is None and not _is_repeated(node):
+                waiting.append(node)
+            elif node in wanted or node in readers:
+                if not {*waiting}.isdisjoint(node.all_input_nodes) or _shown(node) in waiting:
+                    with self.graph.inserting_before(node):
+                        self._copy(waiting)
+                    waiting = []
                 with self.graph.inserting_before(node.next):
-                    self._repeat(node)
-        for reader in self.readers:
-            reader.args = fx.map_arg(reader.args, lambda arg: self.twins.get(arg, arg))
+                    if node in wanted:
+                        self._repeat(node)
+                    else:
+                        self._read(node)
 
     def _wanted(self) -> set[fx.Node]:
         """Numbers of which the GPU needs a twin."""
@@ -123,8 +131,6 @@ class _Twins:
 
     def _copy(self, nodes: list[fx.Node]) -> None:
         """Brings numbers over."""
-        if not nodes:
-            return
         made = self.graph.call_function(NUMBERS_ON, (nodes, self.device))
         fakes = [self.run(aten._to_copy.default, node.meta["val"], device=self.device)
                  for node in nodes]
@@ -136,17 +142,28 @@ class _Twins:
     def _repeat(self, node: fx.Node) -> None:
         """The twin of a number, behind it."""
         shown = _shown(node)
-        if shown is not None and shown in self.twins:
+        if shown is not None:
             self.twins[node] = self.twins[shown]
-        elif not _is_repeated(node):
-            self._copy([node])
-        else:
-            args = fx.map_arg(node.args, lambda arg: self.twins.get(arg, arg))
-            target: Any = node.target
-            twin = self.graph.call_function(target, args, dict(node.kwargs))
-            fakes = fx.map_arg(args, lambda arg: arg.meta["val"])
-            twin.meta = {**node.meta, "val": self.run(target, *fakes, **node.kwargs)}
-            self.twins[node] = twin
+            return
+        target: Any = node.target
+        args = fx.map_arg(node.args, lambda arg: self.twins.get(arg, arg))
+        twin = self.graph.call_function(target, args, dict(node.kwargs))
+        fakes = fx.map_arg(args, lambda arg: arg.meta["val"])
+        twin.meta = {**node.meta, "val": self.run(target, *fakes, **node.kwargs)}
+        self.twins[node] = twin
+
+    def _read(self, node: fx.Node) -> None:
+        """Lets a reader read twins."""
+        if node.target is not aten._to_copy.default:
+            node.args = fx.map_arg(node.args, lambda arg: self.twins.get(arg, arg))
+            return
+        (number,) = node.all_input_nodes
+        dtype = facts_of(node.meta["val"]).dtype
+        twin = self.twins[number]
+        copy = self.graph.call_function(aten._to_copy.default, (twin,), {"dtype": dtype})
+        fake = self.run(aten._to_copy.default, twin.meta["val"], dtype=dtype)
+        copy.meta = {**node.meta, "val": fake}
+        node.replace_all_uses_with(copy)
 
 
 def _is_repeated(node: fx.Node) -> bool:

@@ -119,7 +119,15 @@ def program(x: Tensor, a: Tensor, b: Tensor, n: Tensor) -> Any:
     return x * first + second, torch.where(n > 2, x, a), a - b, x / (0.9 ** n.double())
 
 
-def recorded(examples: tuple[Tensor, ...]) -> torch.fx.GraphModule:
+def sampled(x: Tensor, sigmas: Tensor, at: Tensor) -> Any:
+    """As schedulers of diffusion step: numbers out of a table on the CPU."""
+    now, then = sigmas[2], sigmas[3]
+    hat = now * 1.5
+    x = x + (hat**2 - now**2) ** 0.5
+    return x + (x / hat) * (then - hat), (sigmas[0] - 1).to(x.device) + at.to(x.device, torch.float64), sigmas * 2
+
+
+def recorded(program: Callable[..., Any], examples: tuple[Tensor, ...]) -> torch.fx.GraphModule:
     found: list[torch.fx.GraphModule] = []
 
     def backend(gm: torch.fx.GraphModule, given: list[Any]) -> Any:
@@ -135,7 +143,7 @@ def numbers() -> tuple[Tensor, ...]:
 
 
 def test_one_copy() -> None:
-    module = compute_numbers_on_gpu(recorded(numbers()))
+    module = compute_numbers_on_gpu(recorded(program, numbers()))
     (copy,) = module.graph.find_nodes(op="call_function", target=NUMBERS_ON)
     assert len(copy.args[0]) == 3 and copy.args[1] == GPU
     for node in module.graph.nodes:
@@ -148,6 +156,26 @@ def test_one_copy() -> None:
     given = [again[node.name[-1]] for node in module.graph.find_nodes(op="placeholder")]
     results = reversed(module(*given))  # the frontend takes what was made last first
     for mine, wanted in zip(results, program(*again.values()), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+def test_numbers_of_a_table() -> None:
+    """On the CPU as the table; what is copied to the GPU is no number here, as all is on one device."""
+    make = lambda: (torch.randn(3, 5), torch.arange(1.0, 7.0), torch.tensor(4))  # noqa: E731
+    module = recorded(sampled, make())
+    for node in module.graph.nodes:  # the table, and what is looked up in it, are on the CPU
+        value = node.meta.get("val")
+        if node.target is aten.select.int or value is not None and type(value) is Fake and value.shape == (6,):
+            node.meta["val"] = value.world.run(aten._to_copy.default, value, device=torch.device("cpu"))
+    module = compute_numbers_on_gpu(module)
+    (copy,) = module.graph.find_nodes(op="call_function", target=NUMBERS_ON)
+    assert {node.target for node in copy.args[0]} == {aten.select.int} and len(copy.args[0]) == 2
+    copy.args = (copy.args[0], torch.device("cpu"))
+    module.recompile()
+    again = make()
+    given = [dict(zip(("x", "sigmas", "at"), again, strict=True))[node.name.removeprefix("l_")]
+             for node in module.graph.find_nodes(op="placeholder")]
+    for mine, wanted in zip(reversed(module(*given)), sampled(*again), strict=True):
         torch.testing.assert_close(mine, wanted)
 
 

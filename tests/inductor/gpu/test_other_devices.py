@@ -15,6 +15,7 @@ from inductor.config import config
 from inductor.driver.from_aten import rewritten
 from inductor.ir.graph import ComputedBuffer, ExternKernel
 from inductor.lowering.run import lower_graph
+from inductor.operators.device_numbers import NUMBERS_ON
 
 sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
 from for_all_sizes import capture
@@ -55,3 +56,24 @@ def test_results_on_the_cpu(program: Callable[..., Any]) -> None:
         assert isinstance(node, ComputedBuffer if place == "cuda" else ExternKernel), node
         assert not getattr(node, "target", None) or not node.target.is_view, node
     assert len({output.buffer for output in graph.outputs}) == len(places)
+
+
+def moved(p: torch.Tensor, n: torch.Tensor, m: torch.Tensor) -> Any:
+    def there(x: torch.Tensor, dtype: torch.dtype) -> Any:
+        return torch.ops.aten._to_copy.default(x, device=p.device, dtype=dtype)
+
+    return p * there(n, n.dtype) + there(n * 2, torch.float16), p / there(m, torch.float64), there(m, m.dtype)
+
+
+def test_numbers_that_are_moved() -> None:
+    """By one copy, but for what the program gets: that has memory of its own."""
+    with FakeTensorMode():
+        given = torch.empty(8, 8, device="cuda"), torch.tensor(2.0), torch.tensor(3)
+        module = rewritten(capture(moved, given, "real"))
+    (copy,) = module.graph.find_nodes(op="call_function", target=NUMBERS_ON)
+    assert len(copy.args[0]) == 2
+    copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default)
+    across = [node for node in copies if node.args[0].meta["val"].device.type == "cpu"]
+    assert len(across) == 1 and module.graph.output_node() in across[0].users
+    dtypes = {node.meta["val"].dtype for node in copies if node not in across}
+    assert dtypes >= {torch.float16, torch.float64}
