@@ -52,10 +52,6 @@ FROM_TORCH: tuple[str, ...] = (
     "unfold_backward.default", "embedding_dense_backward.default",
     "native_dropout_backward.default",
     # resampling and padding
-    "upsample_nearest1d.default", "upsample_nearest1d.vec", "upsample_nearest2d.default",
-    "upsample_nearest2d.vec", "upsample_nearest3d.default", "upsample_nearest3d.vec",
-    "_upsample_nearest_exact1d.default", "_upsample_nearest_exact1d.vec",
-    "_upsample_nearest_exact2d.default", "_upsample_nearest_exact2d.vec",
     "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default",
     "replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default",
     "im2col.default", "affine_grid_generator.default",

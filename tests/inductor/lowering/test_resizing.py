@@ -158,3 +158,50 @@ def test_gradients() -> None:
     (f(eager) * weight).sum().backward()
     (dynamo.compile(f)(ours) * weight).sum().backward()
     torch.testing.assert_close(ours.grad, eager.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("options", [
+    {"scale_factor": 2.0}, {"size": (20, 6)}, {"scale_factor": (1, 4), "mode": "nearest-exact"}, {"size": (5, 12)}])
+def test_gradients_of_nearest_neighbours(options: Any, memory_format: torch.memory_format, dtype: torch.dtype) -> None:
+    """Sums of blocks, in a kernel."""
+    x = torch.randn(2, 4, 5, 6, dtype=dtype).contiguous(memory_format=memory_format).requires_grad_()
+    f = lambda x: F.interpolate(x * 2, **options).sin()  # noqa: E731
+    grads = []
+    metrics.reset()
+    for call in (dynamo.compile(f), f):
+        x.grad = None
+        result = call(x)
+        result.backward(torch.linspace(0, 1, result.numel(), dtype=dtype).view_as(result))
+        grads.append(x.grad)
+    assert grads[0].stride() == grads[1].stride()
+    torch.testing.assert_close(*grads)
+    assert bool(metrics.fallbacks()) == (memory_format is torch.contiguous_format)  # ATen's is faster
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_nearest_neighbours(rank: int, mode: str) -> None:
+    """Eager's, bit by bit, also where a factor makes an axis twice as long, or as long, by rounding down."""
+    for number in range(16):
+        rng = random.Random(f"{rank} {mode} {number}")
+        shape = [rng.randint(1, 9) for _ in range(rank)]
+        factors = [rng.choice((1.0, 1.1, 2.0, 2.1, 2.3, 0.7, 3.0, 49.0)) for _ in range(rank)]
+        sizes = [rng.randint(1, 30) for _ in range(rank)]
+        options = rng.choice(({"scale_factor": tuple(factors)}, {"size": tuple(sizes)}))
+        if any(int(n * f) == 0 for n, f in zip(shape, factors, strict=True)):
+            continue
+        if rng.random() < 0.2:
+            shape, factors = [n + 60 for n in shape], [min(f, 2.3) for f in factors]  # no small image
+            options = {"scale_factor": tuple(factors)}
+        x = torch.randn(1, rng.choice((3, 5)), *shape, dtype=rng.choice((torch.float32, torch.float64)))
+        if rank > 1 and rng.random() < 0.5:
+            x = x.contiguous(memory_format=(torch.channels_last, torch.channels_last_3d)[rank - 2])
+        x.requires_grad_()
+        f = lambda x, options=options: F.interpolate(x * 2, mode=mode, **options)  # noqa: E731
+        results = []
+        for call in (dynamo.compile(f), f):
+            found = call(x)
+            results.append((found, *torch.autograd.grad(found, x, torch.ones_like(found))))
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5, msg=lambda text: f"{shape} {options}: {text}")  # noqa: B023
