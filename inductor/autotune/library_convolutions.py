@@ -70,6 +70,8 @@ class Convolutions:
 
     def rewritten(self, node: ExternKernel) -> ExternKernel:
         """A channels-last convolution of a frozen weight reads that as the library wants it."""
+        if _suits_volumes(node):
+            return self._volumes(node)
         found = self._prepared(node)
         if found is None:
             return node
@@ -86,6 +88,19 @@ class Convolutions:
         name = self.preparer.prepare("channels_last", weight, layout, _in_last_format)
         read = replace(weight, buffer=name, stride=stride, offset=0)
         return replace(node, args=(x, read, *node.args[2:]))
+
+    def _volumes(self, node: ExternKernel) -> ExternKernel:
+        """oneDNN's, of three axes: ATen takes a slower kernel of its own for one small image."""
+        if self.settings.own_alone or not has_onednn(*ONEDNN_OPERATORS):
+            return node
+        x, weight = node.args[:2]
+        assert isinstance(x, ViewRef) and isinstance(weight, ViewRef)
+        known = all(type(n) is int for n in x.size)
+        if known and weight.buffer in self.preparer.frozen and self.preparer.has_room(weight):
+            return _packed_convolution(self.preparer, node, x, weight)
+        _, _, bias, stride, padding, dilation, _, _, groups = node.args
+        args = (x, weight, bias, padding, stride, dilation, groups)
+        return replace(node, target=aten.mkldnn_convolution.default, args=args)
 
     def _prepared(self, node: ExternKernel) -> tuple[ViewRef, ViewRef] | None:
         """What is convolved and the weight, if that is to be prepared."""
@@ -186,6 +201,24 @@ class Convolutions:
         read = replace(weight, buffer=name, stride=contiguous(weight.size), offset=0)
         args = (node.args[0], read, *node.args[2:])
         return replace(node, args=args, ours=True, winograd=winograd)
+
+
+def _suits_volumes(node: ExternKernel) -> bool:
+    """Whether it is a convolution of float32 over three axes whose layout oneDNN keeps."""
+    if node.target is not aten.convolution.default or node.kwargs or node.layout is None:
+        return False
+    x, weight, bias, *sizes, transposed, _, _ = node.args
+    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or transposed:
+        return False
+    if len(x.size) != 5 or not isinstance(bias, ViewRef | None):
+        return False
+    lengths = [len(each) if isinstance(each, tuple) else 0 for each in sizes]
+    if lengths != [3, 3, 3] or {x.dtype, weight.dtype, node.layout.dtype} != {torch.float32}:
+        return False
+    numbers = (*x.size, *node.layout.size)
+    is_empty = any(type(n) is int and n == 0 for n in numbers)
+    rows = (contiguous(each.size) == each.stride for each in (x, weight, node.layout))
+    return not is_empty and all(rows)
 
 
 def _are_linked(before: ExternKernel, made: Any, behind: Any) -> bool:

@@ -41,7 +41,7 @@ def _convolution(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outco
             return None
         extents.append(room // along(stride, axis) + 1)
     size = (source.size[0], weight.size[0], *extents)
-    made = convolved_stride(source, weight, size)
+    made = convolved_stride(source, weight, size, groups)
     return Fresh(cache.facts(size, made, 0, source.dtype, source.device))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -50,29 +51,33 @@ def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | N
             return None
         extents.append(extent)
     size = (source.size[0], channels, *extents)
-    made = convolved_stride(source, weight, size)
+    made = convolved_stride(source, weight, size, groups)
     return Fresh(cache.facts(size, made, 0, source.dtype, source.device))
 
 
-def convolved_stride(source: Facts, weight: Facts, size: tuple[int, ...]) -> tuple[int, ...]:
+def convolved_stride(
+    source: Facts, weight: Facts, size: tuple[int, ...], groups: int
+) -> tuple[int, ...]:
     """Strides of a convolution's result of this size: channels last where either operand is. On the
     CPU only oneDNN's kernels know that layout over three axes."""
-    is_rows = source.device.type == "cpu" and len(size) == 5 and not _has_onednn(source.dtype)
-    if is_rows or not any(is_channels_last(each.size, each.stride) for each in (source, weight)):
+    if not any(is_channels_last(each.size, each.stride) for each in (source, weight)):
+        return contiguous_stride(size)
+    if source.device.type == "cpu" and len(size) == 5 and not _is_onednn(source, weight, groups):
         return contiguous_stride(size)
     return channels_last_stride(size)
 
 
-def _has_onednn(dtype: torch.dtype) -> bool:
-    """Whether ATen gives convolutions of this dtype to oneDNN, which on some processors it does
-    not for the half precisions."""
+def _is_onednn(source: Facts, weight: Facts, groups: int) -> bool:
+    """Whether ATen gives this convolution to oneDNN: for half precision it depends on the
+    processor, and small ones of float32 are its own (`use_mkldnn` in Convolution.cpp)."""
     if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
         return False
-    if dtype is torch.bfloat16:
+    if source.dtype is torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    if dtype is torch.float16:
+    if source.dtype is torch.float16:
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return dtype is torch.float32
+    is_large = source.size[0] > 1 or min(weight.size[-2:]) > 3 or prod(source.size[:4]) > 20480
+    return source.dtype is torch.float32 and (groups > 1 or is_large)
 
 
 @shape_rule(aten.convolution_backward.default)
