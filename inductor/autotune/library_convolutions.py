@@ -71,7 +71,7 @@ class Convolutions:
     def rewritten(self, node: ExternKernel) -> ExternKernel:
         """A channels-last convolution of a frozen weight reads that as the library wants it."""
         if _suits_volumes(node):
-            return self._volumes(node)
+            return self._by_volumes(node)
         found = self._prepared(node)
         if found is None:
             return node
@@ -89,16 +89,12 @@ class Convolutions:
         read = replace(weight, buffer=name, stride=stride, offset=0)
         return replace(node, args=(x, read, *node.args[2:]))
 
-    def _volumes(self, node: ExternKernel) -> ExternKernel:
-        """oneDNN's, of three axes: ATen takes a slower kernel of its own for one small image."""
-        if self.settings.own_alone or not has_onednn(*ONEDNN_OPERATORS):
+    def _by_volumes(self, node: ExternKernel) -> ExternKernel:
+        """oneDNN's, over three axes: ATen takes a slower kernel of its own for one small image. The
+        weight stays as it is: one that is packed has results channels last, which are copied."""
+        if self.settings.own_alone or not has_onednn():
             return node
-        x, weight = node.args[:2]
-        assert isinstance(x, ViewRef) and isinstance(weight, ViewRef)
-        known = all(type(n) is int for n in x.size)
-        if known and weight.buffer in self.preparer.frozen and self.preparer.has_room(weight):
-            return _packed_convolution(self.preparer, node, x, weight)
-        _, _, bias, stride, padding, dilation, _, _, groups = node.args
+        x, weight, bias, stride, padding, dilation, _, _, groups = node.args
         args = (x, weight, bias, padding, stride, dilation, groups)
         return replace(node, target=aten.mkldnn_convolution.default, args=args)
 
@@ -204,7 +200,7 @@ class Convolutions:
 
 
 def _suits_volumes(node: ExternKernel) -> bool:
-    """Whether it is a convolution of float32 over three axes whose layout oneDNN keeps."""
+    """Whether it is a convolution of float32 over three axes."""
     if node.target is not aten.convolution.default or node.kwargs or node.layout is None:
         return False
     x, weight, bias, *sizes, transposed, _, _ = node.args
@@ -215,10 +211,7 @@ def _suits_volumes(node: ExternKernel) -> bool:
     lengths = [len(each) if isinstance(each, tuple) else 0 for each in sizes]
     if lengths != [3, 3, 3] or {x.dtype, weight.dtype, node.layout.dtype} != {torch.float32}:
         return False
-    numbers = (*x.size, *node.layout.size)
-    is_empty = any(type(n) is int and n == 0 for n in numbers)
-    rows = (contiguous(each.size) == each.stride for each in (x, weight, node.layout))
-    return not is_empty and all(rows)
+    return not any(type(n) is int and n == 0 for n in (*x.size, *node.layout.size))
 
 
 def _are_linked(before: ExternKernel, made: Any, behind: Any) -> bool:
