@@ -1,4 +1,4 @@
-"""Further programs of `benchmarks.programs_cpu`: video, images, detection, states, experts, edges."""
+"""Further programs of `benchmarks.programs_cpu`: video, images, detection, states, experts."""
 
 from __future__ import annotations
 
