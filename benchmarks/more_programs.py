@@ -94,14 +94,6 @@ def convnext() -> Made:
     return features(ConvNextModel(config), 192)
 
 
-def efficientnet() -> Made:
-    from transformers import EfficientNetConfig, EfficientNetModel
-
-    config = EfficientNetConfig(width_coefficient=0.5, depth_coefficient=0.5, image_size=160,
-                                hidden_dim=640, initializer_range=0.15)  # fmt: skip
-    return features(EfficientNetModel(config), 160)
-
-
 def yolos() -> Made:
     from transformers import YolosConfig, YolosForObjectDetection
 
@@ -249,7 +241,7 @@ def speech() -> Made:
 MORE: dict[str, Callable[[], Made]] = {
     each.__name__: each
     for each in (
-        vae_hunyuan, dc_ae, sd3, flux, convnext, efficientnet, yolos, rtdetr, sam2, mamba, mamba2,
+        vae_hunyuan, dc_ae, sd3, flux, convnext, yolos, rtdetr, sam2, mamba, mamba2,
         rwkv, qwen3_moe, qwen3_next, whisper_token, edges, speech,
     )
 }  # fmt: skip
