@@ -29,6 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.more_programs import MORE
+
 Made = tuple[Any, tuple[Any, ...]]
 
 
@@ -416,7 +418,7 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
         rotary, group_norm, conv1d, conv_transpose1d, conv2d_transposed, conv3d, lstm, gru,
         cross_entropy, adamw, adamw_loop, sgd,
     )
-}  # fmt: skip
+} | MORE  # fmt: skip
 
 
 def tensors(value: Any) -> list[Tensor]:

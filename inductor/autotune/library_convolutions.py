@@ -70,6 +70,8 @@ class Convolutions:
 
     def rewritten(self, node: ExternKernel) -> ExternKernel:
         """A channels-last convolution of a frozen weight reads that as the library wants it."""
+        if _suits_volumes(node):
+            return self._by_volumes(node)
         found = self._prepared(node)
         if found is None:
             return node
@@ -86,6 +88,15 @@ class Convolutions:
         name = self.preparer.prepare("channels_last", weight, layout, _in_last_format)
         read = replace(weight, buffer=name, stride=stride, offset=0)
         return replace(node, args=(x, read, *node.args[2:]))
+
+    def _by_volumes(self, node: ExternKernel) -> ExternKernel:
+        """oneDNN's, over three axes: ATen takes a slower kernel of its own for one small image. The
+        weight stays as it is: one that is packed has results channels last, which are copied."""
+        if self.settings.own_alone or not has_onednn():
+            return node
+        x, weight, bias, stride, padding, dilation, _, _, groups = node.args
+        args = (x, weight, bias, padding, stride, dilation, groups)
+        return replace(node, target=aten.mkldnn_convolution.default, args=args)
 
     def _prepared(self, node: ExternKernel) -> tuple[ViewRef, ViewRef] | None:
         """What is convolved and the weight, if that is to be prepared."""
@@ -186,6 +197,21 @@ class Convolutions:
         read = replace(weight, buffer=name, stride=contiguous(weight.size), offset=0)
         args = (node.args[0], read, *node.args[2:])
         return replace(node, args=args, ours=True, winograd=winograd)
+
+
+def _suits_volumes(node: ExternKernel) -> bool:
+    """Whether it is a convolution of float32 over three axes."""
+    if node.target is not aten.convolution.default or node.kwargs or node.layout is None:
+        return False
+    x, weight, bias, *sizes, transposed, _, _ = node.args
+    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or transposed:
+        return False
+    if len(x.size) != 5 or not isinstance(bias, ViewRef | None):
+        return False
+    lengths = [len(each) if isinstance(each, tuple) else 0 for each in sizes]
+    if lengths != [3, 3, 3] or {x.dtype, weight.dtype, node.layout.dtype} != {torch.float32}:
+        return False
+    return not any(type(n) is int and n == 0 for n in (*x.size, *node.layout.size))
 
 
 def _are_linked(before: ExternKernel, made: Any, behind: Any) -> bool:

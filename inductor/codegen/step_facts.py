@@ -49,6 +49,8 @@ GATHERS = frozenset((torch.ops.aten.embedding.default, torch.ops.aten.index_sele
 GEMMS = frozenset((torch.ops.aten.mm.default, torch.ops.aten.addmm.default,
                       torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default))  # fmt: skip
 
+VOLUMES = frozenset((torch.ops.aten.mkldnn_convolution.default,))
+
 
 def facts_of_step(step: Step, layouts: Layouts) -> Row | None:
     """See the top of the file. None for what is no call."""
@@ -192,7 +194,7 @@ def _in_call(call: ExternKernel) -> int:
     result = call.layout.size
     if call.target in GEMMS:
         return 2 * math.prod(result) * views[-2][-1]
-    if call.target.namespace == "mkldnn" and len(views) > 1:
+    if call.target in VOLUMES or call.target.namespace == "mkldnn" and len(views) > 1:
         x, weight = views[:2]  # a convolution's weight has its channels first
         return 2 * math.prod(result) * (math.prod(weight[1:]) if len(x) == len(weight) > 2
                                         else x[-1])  # fmt: skip

@@ -271,6 +271,23 @@ def convolution_backward(make: Make) -> tuple[Any, ...]:
     return (grad, *args[:2], [args[1].shape[1] * args[8] if args[6] else args[1].shape[0]], *args[3:], mask())
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("axes", (2, 3))
+@pytest.mark.parametrize("flag", (False, True), ids=("convolution", "transposed"))
+@pytest.mark.parametrize("images", (1, 2))
+def test_a_convolution_is_channels_last_where_an_operand_is(
+    dtype: torch.dtype, axes: int, flag: bool, images: int
+) -> None:
+    last = torch.channels_last if axes == 2 else torch.channels_last_3d
+    for groups, *layouts in itertools.product((1, 2), *[(torch.contiguous_format, last)] * 2):
+        size = (4, 4 // groups) + (2,) * axes
+        x = torch.randn((images, 4) + (6,) * axes, dtype=dtype).to(memory_format=layouts[0])
+        weight = torch.randn(size, dtype=dtype).to(memory_format=layouts[1])
+        args = (x, weight, None, [2] * axes, [1] * axes, [1] * axes, flag, [0] * axes, groups)
+        expected = describe(aten.convolution(*args))
+        assert facts_by_rule(aten.convolution.default, args, {}) == expected, (groups, layouts)
+
+
 def max_pool_backward(make: Make) -> tuple[Any, ...]:
     x = make((2, 4, 5, 6))
     window = ([2, 2], [2, 2], [0, 0], [1, 1], False)

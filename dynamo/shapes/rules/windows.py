@@ -9,7 +9,7 @@ import torch
 from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several, contiguous_stride
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from dynamo.shapes.rules.table import Args, Kwargs, argument, shape_rule
-from dynamo.shapes.rules.windows_backward import transposed_convolution
+from dynamo.shapes.rules.windows_backward import convolved_stride, transposed_convolution
 
 aten = torch.ops.aten
 
@@ -41,8 +41,7 @@ def _convolution(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outco
             return None
         extents.append(room // along(stride, axis) + 1)
     size = (source.size[0], weight.size[0], *extents)
-    last = any(is_channels_last(each.size, each.stride) for each in (source, weight))
-    made = channels_last_stride(size) if last else contiguous_stride(size)
+    made = convolved_stride(source, weight, size, groups)
     return Fresh(cache.facts(size, made, 0, source.dtype, source.device))
 
 

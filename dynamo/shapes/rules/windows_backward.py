@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import OpCache, Outcome
+from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, contiguous_stride
+from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from dynamo.shapes.rules.table import (
     Args,
     Kwargs,
@@ -22,13 +24,15 @@ _FLOATS = (torch.float32, torch.float64)
 
 
 def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | None:
-    """`convolution` with its flag `transposed`, over two spatial axes."""
+    """`convolution` with its flag `transposed`, over one to three spatial axes."""
     source, weight, bias = args[0].facts, args[1].facts, args[2]
     stride, padding, dilation, _, extra, groups = args[3:9]
-    layout = common_layout([source, weight])
-    if layout is None or len(source.size) != 4 or len(weight.size) != 4:
+    spatial = len(source.size) - 2
+    if spatial not in (1, 2, 3) or len(weight.size) != spatial + 2:
         return None
-    if source.dtype is not weight.dtype or source.dtype not in _FLOATS:
+    if any(each.bits or each.device.type != "cpu" or 0 in each.size for each in (source, weight)):
+        return None
+    if source.dtype is not weight.dtype or not source.dtype.is_floating_point:
         return None
     if source.size[1] != weight.size[0] or groups <= 0 or source.size[1] % groups:
         return None
@@ -36,7 +40,7 @@ def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | N
     if bias is not None and bias.facts.size != (channels,):
         return None
     extents = []
-    for axis in (0, 1):
+    for axis in range(spatial):
         step, pad, reach, more = (
             values[axis] if len(values) > 1 else values[0]
             for values in (stride, padding, dilation, extra)
@@ -47,7 +51,33 @@ def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | N
             return None
         extents.append(extent)
     size = (source.size[0], channels, *extents)
-    return laid_out(cache, size, source.dtype, layout, source.device)
+    made = convolved_stride(source, weight, size, groups)
+    return Fresh(cache.facts(size, made, 0, source.dtype, source.device))
+
+
+def convolved_stride(
+    source: Facts, weight: Facts, size: tuple[int, ...], groups: int
+) -> tuple[int, ...]:
+    """Strides of a convolution's result of this size: channels last where either operand is. On the
+    CPU only oneDNN's kernels know that layout over three axes."""
+    if not any(is_channels_last(each.size, each.stride) for each in (source, weight)):
+        return contiguous_stride(size)
+    if source.device.type == "cpu" and len(size) == 5 and not _is_onednn(source, weight, groups):
+        return contiguous_stride(size)
+    return channels_last_stride(size)
+
+
+def _is_onednn(source: Facts, weight: Facts, groups: int) -> bool:
+    """Whether ATen gives this convolution to oneDNN: for half precision it depends on the
+    processor, and small ones of float32 are its own (`use_mkldnn` in Convolution.cpp)."""
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return False
+    if source.dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if source.dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    is_large = source.size[0] > 1 or min(weight.size[-2:]) > 3 or prod(source.size[:4]) > 20480
+    return source.dtype is torch.float32 and (groups > 1 or is_large)
 
 
 @shape_rule(aten.convolution_backward.default)
