@@ -32,7 +32,7 @@ from dynamo.aot.chained_backward import (
     make_relay,
 )
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
-from dynamo.aot.lazy_backward import LazyBackward, likely_missing
+from dynamo.aot.lazy_backward import LazyBackward, is_in_transform, likely_missing
 from dynamo.aot.partition import Backward, Partition
 from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
@@ -451,5 +451,9 @@ def _fit(grad: torch.Tensor, tangent: Tangent) -> torch.Tensor:
     size, stride = tangent.form or (grad.shape, dense_stride(grad.shape, tangent.order))
     if grad.stride() == stride and not grad.is_conj() and not grad.is_neg():
         return grad
+    if is_in_transform():  # which writes nothing batched into what is not
+        inverse = [tangent.order.index(axis) for axis in range(grad.dim())]
+        dense = grad.resolve_conj().resolve_neg().permute(tangent.order).contiguous()
+        return dense.permute(inverse)
     fitted = torch.empty_strided(size, stride, dtype=tangent.dtype, device=grad.device)
     return fitted.copy_(grad)
