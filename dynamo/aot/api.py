@@ -195,6 +195,8 @@ def compile_training(
     keeping: what may know a compiled backward already.
     Errors: Unsupported.
     """
+    if torch._C._are_functorch_transforms_active():  # in which no autograd.Function of ours can run
+        raise Unsupported("gradients are wanted of it inside of a transform of torch.func")
     example_inputs = real_examples(example_inputs)
     if has_wrapped_ends(gm, example_inputs):
         return compile_flat(gm, example_inputs, lambda module, plain: compile_training(
