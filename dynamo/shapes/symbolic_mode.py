@@ -44,6 +44,13 @@ CONVOLUTIONS = {
     aten.convolution.default: ((0,), 6), aten.convolution_backward.default: ((0, 1), 7),
 }  # fmt: skip
 ANY_BATCH = 32
+# Where they have the input, whose layout decides that of the result: torch's rules give its strides
+# to inputs of two or three axes, too, where the kernels of the CPU make a dense one.
+BATCH_NORMS = {
+    aten.native_batch_norm.default: 0, aten._native_batch_norm_legit.default: 0,
+    aten._native_batch_norm_legit.no_stats: 0, aten._native_batch_norm_legit_no_training.default: 0,
+    aten._native_batch_norm_legit_functional.default: 0, aten.native_batch_norm_backward.default: 1,
+}
 # torch 2.11 gives their results the strides of an expanded source; the kernels make a dense copy.
 SCATTERS = frozenset((
     aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
@@ -150,6 +157,9 @@ class SymbolicMode(FakeTensorMode):
             with self, torch.no_grad():
                 kind = suggest_memory_format(args[0])
                 return (torch.empty_like(args[0], memory_format=kind), *statistics)
+        if func in BATCH_NORMS and args[0].device.type == "cpu":
+            found = super().dispatch(func, types, args, kwargs)
+            return self._in_layout_of(args[BATCH_NORMS[func]], found)
         if func is aten.channel_shuffle.default and args[0].device.type == "cpu":
             super().dispatch(func, types, args, kwargs)  # for its errors
             with self, torch.no_grad():
@@ -180,6 +190,16 @@ class SymbolicMode(FakeTensorMode):
         super().dispatch(func, types, args, {**kwargs, **tried})
         if any(str(tried[name].shape) != str(kwargs[name].shape) for name in written):
             raise NoFakeKernel(func, RESIZED)
+
+    def _in_layout_of(self, images: torch.Tensor, found: Any) -> Any:
+        """Results of which the first is dense, or in the layout of channels-last images."""
+        first, *others = found
+        if first is None or not first.numel():
+            return found
+        with self, torch.no_grad():
+            kind = suggest_memory_format(images)
+            made = torch.empty(first.shape, dtype=first.dtype, device=first.device)
+            return (made.contiguous(memory_format=kind), *others)
 
     def _is_symbolic(self, tensor: Any) -> bool:
         return (
