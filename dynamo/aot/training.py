@@ -37,7 +37,7 @@ from dynamo.aot.partition import Backward, Partition
 from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import Compiler, Keeping, Place, Unsupported
-from dynamo.aot.second_order import Refusal, SecondOrder, second_order
+from dynamo.aot.second_order import TWICE, Refusal, SecondOrder, second_order
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 transforms_active = torch._C._are_functorch_transforms_active
@@ -349,6 +349,8 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
             else:
                 given.append(_fit(grad, tangent))
         is_differentiable = torch.is_grad_enabled()
+        if is_differentiable and is_in_transform():  # which loses the history of `Refusal`
+            raise RuntimeError(TWICE)
         if not keeps_graph():  # each of them dies at its last use
             ctx.maybe_clear_saved_tensors()
             ctx.references = ctx.loose = None

@@ -57,3 +57,25 @@ def test_jacobian() -> None:
     jacobian = torch.autograd.functional.jacobian
     found = jacobian(dynamo.compile(function), x, vectorize=True)
     torch.testing.assert_close(found, jacobian(function, x))
+
+
+def drawn(x: Tensor) -> Tensor:
+    return (x * torch.rand(5)).tanh()
+
+
+def penalty(program, x: Tensor) -> Tensor:
+    result = program(x)
+    rows = torch.eye(result.numel()).view(-1, *result.shape)
+    found = torch.autograd.grad(result, x, rows, create_graph=True, is_grads_batched=True)[0]
+    return torch.autograd.grad(found.square().sum() + result.sum(), x)[0]
+
+
+def test_second_derivatives() -> None:
+    x = torch.randn(3, 5, requires_grad=True)
+    torch.testing.assert_close(penalty(dynamo.compile(function), x), penalty(function, x))
+
+
+def test_no_second_derivatives() -> None:
+    """A program that can't run twice says so: its gradients would be constants without a word."""
+    with pytest.raises(RuntimeError, match="can't be differentiated again"):
+        penalty(dynamo.compile(drawn), torch.randn(3, 5, requires_grad=True))
