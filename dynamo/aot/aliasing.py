@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.function import BackwardCFunction
 from torch._C._autograd import (  # type: ignore[attr-defined]
     CreationMeta,
     _get_creation_meta,
 )
+from torch.autograd.function import BackwardCFunction
 
 from dynamo.aot.fakes import (
     expression_of,

@@ -28,7 +28,7 @@ from dynamo.base.fallbacks import BACKWARD, line_of, refused
 Missing = tuple[int, ...]
 
 
-VMAP = torch._C._parse_dispatch_key("VmapMode")
+VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # the enumeration in Python has no name for it
 
 
 def is_in_transform() -> bool:

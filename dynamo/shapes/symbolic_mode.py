@@ -44,9 +44,11 @@ CONVOLUTIONS = {
     aten.convolution.default: ((0,), 6), aten.convolution_backward.default: ((0, 1), 7),
 }  # fmt: skip
 ANY_BATCH = 32
-# Where they have the input, whose layout decides that of the result: torch's rules give its strides
-# to inputs of two or three axes, too, where the kernels of the CPU make a dense one.
-BATCH_NORMS = {
+# Where they have the images, whose layout decides that of the first result. Torch's rules give
+# strides of two or three axes to the result of a batch norm, too, where the kernels of the CPU make
+# a dense one; from torch 2.14 on that of a group norm is row-major, whatever the images are.
+NORMS = {
+    aten.native_group_norm.default: 0,
     aten.native_batch_norm.default: 0, aten._native_batch_norm_legit.default: 0,
     aten._native_batch_norm_legit.no_stats: 0, aten._native_batch_norm_legit_no_training.default: 0,
     aten._native_batch_norm_legit_functional.default: 0, aten.native_batch_norm_backward.default: 1,
@@ -148,18 +150,9 @@ class SymbolicMode(FakeTensorMode):
                     torch.empty(size, dtype=args[0].dtype, device=args[0].device) for size in sizes
                 ])
             return made if len(made) > 1 else made[0]
-        if func is aten.native_group_norm.default and args[0].device.type == "cpu":
-            # From torch 2.14 on, fakes are row-major, whatever the images are.
-            normed: Any = super().dispatch(func, types, args, kwargs)
-            normal, *statistics = normed
-            if not normal.numel():
-                return (normal, *statistics)
-            with self, torch.no_grad():
-                kind = suggest_memory_format(args[0])
-                return (torch.empty_like(args[0], memory_format=kind), *statistics)
-        if func in BATCH_NORMS and args[0].device.type == "cpu":
+        if func in NORMS and args[0].device.type == "cpu":
             found = super().dispatch(func, types, args, kwargs)
-            return self._in_layout_of(args[BATCH_NORMS[func]], found)
+            return self._in_layout_of(args[NORMS[func]], found)
         if func is aten.channel_shuffle.default and args[0].device.type == "cpu":
             super().dispatch(func, types, args, kwargs)  # for its errors
             with self, torch.no_grad():

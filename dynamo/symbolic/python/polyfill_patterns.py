@@ -36,41 +36,52 @@ def parts_of_class(
     seen: set[str] = set()
     parts = []
     if count:
-        try:
-            places = cls.__match_args__
-        except AttributeError:
-            places = ()
-        else:
-            matches_self = False
-            if type(places) is not tuple:
-                raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple "
-                                f"(got {type(places).__name__})")
-        allowed = 1 if matches_self else len(places)
-        if allowed < count:
-            plural = "" if allowed == 1 else "s"
-            raise TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} "
-                            f"({count} given)")
-        if matches_self:
+        places = places_of(cls)
+        takes_self = places is None and matches_self
+        check_count(cls, 1 if takes_self else len(places or ()), count)
+        if takes_self:
             parts.append(subject)
-        else:
-            for name in places[:count]:
-                if type(name) is not str:
-                    raise TypeError("__match_args__ elements must be strings "
-                                    f"(got {type(name).__name__})")
-                if name in seen:
-                    raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute "
-                                    f"{name!r}")
-                seen.add(name)
-                try:
-                    parts.append(getattr(subject, name))
-                except AttributeError:
-                    return None
+        for name in () if takes_self else places[:count]:
+            if type(name) is not str:
+                raise TypeError(
+                    f"__match_args__ elements must be strings (got {type(name).__name__})")
+            value = attribute(subject, cls, name, seen)
+            if value is MISSING:
+                return None
+            parts.append(value)
     for name in names:
-        if name in seen:
-            raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
-        seen.add(name)
-        try:
-            parts.append(getattr(subject, name))
-        except AttributeError:
+        value = attribute(subject, cls, name, seen)
+        if value is MISSING:
             return None
+        parts.append(value)
     return tuple(parts)
+
+
+def places_of(cls: Any) -> Any:
+    """The attributes that patterns without a name stand for; None where the class says nothing."""
+    try:
+        places = cls.__match_args__
+    except AttributeError:
+        return None
+    if type(places) is not tuple:
+        raise TypeError(
+            f"{cls.__name__}.__match_args__ must be a tuple (got {type(places).__name__})")
+    return places
+
+
+def check_count(cls: Any, allowed: int, count: int) -> None:
+    if allowed < count:
+        plural = "" if allowed == 1 else "s"
+        raise TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} "
+                        f"({count} given)")
+
+
+def attribute(subject: Any, cls: Any, name: str, seen: set[str]) -> Any:
+    """The subject's attribute for one pattern, or `MISSING`."""
+    if name in seen:
+        raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
+    seen.add(name)
+    try:
+        return getattr(subject, name)
+    except AttributeError:
+        return MISSING
