@@ -14,6 +14,7 @@ from torch._C._autograd import (  # type: ignore[attr-defined]
     CreationMeta,
     _get_creation_meta,
 )
+from torch.autograd.function import BackwardCFunction
 
 from dynamo.aot.fakes import (
     expression_of,
@@ -176,6 +177,8 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
                 raise Unsupported("an output is a view made in another grad mode")
             if expected and overlaps_itself(facts_of(base)):
                 raise Unsupported("an output views an input that names elements twice")
+            if expected and _has_own_backward(out, base):
+                raise Unsupported("an output is an input behind an autograd.Function")
 
 
 def _has_no_history(out: Any) -> bool:
@@ -183,6 +186,17 @@ def _has_no_history(out: Any) -> bool:
     says that it requires grad, but backward ends at it."""
     return is_fake(out) and out.requires_grad and out._base is not None and (
         out._base.grad_fn is not None and out.grad_fn is None)
+
+
+def _has_own_backward(out: Any, base: Any) -> bool:
+    """True where a function of the program's own stands between a view and its base, as one that
+    returns its input does: a view made again at run time would not have its backward."""
+    end, node = base.grad_fn, out.grad_fn
+    while node is not None and node is not end:
+        if isinstance(node, BackwardCFunction):
+            return True
+        node = next((inner for inner, _ in node.next_functions), None)
+    return False
 
 
 def _is_leaf(out: Any) -> bool:

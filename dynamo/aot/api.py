@@ -169,6 +169,13 @@ def _requires_grad(example: Any) -> bool:
     return isinstance(example, torch.Tensor) and example.requires_grad
 
 
+def outside_transforms(example_inputs: list[Any]) -> list[Any]:
+    """The same, where an autograd.Function of ours can run. Errors: Unsupported elsewhere."""
+    if torch._C._are_functorch_transforms_active():
+        raise Unsupported("gradients are wanted of it inside of a transform of torch.func")
+    return example_inputs
+
+
 def compile_training(
     gm: fx.GraphModule,
     example_inputs: list[Any],
@@ -195,7 +202,7 @@ def compile_training(
     keeping: what may know a compiled backward already.
     Errors: Unsupported.
     """
-    example_inputs = real_examples(example_inputs)
+    example_inputs = outside_transforms(real_examples(example_inputs))
     if has_wrapped_ends(gm, example_inputs):
         return compile_flat(gm, example_inputs, lambda module, plain: compile_training(
             module, plain, forward_compiler, backward_compiler, decompositions=decompositions,

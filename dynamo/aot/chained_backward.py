@@ -23,7 +23,7 @@ from torch import fx
 from torch.nn.parallel import DistributedDataParallel
 
 from dynamo.aot.boxed import call_with
-from dynamo.aot.lazy_backward import LazyBackward, Missing
+from dynamo.aot.lazy_backward import LazyBackward, Missing, is_in_transform
 from dynamo.aot.segments import (
     Cut,
     Segment,
@@ -57,7 +57,7 @@ class Chain:
     def start(self, missing: Missing, given: list[Any]) -> Iterator[Gradients]:
         """The gradients that are given together, one such group after the other. given: as for the
         whole."""
-        if len(self.cut) == 1 or self.whole.looks():
+        if len(self.cut) == 1 or self.whole.looks() or is_in_transform():
             return self.ready(self.whole(missing, given))
         segments = self.segments(missing, given)
         if self.given is self.cut:

@@ -23,8 +23,18 @@ from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.records import Compiler, Keeping
 from dynamo.background.jobs import is_background, later, note_part
 from dynamo.base.failing_lines import show_line
+from dynamo.base.fallbacks import BACKWARD, line_of, refused
 
 Missing = tuple[int, ...]
+
+
+VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # the enumeration in Python has no name for it
+
+
+def is_in_transform() -> bool:
+    """True where tensors may be batched, by torch.func or for `is_grads_batched`."""
+    return (torch._C._dispatch_tls_is_dispatch_key_included(VMAP)
+            or torch._C._are_functorch_transforms_active())
 
 
 class NotCached(Exception):
@@ -52,6 +62,8 @@ class LazyBackward:
     def __call__(self, missing: Missing, given: list[Any]) -> Any:
         """missing: the outputs that have no gradient; their tangents are not given. The list may
         be empty afterwards: what nothing else holds dies after its last use."""
+        if is_in_transform():
+            return self._by_aten(missing, given)
         compiled = self._compiled.get(missing)
         if compiled is None:
             with self._lock:
@@ -66,6 +78,14 @@ class LazyBackward:
         except Exception as error:
             show_line(error, lambda: self._graph.module().graph.nodes)
             raise
+
+    def _by_aten(self, missing: Missing, given: list[Any]) -> Any:
+        """The gradients as torch's transform computes them, whose tensors have no memory of their
+        own: `torch.autograd.grad(is_grads_batched=True)`, say."""
+        module = self.module(missing)
+        refused(BACKWARD, "it is called inside of vmap or another transform of torch.func",
+                line_of(module.graph.nodes), strict=False)
+        return run_as_it_is(module)(*given)
 
     def _looked_at(
         self, compiled: Callable[..., Any], missing: Missing, given: list[Any]

@@ -67,11 +67,14 @@ _WHOLE = frozenset(
     __lshift__ __rshift__ heaviside argmax argmin any all""".split()
 )
 _CASTS = frozenset(("_to_copy", "to", "convert_element_type"))
-EXACT = _MOVES | _ARITHMETIC | _WHOLE | _CASTS
+# Of the form of a tensor, whatever its elements are.
+_SIZES = frozenset("sym_size sym_stride sym_numel sym_storage_offset".split())
+EXACT = _MOVES | _ARITHMETIC | _WHOLE | _CASTS | _SIZES
 
 # Results that move little where operands move little. `hardshrink` and `threshold` jump.
 SMOOTH = (
     _MOVES
+    | _SIZES
     | (_ARITHMETIC - {"hardshrink", "threshold", "copysign"})
     | FUNCTIONS
     | frozenset(
@@ -108,7 +111,7 @@ SMOOTH = (
         _scaled_dot_product_flash_attention_for_cpu_backward _flash_attention_backward
         _scaled_dot_product_fused_attention_overrideable_backward
         attention_backward flex_attention_backward complex real imag view_as_real
-        view_as_complex _conj polar sym_size sym_stride sym_numel sym_storage_offset""".split()
+        view_as_complex _conj polar""".split()
     )
 )
 
@@ -187,7 +190,7 @@ def saved_decisions(
     differs: set[fx.Node] = set()
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        if node not in needed:
+        if node not in needed or name_of(node) in _SIZES:
             continue
         unsure = [given for given in decided_by(node) if given in differs]
         if node in backward:

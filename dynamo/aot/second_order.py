@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo.aot.graphs import is_once
 from dynamo.aot.joint import SAVED, JointGraph
+from dynamo.aot.lazy_backward import is_in_transform
 
 TWICE = (
     "this compiled backward can't be differentiated again (create_graph=True, double backward): "
@@ -83,7 +84,9 @@ class SecondOrder:
             if value is None:
                 return None
             args[at] = value
-        differentiate = self._differentiate if not self.results else self._bridged(results)
+        # Batched gradients can't be copied to be leaves of their own, as a bridge needs them.
+        plain = not self.results or is_in_transform()
+        differentiate = self._differentiate if plain else self._bridged(results)
         return self._in_places(differentiate(args, grads), len(args))
 
     def differentiated(self, args: list[Any], grads: Sequence[Any]) -> list[Any]:

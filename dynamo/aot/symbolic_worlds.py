@@ -27,12 +27,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from dynamo.aot.fakes import (
     SymbolicFacts,
     expression_of,
+    facts_of,
     is_fake,
     is_symbolic_number,
     symbols_shown,
 )
 from dynamo.aot.records import Place, SymbolTable, Unsupported
-from dynamo.aot.reference import BERNOULLI, check_write, note_view
+from dynamo.aot.reference import BERNOULLI, check_reach, check_write, note_view
 from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
 from dynamo.base.dispatch_modes import OwnDispatchMode
@@ -283,7 +284,10 @@ class SymbolicReferenceWorld:
             with _outside_recording():
                 check_write(func, args, kwargs)
         if func is aten.as_strided.default:
-            raise Unsupported("as_strided, whose offset counts from the storage's begin")
+            if args[3:] and args[3] is not None or kwargs.get("storage_offset") is not None:
+                raise Unsupported("as_strided, whose offset counts from the storage's begin")
+            with _outside_recording():
+                check_reach(facts_of(args[0]), *args[1:3])
         in_place = BERNOULLI.get(func)
         if in_place is not None:
             self.bernoulli.append(in_place)

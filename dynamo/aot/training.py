@@ -32,12 +32,12 @@ from dynamo.aot.chained_backward import (
     make_relay,
 )
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
-from dynamo.aot.lazy_backward import LazyBackward, likely_missing
+from dynamo.aot.lazy_backward import LazyBackward, is_in_transform, likely_missing
 from dynamo.aot.partition import Backward, Partition
 from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import Compiler, Keeping, Place, Unsupported
-from dynamo.aot.second_order import Refusal, SecondOrder, second_order
+from dynamo.aot.second_order import TWICE, Refusal, SecondOrder, second_order
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 transforms_active = torch._C._are_functorch_transforms_active
@@ -349,6 +349,8 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
             else:
                 given.append(_fit(grad, tangent))
         is_differentiable = torch.is_grad_enabled()
+        if is_differentiable and is_in_transform():  # which loses the history of `Refusal`
+            raise RuntimeError(TWICE)
         if not keeps_graph():  # each of them dies at its last use
             ctx.maybe_clear_saved_tensors()
             ctx.references = ctx.loose = None
@@ -451,5 +453,9 @@ def _fit(grad: torch.Tensor, tangent: Tangent) -> torch.Tensor:
     size, stride = tangent.form or (grad.shape, dense_stride(grad.shape, tangent.order))
     if grad.stride() == stride and not grad.is_conj() and not grad.is_neg():
         return grad
+    if is_in_transform():  # which writes nothing batched into what is not
+        inverse = [tangent.order.index(axis) for axis in range(grad.dim())]
+        dense = grad.resolve_conj().resolve_neg().permute(tangent.order).contiguous()
+        return dense.permute(inverse)
     fitted = torch.empty_strided(size, stride, dtype=tangent.dtype, device=grad.device)
     return fitted.copy_(grad)

@@ -38,14 +38,16 @@ PARTS: dict[str, str] = {
         _construct_storage_from_data_pointer _create_function_from_graph
         _current_autograd_node _current_graph_task_id _disabled_torch_dispatch_impl
         _disabled_torch_function_impl _dispatch_has_kernel_for_dispatch_key
-        _dispatch_tls_is_dispatch_key_excluded _dispatch_tls_local_exclude_set
-        _dispatch_tls_local_include_set _enter_dual_level _exit_dual_level
+        _dispatch_tls_is_dispatch_key_excluded _dispatch_tls_is_dispatch_key_included
+        _dispatch_tls_local_exclude_set _dispatch_tls_local_include_set _enter_dual_level
+        _exit_dual_level
         _get_blas_preferred_backend _get_default_device _get_dispatch_mode
         _get_function_stack_at _get_mkldnn_enabled _get_privateuse1_backend_name
         _get_sdp_priority_order _get_tracing_state _group_tensors_by_device_and_dtype
         _is_any_autocast_enabled _is_autocast_available _is_fwd_grad_enabled
         _is_torch_function_enabled _is_torch_function_mode_enabled _is_tracing
         _len_torch_dispatch_stack _len_torch_function_stack _log_api_usage_once
+        _parse_dispatch_key
         _pop_torch_function_stack _push_on_torch_function_stack _set_conj _set_default_dtype
         _set_deterministic_algorithms _set_fwd_grad_enabled _set_grad_enabled _set_neg
         _should_allow_numbers_as_tensors is_grad_enabled""",

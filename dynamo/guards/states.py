@@ -7,6 +7,7 @@ that does not show its state, or has begun in a way that its parts can't tell, i
 
 from __future__ import annotations
 
+import collections
 import gc
 import operator
 import types
@@ -15,6 +16,10 @@ from typing import Any
 
 from dynamo._C import set_table
 
+DICT_VIEWS = tuple(
+    type(getattr(kind(), part)())
+    for kind in (dict, collections.OrderedDict) for part in ("keys", "values", "items")
+)
 BACKWARDS: tuple[type, ...] = (reversed, type(reversed([])))
 def sequence_state(iterator: Any) -> tuple[Any, ...]:
     """(sequence, position) of an iterator over a list or tuple."""
@@ -48,6 +53,7 @@ STATES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     set: lambda value: (list(value), set_table(value)),
     frozenset: lambda value: (list(value), set_table(value)),
     types.MappingProxyType: lambda value: tuple(gc.get_referents(value)),
+    **{view: lambda value: tuple(gc.get_referents(value)) for view in DICT_VIEWS},
     **dict.fromkeys((operator.itemgetter, operator.attrgetter, operator.methodcaller),
                     getter_parts),
 }

@@ -44,6 +44,15 @@ CONVOLUTIONS = {
     aten.convolution.default: ((0,), 6), aten.convolution_backward.default: ((0, 1), 7),
 }  # fmt: skip
 ANY_BATCH = 32
+# Where they have the images, whose layout decides that of the first result. Torch's rules give
+# strides of two or three axes to the result of a batch norm, too, where the kernels of the CPU make
+# a dense one; from torch 2.14 on that of a group norm is row-major, whatever the images are.
+NORMS = {
+    aten.native_group_norm.default: 0,
+    aten.native_batch_norm.default: 0, aten._native_batch_norm_legit.default: 0,
+    aten._native_batch_norm_legit.no_stats: 0, aten._native_batch_norm_legit_no_training.default: 0,
+    aten._native_batch_norm_legit_functional.default: 0, aten.native_batch_norm_backward.default: 1,
+}
 # torch 2.11 gives their results the strides of an expanded source; the kernels make a dense copy.
 SCATTERS = frozenset((
     aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
@@ -141,15 +150,9 @@ class SymbolicMode(FakeTensorMode):
                     torch.empty(size, dtype=args[0].dtype, device=args[0].device) for size in sizes
                 ])
             return made if len(made) > 1 else made[0]
-        if func is aten.native_group_norm.default and args[0].device.type == "cpu":
-            # From torch 2.14 on, fakes are row-major, whatever the images are.
-            normed: Any = super().dispatch(func, types, args, kwargs)
-            normal, *statistics = normed
-            if not normal.numel():
-                return (normal, *statistics)
-            with self, torch.no_grad():
-                kind = suggest_memory_format(args[0])
-                return (torch.empty_like(args[0], memory_format=kind), *statistics)
+        if func in NORMS and args[0].device.type == "cpu":
+            found = super().dispatch(func, types, args, kwargs)
+            return self._in_layout_of(args[NORMS[func]], found)
         if func is aten.channel_shuffle.default and args[0].device.type == "cpu":
             super().dispatch(func, types, args, kwargs)  # for its errors
             with self, torch.no_grad():
@@ -180,6 +183,16 @@ class SymbolicMode(FakeTensorMode):
         super().dispatch(func, types, args, {**kwargs, **tried})
         if any(str(tried[name].shape) != str(kwargs[name].shape) for name in written):
             raise NoFakeKernel(func, RESIZED)
+
+    def _in_layout_of(self, images: torch.Tensor, found: Any) -> Any:
+        """Results of which the first is dense, or in the layout of channels-last images."""
+        first, *others = found
+        if first is None or not first.numel():
+            return found
+        with self, torch.no_grad():
+            kind = suggest_memory_format(images)
+            made = torch.empty(first.shape, dtype=first.dtype, device=first.device)
+            return (made.contiguous(memory_format=kind), *others)
 
     def _is_symbolic(self, tensor: Any) -> bool:
         return (

@@ -12,6 +12,14 @@ class MA:
 class MB:
     __match_args__ = ["a"]; a = 1
 class Keys: KEY = "a"
+class Pair:
+    __match_args__ = ("first", "count")
+    def __init__(self, first, count): self.first, self.count = first, count
+class Plain: value = 3
+class Computed:
+    __match_args__ = ("seven",)
+    @property
+    def seven(self): return 7
 class M1(collections.UserDict, collections.abc.Sequence): pass
 class M3(collections.UserDict, list): pass
 class M4(dict, collections.abc.Sequence): pass
@@ -61,4 +69,50 @@ for o in (T(), collections.deque([1]), memoryview(b"a"), array.array("b", b"a"),
 return r, x + 1
 ''')
 
-_, test_any_graphs = make_tests([], ANY_GRAPHS, SETUP)
+ONE_GRAPH = table(r'''
+# class with tensors
+match Pair(x, 2):
+    case Pair(first, 1): return first
+    case Pair(first, count=n): return first * n
+# class by keyword and missing attribute
+match Plain():
+    case Plain(absent=z): return z
+    case Plain(value=z): return x * z
+# builtin classes
+def kind(v):
+    match v:
+        case bool(): return "bool"
+        case int(n): return n
+        case str() as s: return s
+        case torch.Tensor(): return "tensor"
+        case dict(d) if d: return list(d)
+        case [a, *rest]: return (a, len(rest))
+        case _: return None
+return x + 1, [kind(v) for v in (True, 3, "s", x, {"k": 1}, {}, [4, 5], (6,), None, range(2))]
+# mapping with the rest
+match {"a": x, "b": 2, "c": 3}:
+    case {"z": _}: return x
+    case {"a": t, "b": n, **rest}: return t * n, rest
+# sequence of tensors
+match [x, x * 2, x * 3]:
+    case [a, b]: return a
+    case [a, *middle, z]: return a + z, len(middle)
+# nested classes
+match Pair(Pair(x, 3), 4):
+    case Pair(Pair(t, n), m): return t * n * m
+# property of the pattern
+match Computed():
+    case Computed(seven): return x * seven
+# too many patterns
+try:
+    match Pair(x, 1):
+        case Pair(a, b, c): return a
+except TypeError as e: return str(e), x + 1
+# attribute twice
+try:
+    match Pair(x, 1):
+        case Pair(a, first=b): return a
+except TypeError as e: return str(e), x + 1
+''')
+
+test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP)

@@ -157,3 +157,28 @@ def test_one_with_effects_breaks_the_graph() -> None:
     for count in (1, 2):
         assert torch.equal(compiled(x), torch.ones(3)) and len(SEEN) == count
     SEEN.clear()
+
+
+def test_gradients_of_graphs_inside_of_a_transform() -> None:
+    """Behind a break in vmap a graph has plain tensors; its backward is no function for torch.func.
+    """
+    weight = torch.randn(5, 4, requires_grad=True)
+
+    def one(row: torch.Tensor) -> torch.Tensor:
+        first = (weight * 2).sin().sum(0)
+        dynamo.graph_break()
+        return row * first + (weight.cos() @ weight.new_ones(4)).sum()
+
+    def all_rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(one)(x)
+
+    compiled = dynamo.compile(all_rows)
+    for count in (3, 3, 5):
+        x = torch.randn(count, 4)
+        found, wanted = compiled(x), all_rows(x)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), weight),
+                                   torch.autograd.grad(wanted.sum(), weight))
+    reasons = dynamo.counters["not_compiled"]
+    assert list(reasons) == ["graph runs as captured: "
+                             "gradients are wanted of it inside of a transform of torch.func"]

@@ -34,6 +34,7 @@ POLYFILLS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
         python/polyfills python/polyfill_iterators python/polyfill_heaps python/polyfill_checks
+        python/polyfill_patterns
         tensors/autograd_functions tensors/optimizer_steps tensors/fused_steps tensors/loops
         tensors/polyfill_hooks
         tensors/averaging tensors/flex_polyfills tensors/nested_polyfills tensors/checkpointing

@@ -6,14 +6,17 @@ import collections
 import operator
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dynamo.base.errors import Break
+from dynamo.guards.sources import ItemSource, Source, StateSource
+from dynamo.guards.states import DICT_VIEWS, state_of
 from dynamo.symbolic.core import large
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.builtins import pairs_of
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import DictViewVar
@@ -395,6 +398,38 @@ def values(tx: Frame, var: DictVar) -> Var:
 @rule([dict.items, ORDERED.items], DictVar)
 def items(tx: Frame, var: DictVar) -> Var:
     return DictViewVar(var, "items")
+
+
+@rule([type({}.keys()).__contains__, type({}.items()).__contains__], DictViewVar)
+def view_contains(tx: Frame, var: DictViewVar, item: Var) -> Var:
+    return ConstVar(var.contains(tx, item).truth(tx))
+
+
+@rule([type({}.keys()).isdisjoint, type({}.items()).isdisjoint], DictViewVar)
+def view_isdisjoint(tx: Frame, var: DictViewVar, other: Var) -> Var:
+    return ConstVar(not any(var.contains(tx, item).truth(tx) for item in each_item(tx, other)))
+
+
+@rule([type(getattr({}, part)()).__len__ for part in ("keys", "values", "items")], DictViewVar)
+def view_length(tx: Frame, var: DictViewVar) -> Var:
+    return var.length(tx)
+
+
+@rule([view.__iter__ for view in DICT_VIEWS], DictViewVar)
+def view_iterate(tx: Frame, var: DictViewVar) -> Var:
+    return var.iterate(tx)
+
+
+@wraps(*DICT_VIEWS)
+def wrap_view(trace: Any, value: Any, source: Source | None) -> Var:
+    """A view that the program has kept: that of the dict which it looks at."""
+    if source is None:
+        raise Break("value_unknown", type(value).__name__)
+    mapping = trace.wrap(state_of(value)[0], ItemSource(StateSource(source), 0))
+    if not isinstance(mapping, DictVar):
+        raise Break("value_unknown", f"{type(value).__name__} of {mapping!r}")
+    trace.guard("TYPE", source, type(value))
+    return DictViewVar(mapping, type(value).__name__.rpartition("_")[2], source)
 
 
 @rule([dict.fromkeys, vars(dict)["fromkeys"], ORDERED.fromkeys, vars(ORDERED)["fromkeys"]])

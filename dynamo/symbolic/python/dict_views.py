@@ -78,8 +78,8 @@ VIEW_TYPES = {
 class DictViewVar(NativeVar):
     """`d.keys()`, `d.values()` or `d.items()` (`part`)."""
 
-    def __init__(self, mapping: DictVar, part: str) -> None:
-        super().__init__()
+    def __init__(self, mapping: DictVar, part: str, source: Source | None = None) -> None:
+        super().__init__(source)
         self.mapping, self.part = mapping, part
 
     def describe(self) -> str:

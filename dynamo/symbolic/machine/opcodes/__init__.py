@@ -7,6 +7,7 @@ from dynamo.symbolic.machine.opcodes import (
     containers,
     exception_blocks,
     jumps,
+    matching,
     names,
     operators,
     suspensions,
@@ -14,7 +15,7 @@ from dynamo.symbolic.machine.opcodes import (
 from dynamo.symbolic.machine.opcodes.table import HANDLERS
 
 FAMILIES = (
-    calls, containers, exception_blocks, jumps, names, operators, suspensions
+    calls, containers, exception_blocks, jumps, matching, names, operators, suspensions
 )
 
 __all__ = ["FAMILIES", "HANDLERS"]
