@@ -21,7 +21,7 @@ from torch._functorch.autograd_function import VmapInfo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn.modules._functions import BackwardHookFunction
 
-from dynamo.base.autograd_apply import APPLY
+from dynamo.base.autograd_apply import APPLY, AUTOGRAD_FUNCTION
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
 from dynamo.graph_operators import collectives
@@ -82,6 +82,7 @@ def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
     apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
     apply.__module__ = __name__  # fx takes functions of torch's modules for attributes of them
     setattr(apply, torch_functions.RUNS_PROGRAM, True)
+    setattr(apply, AUTOGRAD_FUNCTION, function)
     return apply
 
 
