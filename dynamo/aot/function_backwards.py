@@ -104,7 +104,7 @@ class Backwards:
         outer = self.recorder.answers
         answers = self.recorder.answers = Answers(self.recorder, ())
         in_program, self.recorder.in_program = self.recorder.in_program, True
-        last = next(reversed(self.recorder.graph.nodes))
+        last = self.recorder.graph._root.prev
         try:
             state, old = _state_of(context), [_value_of(self.value, grad) for grad in grads]
             result = inner(context, *grads)
