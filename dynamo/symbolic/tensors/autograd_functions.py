@@ -73,10 +73,14 @@ def hook_gradients(*tensors: Any) -> Any:
     return BackwardHookFunction.apply(*tensors)  # type: ignore[no-untyped-call]
 
 
-def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
-    """A plain function that applies one autograd function."""
+def apply_in_graph(function: type[torch.autograd.Function], compiles: bool = False) -> Any:
+    """A plain function that applies one autograd function. compiles: it calls `torch.compile`,
+    which does nothing while the call is recorded."""
 
     def apply(*args: Any) -> Any:
+        if compiles and torch._C._len_torch_dispatch_stack():
+            with torch.compiler.set_stance("force_eager"):
+                return function.apply(*args)  # type: ignore[no-untyped-call]
         return function.apply(*args)  # type: ignore[no-untyped-call]
 
     apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
@@ -102,6 +106,7 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         return put_in_graph(tx, cls.cls, args, transformed)
     state = tensor_state(trace)
     mark, before, read = trace.graph.mark(), trace.effects.places(), state.new_gradients_read
+    compiled = state.compiled
     with trace.objects.noting_known() as found:
         look = look_through(tx, cls.cls, list(args))
         if transformed:
@@ -117,7 +122,7 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     if traced and not transformed:
         return own_functions.call_own(tx, cls.cls, list(args), look, mark)
     trace.graph.rollback(mark)
-    return put_in_graph(tx, cls.cls, args, transformed)
+    return put_in_graph(tx, cls.cls, args, transformed, state.compiled != compiled)
 
 
 FUNCTION = "a __torch_function__"
@@ -136,9 +141,11 @@ def refuse_other_classes(tx: Frame, cls: Var, args: tuple[Var, ...]) -> None:
                         "whose code would see another class")
 
 
-def put_in_graph(tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool) -> Var:
+def put_in_graph(
+    tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool, compiles: bool = False
+) -> Var:
     """The call as one node, which runs the code of the program."""
-    target, rest, _ = without_objects(tx, apply_in_graph(cls), list(args), {})
+    target, rest, _ = without_objects(tx, apply_in_graph(cls, compiles), list(args), {})
     try:
         if transformed:
             return transforms.on_tensors(tx, target, tuple(rest), {})
@@ -236,10 +243,10 @@ def has_old_form(cls: Any) -> bool:
     return cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context  # type: ignore[no-any-return]
 
 
-def like(tx: Frame, value: Var) -> Var:
+def like(tx: Frame, value: Var, make: Any = torch.zeros_like) -> Var:
     """A gradient or a tangent of a value: None where it is no tensor."""
     if isinstance(value, TensorVar):
-        return tx.trace.call(tx, torch.zeros_like, value)
+        return tx.trace.call(tx, make, value)
     return ConstVar(None)
 
 
@@ -266,7 +273,13 @@ def backward(tx: Frame, cls: Any, context: Var, look: Look, mark: fx.Node) -> No
     name = "vjp" if cls.vjp is not torch.autograd.Function.vjp else "backward"
     function = part_of(tx, cls, name)
     look.once = own_functions.has_no_second_order(inspect.getattr_static(cls, name))
+    known = tx.trace.world.constants
+    reads = known.times_read
     look.grads = tx.call(function, [context, *look.seeds], {})
+    look.decides = known.times_read != reads
+    if look.decides:  # what the other branch of most such questions reads, `if grad != 1`
+        ones = [like(tx, output, torch.ones_like) for output in outputs]
+        tx.call(function, [context, *ones], {})
     look.back = {node: None for node in graph.operations_after(mark) if node not in before}
 
 
