@@ -62,15 +62,48 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     return _narrowed(exp / torch.sum(exp, [dim], keepdim=True), x, half_to_float)
 
 
+def scatter_add(zeros: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    """One element for each row among zeros: elementwise, so that nothing has to be there."""
+    dim %= zeros.dim()
+    places = aten.arange.default(zeros.shape[dim], dtype=torch.int64, device=zeros.device)
+    places = places.view([-1 if at == dim else 1 for at in range(zeros.dim())])
+    nothing = aten.scalar_tensor.default(0, dtype=zeros.dtype, device=zeros.device)
+    return torch.where(places == index, source, nothing)
+
+
 ROWS: Mapping[Any, Callable[..., Any]] = {
     aten._log_softmax.default: log_softmax, aten._softmax.default: softmax,
+    aten.scatter_add.default: scatter_add,
 }  # fmt: skip
+_ZEROS = frozenset((aten.new_zeros.default, aten.zeros_like.default, aten.zeros.default))
 
 
 def has_tail(node: fx.Node) -> bool:
-    """Whether to take a node apart: any log-softmax, and a softmax of a narrower input. Else the
-    result takes no more memory than the input does, and GEMMs read it as well."""
+    """Whether to take a node apart: any log-softmax, a softmax of a narrower input, and the
+    gradient of one element that was picked of each row. Else the result takes no more memory than
+    the input does, and GEMMs read it as well."""
+    if node.target is aten.scatter_add.default:
+        return _picks_one(node)
     return node.target is aten._log_softmax.default or _is_wider(node)
+
+
+def _picks_one(node: fx.Node) -> bool:
+    """Whether it is the gradient of `x.gather(dim, index)` with one index for each row, which has
+    looked at the indices."""
+    base, dim, index, source = node.args
+    if not all(isinstance(given, fx.Node) for given in (base, index, source)) or (
+            base.target not in _ZEROS):  # type: ignore[union-attr]
+        return False
+    whole, places, values = (given.meta["val"] for given in (base, index, source))  # type: ignore[union-attr]
+    if not all(is_fake(fake) and is_static(facts_of(fake)) for fake in (whole, places, values)):
+        return False
+    axis, size = dim % max(whole.dim(), 1), list(whole.shape)  # type: ignore[operator]
+    if not size or not whole.numel() or not whole.dtype.is_floating_point:
+        return False
+    size[axis] = 1
+    return list(places.shape) == list(values.shape) == size and any(
+        user.target is aten.gather.default and user.args[1:] == (dim, index)
+        for user in index.users)  # type: ignore[union-attr]
 
 
 def _is_wider(node: fx.Node) -> bool:
