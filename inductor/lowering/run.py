@@ -92,6 +92,9 @@ OF_SMALL_FLOATS = frozenset((
     aten.contiguous.default, aten._scaled_mm.default,
 ))  # fmt: skip
 MOST_RECOMPUTED = 64  # operations, for an element that several kernels of a GPU compute
+# Bytes of a tensor that is rather computed than held: chosen, not measured. On an H200, 96
+# operations an element take about as long as to store and load it in float32.
+LARGE = 128 << 20
 
 
 def lower_graph(
@@ -338,7 +341,9 @@ class _Run:
         users = list(_kernels_of(node))
         count = value.layout.numel()
         alone = type(count) is int and count == 1  # computed once by each program
-        if value.cost > (MOST_COST if alone else MOST_RECOMPUTED) or not all(users):
+        large = hint_of(count) * value.dtype.itemsize >= LARGE
+        most = MOST_COST if alone or large else MOST_RECOMPUTED
+        if value.cost > most or not all(users):
             return False
         extra = (len(users) - 1) * self.builder.bytes_read(value)
         return extra < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
