@@ -24,7 +24,7 @@ from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.pooling import POOLS, reads_places
 from dynamo.aot.recorder import forget_nodes
 from dynamo.aot.records import AtenGraph, Compiler, Keeping, NeedsGradients, Unsupported
-from dynamo.aot.rows import ROWS, has_tail, merge_equal
+from dynamo.aot.rows import ONE_HOTS, ROWS, has_tail, is_one_hot, merge_equal
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
 from dynamo.aot.worlds import capture_in_world
@@ -211,7 +211,10 @@ def compile_training(
             gm, example_inputs, forward_compiler, decompositions=decompositions,
             epilogue_in_graph=epilogue_in_graph, symbolic=symbolic,
         )  # fmt: skip
-    module = rewrite(simplify(joint.module, decompositions, world))
+    module = simplify(joint.module, decompositions, world)
+    if decompositions:
+        module = simplify(module, ONE_HOTS, world, is_one_hot)
+    module = rewrite(module)
     if decompositions:
         merge_equal(module)
         module = simplify(module, ROWS, world, has_tail)

@@ -71,10 +71,24 @@ def scatter_add(zeros: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     return torch.where(places == index, source, nothing)
 
 
+def one_hot(zeros: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    """A number at one place of each row among zeros. Places are looked up among all that there are,
+    so that one which is none of these is an error, as it is for `scatter`."""
+    dim %= zeros.dim()
+    places = aten.arange.default(zeros.shape[dim], dtype=torch.int64, device=zeros.device)
+    known = aten.gather.default(places, 0, index.reshape([-1])).view(index.shape)
+    places = places.view([-1 if at == dim else 1 for at in range(zeros.dim())])
+    one, nothing = (aten.scalar_tensor.default(each, dtype=zeros.dtype, device=zeros.device)
+                    for each in (value, 0))
+    return torch.where(places == known, one, nothing)
+
+
+ONE_HOTS: Mapping[Any, Callable[..., Any]] = {aten.scatter.value: one_hot}
 ROWS: Mapping[Any, Callable[..., Any]] = {
     aten._log_softmax.default: log_softmax, aten._softmax.default: softmax,
     aten.scatter_add.default: scatter_add,
 }  # fmt: skip
+LARGE = 1 << 20  # elements, of which writing one for each row would hold all; chosen, not measured
 _ZEROS = frozenset((aten.new_zeros.default, aten.zeros_like.default, aten.zeros.default))
 
 
@@ -90,20 +104,35 @@ def has_tail(node: fx.Node) -> bool:
 def _picks_one(node: fx.Node) -> bool:
     """Whether it is the gradient of `x.gather(dim, index)` with one index for each row, which has
     looked at the indices."""
-    base, dim, index, source = node.args
-    if not all(isinstance(given, fx.Node) for given in (base, index, source)) or (
-            base.target not in _ZEROS):  # type: ignore[union-attr]
+    _, dim, index, source = node.args
+    if not _has_one_place(node) or not isinstance(source, fx.Node):
         return False
-    whole, places, values = (given.meta["val"] for given in (base, index, source))  # type: ignore[union-attr]
-    if not all(is_fake(fake) and is_static(facts_of(fake)) for fake in (whole, places, values)):
-        return False
-    axis, size = dim % max(whole.dim(), 1), list(whole.shape)  # type: ignore[operator]
-    if not size or not whole.numel() or not whole.dtype.is_floating_point:
-        return False
-    size[axis] = 1
-    return list(places.shape) == list(values.shape) == size and any(
+    return bool(source.meta["val"].shape == index.meta["val"].shape) and any(  # type: ignore[union-attr]
         user.target is aten.gather.default and user.args[1:] == (dim, index)
         for user in index.users)  # type: ignore[union-attr]
+
+
+def is_one_hot(node: fx.Node) -> bool:
+    """Whether it is `F.one_hot` on a GPU, of a size that should not be in memory."""
+    fake = node.meta["val"]
+    large = is_fake(fake) and is_static(facts_of(fake)) and elements_of(fake) >= LARGE
+    return large and fake.device.type == "cuda" and _has_one_place(node)
+
+
+def _has_one_place(node: fx.Node) -> bool:
+    """Whether there is one place of each row of zeros into which something is written."""
+    base, dim, index = node.args[:3]
+    if not isinstance(base, fx.Node) or not isinstance(index, fx.Node) or (
+            base.target not in _ZEROS):
+        return False
+    whole, places = base.meta["val"], index.meta["val"]
+    if not all(is_fake(fake) and is_static(facts_of(fake)) for fake in (whole, places)):
+        return False
+    if not whole.dim() or not whole.numel() or places.dtype is not torch.int64:
+        return False
+    size = list(whole.shape)
+    size[dim % len(size)] = 1  # type: ignore[operator]
+    return list(places.shape) == size
 
 
 def _is_wider(node: fx.Node) -> bool:
