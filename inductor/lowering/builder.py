@@ -43,6 +43,9 @@ MANY = 1024  # elements that one number meets
 # Operations of a number that many elements of a tensor read, over all of these: about 10 us on an
 # H200, by its peak of 30e12 a second; a kernel of its own takes no longer.
 LONG = 1 << 28
+# Bytes of a tensor that is rather computed than held: chosen, not measured. By its peaks, an H200 does 96
+# operations on each element in about the time in which it stores and loads it in float32.
+LARGE = 128 << 20
 # Elements of a sum, and results, of which a GPU adds one by one. Sums of each token's four experts
 # took 21 us on an H200 in tiles, where memory takes 5; where it turns was not measured.
 SHORT, MANY_ROWS = 8, 4096  # results on an H200
@@ -144,6 +147,14 @@ class Builder:
         most GPUs have few units for it."""
         is_wide = self.device.type != "cpu" and tensor.dtype is torch.float64
         return is_wide and not tensor.size and bool(layout.size) and tensor.cost >= DEAR_NUMBER
+
+    def reads_large(self, tensor: Tensor) -> bool:
+        """Whether a few elements are computed from a tensor that takes much memory."""
+        few = hint_of(tensor.layout.numel())
+        read = [self.layouts[name] for name in tensor.reads if name in self.layouts]
+        return tensor.view is None and self.stores and any(
+            hint_of(each.numel()) * each.dtype.itemsize >= LARGE
+            and hint_of(each.numel()) >= MANY * few for each in read)
 
     def _follows_a_sum(self, tensor: Tensor, layout: Layout) -> bool:
         """Whether the kernel of a reduction may end with a tensor, of which each element meets

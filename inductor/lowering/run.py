@@ -47,7 +47,7 @@ from inductor.lowering import routing as routing
 from inductor.lowering import scans as scans
 from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views
-from inductor.lowering.builder import MOST_COST, Builder, converting, layout_of
+from inductor.lowering.builder import LARGE, MOST_COST, Builder, converting, layout_of
 from inductor.lowering.registry import LIBRARY_LOWERINGS, LOWERINGS, Call
 from inductor.lowering.sizes import Symbols, has_symbols, is_tensor
 from inductor.lowering.tensor import HALVES, Compute, Tensor
@@ -92,9 +92,6 @@ OF_SMALL_FLOATS = frozenset((
     aten.contiguous.default, aten._scaled_mm.default,
 ))  # fmt: skip
 MOST_RECOMPUTED = 64  # operations, for an element that several kernels of a GPU compute
-# Bytes of a tensor that is rather computed than held: chosen, not measured. On an H200, 96
-# operations an element take about as long as to store and load it in float32.
-LARGE = 128 << 20
 
 
 def lower_graph(
