@@ -169,6 +169,21 @@ def _requires_grad(example: Any) -> bool:
     return isinstance(example, torch.Tensor) and example.requires_grad
 
 
+def prepare_joint(
+    module: fx.GraphModule, decompositions: Mapping[Any, Callable[..., Any]] | None,
+    rewrite: Callable[[fx.GraphModule], fx.GraphModule], world: Any,
+) -> fx.GraphModule:
+    """A joint graph as it is cut: decomposed, rewritten, and taken apart where backward had better
+    compute than keep."""
+    module = simplify(module, decompositions, world)
+    if not decompositions:
+        return rewrite(module)
+    module = rewrite(simplify(module, ONE_HOTS, world, is_one_hot))
+    merge_equal(module)
+    module = simplify(module, ROWS, world, has_tail)
+    return simplify(module, POOLS, world, reads_places)
+
+
 def compile_training(
     gm: fx.GraphModule,
     example_inputs: list[Any],
@@ -211,14 +226,7 @@ def compile_training(
             gm, example_inputs, forward_compiler, decompositions=decompositions,
             epilogue_in_graph=epilogue_in_graph, symbolic=symbolic,
         )  # fmt: skip
-    module = simplify(joint.module, decompositions, world)
-    if decompositions:
-        module = simplify(module, ONE_HOTS, world, is_one_hot)
-    module = rewrite(module)
-    if decompositions:
-        merge_equal(module)
-        module = simplify(module, ROWS, world, has_tail)
-        module = simplify(module, POOLS, world, reads_places)
+    module = prepare_joint(joint.module, decompositions, rewrite, world)
     halves = partition_joint(joint, module, partition, world.table(), copies=partition is min_cut)
     mutations = joint.mutations
     if epilogue_in_graph and mutations:

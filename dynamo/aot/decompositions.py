@@ -260,7 +260,6 @@ OWN: dict[str, Callable[..., Any]] = {
     "logit_backward.default": logit_backward,
     "smooth_l1_loss_backward.default": smooth_l1_loss_backward,
     "binary_cross_entropy_backward.default": binary_cross_entropy_backward,
-    "log_sigmoid_forward.default": log_sigmoid_forward,
     "logsumexp.default": logsumexp,
     "pixel_shuffle.default": pixel_shuffle,
     "pixel_unshuffle.default": pixel_unshuffle,
@@ -316,7 +315,10 @@ def _of_no_negative_beta(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # For some arguments of operators that a compiler may know by itself; else these stay.
-PARTIAL = {overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"]}
+PARTIAL = {
+    overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"],
+    overload("log_sigmoid_forward.default"): log_sigmoid_forward,
+}
 
 
 @functools.cache

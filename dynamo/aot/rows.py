@@ -131,7 +131,8 @@ def _has_one_place(node: fx.Node) -> bool:
     if not whole.dim() or not whole.numel() or places.dtype is not torch.int64:
         return False
     size = list(whole.shape)
-    size[dim % len(size)] = 1  # type: ignore[operator]
+    assert isinstance(dim, int)
+    size[dim % len(size)] = 1
     return list(places.shape) == size
 
 

@@ -43,8 +43,8 @@ MANY = 1024  # elements that one number meets
 # Operations of a number that many elements of a tensor read, over all of these: about 10 us on an
 # H200, by its peak of 30e12 a second; a kernel of its own takes no longer.
 LONG = 1 << 28
-# Bytes of a tensor that is rather computed than held: chosen, not measured. By its peaks, an H200 does 96
-# operations on each element in about the time in which it stores and loads it in float32.
+# Bytes of a tensor that is rather computed than held: chosen, not measured. By its peaks, an H200
+# does 96 operations on each element in about the time in which it stores and loads it in float32.
 LARGE = 128 << 20
 # Elements of a sum, and results, of which a GPU adds one by one. Sums of each token's four experts
 # took 21 us on an H200 in tiles, where memory takes 5; where it turns was not measured.

@@ -300,10 +300,10 @@ class _Fuser:
         common = (reads[0] | reads[1]) & made | reads[0] & reads[1]
         if here[0] - here[1] and here[1] - here[0]:
             return common.isdisjoint(self.large)
-        for group, mine, others in ((first, *here), (second, *reversed(here))):
-            if not mine and others and self._is_wanted_elsewhere(group, others):
-                return True  # a small value, for which the reader of another result would wait
-        return False
+        # A small value, for which the reader of another result would wait.
+        return (
+            not here[0] and bool(here[1]) and self._is_wanted_elsewhere(first, here[1])
+            or not here[1] and bool(here[0]) and self._is_wanted_elsewhere(second, here[0]))
 
     def _is_wanted_elsewhere(self, group: Group, results: set[str]) -> bool:
         """Whether a reader of another large result than these reads what the group makes."""
