@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake, storage_key
+from dynamo.aot.functional_tensors import inner_of
 from dynamo.aot.graphs import is_effect, is_once
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import FAILS, BackwardFails
@@ -63,7 +64,9 @@ class Backwards:
             if hasattr(node.target, AUTOGRAD_FUNCTION)
         }
         self.recorder, self.value = recorder, value
-        self.watched = [one for one in watched if isinstance(one, torch.Tensor)]
+        is_functional: Callable[[Any], bool] = torch._is_functional_tensor  # type: ignore[attr-defined]
+        self.watched = [one for one in watched
+                        if isinstance(one, torch.Tensor) and is_functional(inner_of(one))]
         self.blamed: set[type] = set()
 
     def attach(self, results: Iterable[Any]) -> None:
