@@ -197,6 +197,56 @@ def test_backward_writes_over_the_callers_gradient() -> None:
     check(lambda x, y: Norm.apply(x * 2, y.sum(0)), 2, torch.randn(4, 4))
 
 
+class OverItsInput(torch.autograd.Function):
+    """A loss that writes its gradient over what it was given, which it does not mark as dirty."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        loss = x.square().sum()
+        x.mul_(2)
+        ctx.save_for_backward(x.detach())
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        if torch.equal(grad, torch.tensor(1.0)):
+            return x
+        return x.mul_(grad)
+
+
+def test_forward_writes_over_an_intermediate() -> None:
+    check(lambda x: OverItsInput.apply(x * 2) * 3, 1)
+    check(lambda x: OverItsInput.apply(x * 2) + x.sum(), 1)
+
+    def read_later(x: Tensor) -> Any:
+        y = x * 2
+        loss = OverItsInput.apply(y.view(16)) * 3
+        return loss + (y * x).sum() + y.detach().sum(), y.detach()
+
+    check(read_later, 1)
+
+
+def test_forward_writes_over_what_backward_needs() -> None:
+    def f(x: Tensor) -> Tensor:
+        return OverItsInput.apply(x.exp())
+
+    for g in (f, dynamo.compile(f)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            g(*leaves(1)).backward()
+
+
+def test_forward_writes_over_an_input() -> None:
+    def f(x: Tensor) -> Tensor:
+        return OverItsInput.apply(x)
+
+    x, y = (torch.ones(4, requires_grad=True) for _ in range(2))
+    for g, leaf in ((f, x), (dynamo.compile(f), y)):
+        with torch.no_grad():  # else a write into a leaf is an error
+            g(leaf)
+    torch.testing.assert_close(y, x)
+
+
 class Factor:
     value = torch.full((4, 4), 3.0)
 

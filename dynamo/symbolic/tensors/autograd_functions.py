@@ -30,6 +30,7 @@ from dynamo.graph_operators.kernel_launches import launches_recorded
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
@@ -214,7 +215,8 @@ def look_through(tx: Frame, cls: type, args: list[Var]) -> Look:
         written = [
             var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
         ]
-        if not set(written).issubset(dirty) and not has_collectives(look.body):
+        look.writes = not set(written).issubset(dirty) and not has_collectives(look.body)
+        if look.writes and (torch_functions.in_transform() or reach_outside(tx, written)):
             raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
         own_functions.note_context(tx, look, context)
         if enabled and any(needs):
@@ -226,6 +228,12 @@ def look_through(tx: Frame, cls: type, args: list[Var]) -> Look:
     finally:
         torch._C._set_grad_enabled(enabled)
     return look
+
+
+def reach_outside(tx: Frame, written: list[TensorVar]) -> bool:
+    """Whether one of these tensors, or what it is a view of, was not made in the graph."""
+    outside = {storage_of(var.fake) for var in tensor_state(tx.trace).tensor_inputs}
+    return any(var.source is not None or storage_of(var.fake) in outside for var in written)
 
 
 def forward(tx: Frame, cls: Any, context: Var, args: list[Var]) -> Var:

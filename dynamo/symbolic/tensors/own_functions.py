@@ -36,7 +36,7 @@ class Look:
     None where it was not traced. body, back: the operations of either. saved, fixed: what was given
     to `save_for_backward` and to `mark_non_differentiable`. once: `backward` has no gradients of
     its own. plain: nothing else was set on the context. decides: `backward` asked for values, which
-    may be others when it runs.
+    may be others when it runs. writes: `forward` writes into arguments that it did not mark as dirty.
     """
 
     result: Var
@@ -49,6 +49,7 @@ class Look:
     once: bool = False
     plain: bool = True
     decides: bool = False
+    writes: bool = False
 
 
 # A value at run time: ("input", 2), ("made", 0) or ("seed", 1), by its place among those.
@@ -222,6 +223,8 @@ def check(cls: type, look: Look, args: list[Var], beside: dict[fx.Node, None]) -
     results = parts_of(look.result)
     if look.decides:
         refuse("reads more than its arguments and decides by values in backward")
+    if look.writes:
+        refuse("reads more than its arguments and writes into them")
     if not look.plain:
         refuse("reads more than its arguments and marks some as dirty, or gradients as None")
     if not results or not all(isinstance(var, TensorVar) for var in results):
