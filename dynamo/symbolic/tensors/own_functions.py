@@ -36,7 +36,7 @@ class Look:
     None where it was not traced. body, back: the operations of either. saved, fixed: what was given
     to `save_for_backward` and to `mark_non_differentiable`. once: `backward` has no gradients of
     its own. plain: nothing else was set on the context. decides: `backward` asked for values, which
-    may be others when it runs. writes: `forward` writes into arguments that it did not mark as dirty.
+    may be others when it runs. writes: `forward` writes into arguments that it does not mark.
     """
 
     result: Var
