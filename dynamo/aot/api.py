@@ -24,7 +24,7 @@ from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.pooling import POOLS, reads_places
 from dynamo.aot.recorder import forget_nodes
 from dynamo.aot.records import AtenGraph, Compiler, Keeping, NeedsGradients, Unsupported
-from dynamo.aot.rows import ROWS, has_tail, merge_equal
+from dynamo.aot.rows import ONE_HOTS, ROWS, has_tail, is_one_hot, merge_equal
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
 from dynamo.aot.worlds import capture_in_world
@@ -176,6 +176,21 @@ def outside_transforms(example_inputs: list[Any]) -> list[Any]:
     return example_inputs
 
 
+def prepare_joint(
+    module: fx.GraphModule, decompositions: Mapping[Any, Callable[..., Any]] | None,
+    rewrite: Callable[[fx.GraphModule], fx.GraphModule], world: Any,
+) -> fx.GraphModule:
+    """A joint graph as it is cut: decomposed, rewritten, and taken apart where backward had better
+    compute than keep."""
+    module = simplify(module, decompositions, world)
+    if not decompositions:
+        return rewrite(module)
+    module = rewrite(simplify(module, ONE_HOTS, world, is_one_hot))
+    merge_equal(module)
+    module = simplify(module, ROWS, world, has_tail)
+    return simplify(module, POOLS, world, reads_places)
+
+
 def compile_training(
     gm: fx.GraphModule,
     example_inputs: list[Any],
@@ -218,11 +233,7 @@ def compile_training(
             gm, example_inputs, forward_compiler, decompositions=decompositions,
             epilogue_in_graph=epilogue_in_graph, symbolic=symbolic,
         )  # fmt: skip
-    module = rewrite(simplify(joint.module, decompositions, world))
-    if decompositions:
-        merge_equal(module)
-        module = simplify(module, ROWS, world, has_tail)
-        module = simplify(module, POOLS, world, reads_places)
+    module = prepare_joint(joint.module, decompositions, rewrite, world)
     halves = partition_joint(joint, module, partition, world.table(), copies=partition is min_cut)
     mutations = joint.mutations
     if epilogue_in_graph and mutations:

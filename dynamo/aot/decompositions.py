@@ -237,6 +237,17 @@ def fused_rms_norm(
     return result.to(x.dtype).contiguous(), scale
 
 
+def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As ATen's kernel on a GPU computes it, and nothing for backward. That on a CPU has bits of
+    its own, and keeps its exponentials."""
+    if not x.dtype.is_floating_point or x.device.type == "cpu":
+        return NotImplemented
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    wide = x.to(torch.float32) if half else x
+    result = torch.clamp_max(wide, 0) - torch.log1p(torch.exp(-torch.abs(wide)))
+    return result.to(x.dtype) if half else result, x.new_empty([0])
+
+
 OWN: dict[str, Callable[..., Any]] = {
     "_fused_rms_norm.default": fused_rms_norm,
     "glu.default": glu,
@@ -300,7 +311,10 @@ def _of_no_negative_beta(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # For some arguments of operators that a compiler may know by itself; else these stay.
-PARTIAL = {overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"]}
+PARTIAL = {
+    overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"],
+    overload("log_sigmoid_forward.default"): log_sigmoid_forward,
+}
 
 
 @functools.cache

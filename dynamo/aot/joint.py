@@ -30,6 +30,7 @@ from dynamo.aot.capture import (
     refusals,
 )
 from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
+from dynamo.aot.function_backwards import Backwards
 from dynamo.aot.graphs import acts_late, make_module, remove_dead_code
 from dynamo.aot.records import (
     LATE,
@@ -109,7 +110,7 @@ def capture_joint(
             _check_shared(session, [index for index, _ in mutated])
             if any(real.requires_grad for _, real in session.reference.constants):
                 raise Unsupported("a tensor attribute of the graph requires grad")
-            joint = _differentiate(session, plan, leaving, sources)
+            joint = _differentiate(session, plan, leaving, sources, outputs)
         written = [(index, id(value)) for index, value in session.mutated()]
         if written != [(index, id(value)) for index, value in mutated]:
             raise Unsupported("backward writes into an input")  # checkpointed batch normalisation
@@ -149,7 +150,8 @@ def _sources(session: Session, plan: OutputPlan, outputs: list[Any]) -> dict[int
 
 
 def _differentiate(
-    session: Session, plan: OutputPlan, leaving: Leaving, sources: dict[int, torch.Tensor]
+    session: Session, plan: OutputPlan, leaving: Leaving, sources: dict[int, torch.Tensor],
+    outputs: list[Any],
 ) -> JointGraph:
     recorder = session.recorder
     forward = set(recorder.graph.nodes)
@@ -167,6 +169,9 @@ def _differentiate(
         tangents.append(tangent)
         grads.append(session.wrap(fake))
     wanted = list(session.leaves)
+    seen_outside = [session.inputs[index] for index in session.insides] + [*outputs, *grads]
+    backwards = Backwards(session.gm, recorder, session.value, seen_outside)
+    backwards.attach(sources.values())
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
         with (session.world.in_python(), classes_as_in_program(), around_backward(session.gm),
@@ -180,6 +185,8 @@ def _differentiate(
                 allow_unreachable=True,
                 accumulate_grad=False,
             )
+    except BackwardFails as refusal:
+        raise BackwardFails(refusal.reason, backwards.blamed) from refusal
     except RuntimeError as error:
         raise BackwardFails(f"its backward fails: {error}") from error
     seen: set[fx.Node] = set()

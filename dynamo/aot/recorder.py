@@ -22,7 +22,7 @@ from dynamo.base.dispatch_modes import OwnDispatchMode
 from dynamo.base.recomputing import is_recomputing
 from dynamo.base.subclasses import is_elsewhere, is_foreign
 from dynamo.graph_operators import traced_collectives
-from dynamo.shapes.fake import Fake
+from dynamo.shapes.fake import DataDependent, Fake
 from dynamo.shapes.observable import may_fail
 
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -38,10 +38,11 @@ class Recorder(OwnDispatchMode):
     wrappers: the functional tensors of the inputs, by the id of the fake inside. true_counts: of
     masks, how many elements are true, where a write tells. bernoulli: whether each draw to come is
     in place. in_program: False for what the program does not do itself. zeros: the storages of
-    what eager knows to be zero.
+    what eager knows to be zero. answers: says what a truth value is that only data could tell.
     """
 
     in_program = False
+    answers: Any = None
 
     def __init__(self, world: Any, bernoulli: Iterable[bool] = ()) -> None:
         super().__init__()
@@ -86,7 +87,13 @@ class Recorder(OwnDispatchMode):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one operation on fakes and records it, unless its result is no tensor."""
-        result = self.world.dispatch(func, args, kwargs)
+        try:
+            result = self.world.dispatch(func, args, kwargs)
+        except DataDependent:
+            answer = None if self.answers is None else self.answers.answer(func, args)
+            if answer is None:
+                raise
+            return answer
         if func._schema.is_mutable:
             raise Unsupported(f"{func} has no functional form")
         if not _holds_fake(result):

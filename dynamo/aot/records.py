@@ -38,7 +38,7 @@ outputs that view an input as another dtype, results that depend on data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,14 @@ class PlainRefused(Retrace):
 
 
 class BackwardFails(Unsupported):
-    """The backward of an operation can't be recorded: its own, in Python, may look at values."""
+    """The backward of an operation can't be recorded: its own, in Python, may look at values.
+
+    functions: the autograd functions of the program to which that happened, if it was in theirs.
+    """
+
+    def __init__(self, reason: str, functions: Iterable[type] = ()) -> None:
+        super().__init__(reason)
+        self.functions = frozenset(functions)
 
 
 class NeedsGradients(Unsupported):

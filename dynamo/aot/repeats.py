@@ -24,6 +24,7 @@ backward from what it recomputes there, all of it: its own answers agree with ea
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -151,6 +152,8 @@ def decided_by(node: fx.Node) -> Iterator[fx.Node]:
     if node.op != "call_function" or _moves(node):
         return
     name = name_of(node)
+    if _asks_for_infinity(node, name) and all(map(_is_bounded, node.all_input_nodes)):
+        return
     smooth = name in SMOOTH and not (name in _CASTS or node.kwargs.get("rounding_mode"))
     if name in _CASTS:
         smooth = not _is_whole(node)
@@ -159,6 +162,40 @@ def decided_by(node: fx.Node) -> Iterator[fx.Node]:
     if smooth:
         return
     yield from (given for given in node.all_input_nodes if _is_real(given))
+
+
+# Functions whose results lie between two numbers that are far from overflow.
+_BOUNDED = frozenset("tanh sigmoid sin cos atan erf erfc _softmax".split())
+_WITHIN = {"view", "_unsafe_view", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze",
+           "slice", "select", "alias", "detach", "clone",
+           "abs", "neg", "amax", "amin"}  # of bounded operands
+LARGEST_FACTOR = 1e6
+
+
+def _asks_for_infinity(node: fx.Node, name: str) -> bool:
+    """`x == inf`, as in `logsumexp`."""
+    if name in ("isinf", "isfinite"):
+        return True
+    return name in ("eq", "ne") and len(node.args) == 2 and node.args[1] in (math.inf, -math.inf)
+
+
+def _is_bounded(node: fx.Node) -> bool:
+    """Whether a value is far from overflow, so that its last bits don't decide whether it is
+    infinite."""
+    name = name_of(node)
+    if name in _BOUNDED:
+        return True
+    if name in ("mul", "div"):
+        factor = node.args[1]
+        if not isinstance(factor, int | float) or not factor:
+            return False
+        size = abs(factor) if name == "mul" else 1 / abs(factor)
+        return size <= LARGEST_FACTOR and _is_bounded(node.all_input_nodes[0])
+    if name == "_to_copy":
+        dtype = node.meta["val"].dtype
+        wide = dtype.is_floating_point and dtype.itemsize >= 4
+        return wide and _is_bounded(node.all_input_nodes[0])
+    return name in _WITHIN and all(map(_is_bounded, node.all_input_nodes))
 
 
 def is_exact(node: fx.Node) -> bool:

@@ -62,15 +62,78 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     return _narrowed(exp / torch.sum(exp, [dim], keepdim=True), x, half_to_float)
 
 
+def scatter_add(zeros: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    """One element for each row among zeros: elementwise, so that nothing has to be there."""
+    dim %= zeros.dim()
+    places = aten.arange.default(zeros.shape[dim], dtype=torch.int64, device=zeros.device)
+    places = places.view([-1 if at == dim else 1 for at in range(zeros.dim())])
+    nothing = aten.scalar_tensor.default(0, dtype=zeros.dtype, device=zeros.device)
+    return torch.where(places == index, source, nothing)
+
+
+def one_hot(zeros: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    """A number at one place of each row among zeros. Places are looked up among all that there are,
+    so that one which is none of these is an error, as it is for `scatter`."""
+    dim %= zeros.dim()
+    places = aten.arange.default(zeros.shape[dim], dtype=torch.int64, device=zeros.device)
+    known = aten.gather.default(places, 0, index.reshape([-1])).view(index.shape)
+    places = places.view([-1 if at == dim else 1 for at in range(zeros.dim())])
+    one, nothing = (aten.scalar_tensor.default(each, dtype=zeros.dtype, device=zeros.device)
+                    for each in (value, 0))
+    return torch.where(places == known, one, nothing)
+
+
+ONE_HOTS: Mapping[Any, Callable[..., Any]] = {aten.scatter.value: one_hot}
 ROWS: Mapping[Any, Callable[..., Any]] = {
     aten._log_softmax.default: log_softmax, aten._softmax.default: softmax,
+    aten.scatter_add.default: scatter_add,
 }  # fmt: skip
+LARGE = 1 << 20  # elements, of which writing one for each row would hold all; chosen, not measured
+_ZEROS = frozenset((aten.new_zeros.default, aten.zeros_like.default, aten.zeros.default))
 
 
 def has_tail(node: fx.Node) -> bool:
-    """Whether to take a node apart: any log-softmax, and a softmax of a narrower input. Else the
-    result takes no more memory than the input does, and GEMMs read it as well."""
+    """Whether to take a node apart: any log-softmax, a softmax of a narrower input, and the
+    gradient of one element that was picked of each row. Else the result takes no more memory than
+    the input does, and GEMMs read it as well."""
+    if node.target is aten.scatter_add.default:
+        return _picks_one(node)
     return node.target is aten._log_softmax.default or _is_wider(node)
+
+
+def _picks_one(node: fx.Node) -> bool:
+    """Whether it is the gradient of `x.gather(dim, index)` with one index for each row, which has
+    looked at the indices."""
+    _, dim, index, source = node.args
+    if not _has_one_place(node) or not isinstance(source, fx.Node):
+        return False
+    return bool(source.meta["val"].shape == index.meta["val"].shape) and any(  # type: ignore[union-attr]
+        user.target is aten.gather.default and user.args[1:] == (dim, index)
+        for user in index.users)  # type: ignore[union-attr]
+
+
+def is_one_hot(node: fx.Node) -> bool:
+    """Whether it is `F.one_hot` on a GPU, of a size that should not be in memory."""
+    fake = node.meta["val"]
+    large = is_fake(fake) and is_static(facts_of(fake)) and elements_of(fake) >= LARGE
+    return large and fake.device.type == "cuda" and _has_one_place(node)
+
+
+def _has_one_place(node: fx.Node) -> bool:
+    """Whether there is one place of each row of zeros into which something is written."""
+    base, dim, index = node.args[:3]
+    if not isinstance(base, fx.Node) or not isinstance(index, fx.Node) or (
+            base.target not in _ZEROS):
+        return False
+    whole, places = base.meta["val"], index.meta["val"]
+    if not all(is_fake(fake) and is_static(facts_of(fake)) for fake in (whole, places)):
+        return False
+    if not whole.dim() or not whole.numel() or places.dtype is not torch.int64:
+        return False
+    size = list(whole.shape)
+    assert isinstance(dim, int)
+    size[dim % len(size)] = 1
+    return list(places.shape) == size
 
 
 def _is_wider(node: fx.Node) -> bool:

@@ -24,6 +24,7 @@ def unbound(method: Any, owner: type) -> Callable[..., Any]:
     return found
 
 
+AUTOGRAD_FUNCTION = "autograd_function"  # on a function of a graph: the class that it applies
 APPLY = unbound(torch.autograd.Function.apply, torch.autograd.Function)
 
 

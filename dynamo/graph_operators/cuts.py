@@ -4,17 +4,19 @@ In: a node. Out: whether a backend must run it as it is, between the parts that 
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
 A recurrent layer over symbolic sizes, over a packed sequence, or on a GPU, is one, too; so is one
 whose backward is a kernel of the library, an embedding whose gradient is sparse, `torch.linspace`
-and its like of symbolic numbers, and `one_hot` on a CPU; so is an operator of the program whose
-backward could not be recorded.
+and its like of symbolic numbers, and `one_hot` on a CPU; so is an operator, or an autograd
+function, of the program whose backward could not be recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+
+from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION
 
 
 def watch_gradient(tensor: torch.Tensor) -> None:
@@ -96,11 +98,16 @@ def expect(outcomes: tuple[bool, ...], *tests: torch.Tensor) -> None:
 ALONE = "runs alone"
 
 
-def mark_own_operators(gm: fx.GraphModule) -> bool:
-    """Marks the operators of the program that have a history; True if any was not marked."""
+def mark_own_operators(gm: fx.GraphModule, functions: Collection[type] = ()) -> bool:
+    """Marks the operators of the program that have a history, or where there are some, the calls of
+    these autograd functions; True if any was not marked."""
     found = False
     for node in gm.graph.nodes:
-        if is_own(node.target) and _has_history(node) and ALONE not in node.meta:
+        if functions:
+            is_meant = getattr(node.target, AUTOGRAD_FUNCTION, None) in functions
+        else:
+            is_meant = is_own(node.target)
+        if is_meant and _has_history(node) and ALONE not in node.meta:
             node.meta[ALONE] = found = True
     return found
 

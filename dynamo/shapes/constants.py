@@ -66,13 +66,14 @@ class Constants:
     kind: of fakes. storage_of: what tells the storage of one from others. varies: True while an
     operation runs on numbers that are others in later calls. autocast: while operators work in
     other dtypes. settled: an operation has run whose result has its size from values. read: the
-    fakes of which the last operation took a number.
+    fakes of which the last operation took a number. times_read: how often that was, ever.
     """
 
     def __init__(self, kind: type, storage_of: Callable[[Any], int]) -> None:
         self.kind, self.storage_of = kind, storage_of
         self.varies = self.autocast = self.settled = False
         self.read: list[Any] = []
+        self.times_read = 0
         self._storages: dict[int, Any] = {}  # with one fake each, which keeps the key in use
 
     def value(self, fake: Any) -> torch.Tensor | None:

@@ -179,8 +179,10 @@ class FakeWorld:
         self._mode.__exit__(*raised)
 
     def constant_of(self, fake: Fake) -> torch.Tensor | None:
-        """The value of a fake that was made of constants of the program."""
-        return self.constants.value(fake)
+        """The value of a fake that was made of constants of the program: who asks decides by it."""
+        known = self.constants.value(fake)
+        self.constants.times_read += known is not None
+        return known
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`fn(*args, **kwargs)` with this world active."""

@@ -252,8 +252,10 @@ class SymbolicWorld:
         return self.make(tensor, tensor.shape, tensor.stride())
 
     def constant_of(self, fake: Any) -> torch.Tensor | None:
-        """The value of a fake that was made of constants of the program."""
-        return self.constants.value(fake)
+        """The value of a fake that was made of constants of the program: who asks decides by it."""
+        known = self.constants.value(fake)
+        self.constants.times_read += known is not None
+        return known
 
     # -- running --------------------------------------------------------------------------------
 

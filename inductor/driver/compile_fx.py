@@ -229,7 +229,8 @@ class Strategies:
     ) -> Compiled:
         """What is done with a graph that has no functional form."""
         fails = isinstance(refusal, BackwardFails)
-        if fails and mark_own_operators(module) or has_gradients(module):
+        functions = refusal.functions if isinstance(refusal, BackwardFails) else ()
+        if fails and mark_own_operators(module, functions) or has_gradients(module):
             try:
                 return self.compile_cut(module)
             except Unsupported as other:

@@ -167,11 +167,6 @@ def softplus(call: Call, x: Tensor, beta: Scalar = 1, threshold: Scalar = 20) ->
     return _apply(call, [x], lambda v: large(v).choose(v, soft(v)), 2 * DEAR)
 
 
-@lowering(aten.log_sigmoid_forward.default)
-def log_sigmoid_forward(call: Call, x: Tensor) -> Any:
-    return call.refuse("it returns a buffer of its own")
-
-
 @lowering(aten.threshold.default)
 def threshold(call: Call, x: Tensor, bound: Scalar, value: Scalar) -> Any:
     return _apply(call, [x], lambda v: v.call("le", bound).choose(value, v), 2)

@@ -40,6 +40,12 @@ MOST_COST = 96
 DEAR_NUMBER = 8  # operations on one number of float64; chosen, not measured
 ONE_VALUE = frozenset(("sum", "prod", "max", "min", "any"))  # over one: the value itself
 MANY = 1024  # elements that one number meets
+# Operations of a number that many elements of a tensor read, over all of these: about 10 us on an
+# H200, by its peak of 30e12 a second; a kernel of its own takes no longer.
+LONG = 1 << 28
+# Bytes of a tensor that is rather computed than held: chosen, not measured. By its peaks, an H200
+# does 96 operations on each element in about the time in which it stores and loads it in float32.
+LARGE = 128 << 20
 # Elements of a sum, and results, of which a GPU adds one by one. Sums of each token's four experts
 # took 21 us on an H200 in tiles, where memory takes 5; where it turns was not measured.
 SHORT, MANY_ROWS = 8, 4096  # results on an H200
@@ -116,15 +122,17 @@ class Builder:
     ) -> Tensor:
         """A lazy tensor; realized at once where it has grown too large to be repeated."""
         for tensor in inputs:
-            if self.device.type != "cpu" and self._follows_a_sum(tensor.root(), layout):
-                tensor.root().realize()
+            root = tensor.root()
+            if self.device.type != "cpu" and (
+                    self._follows_a_sum(root, layout) or self._is_costly_column(root, layout)):
+                root.realize()
         for tensor in inputs:
             if tensor.view is None and (
                 tensor.cost > MOST_COST or self._is_dear_number(tensor, layout)
             ):
                 tensor.realize()
         reads = frozenset[str]().union(*(tensor.reads for tensor in inputs))
-        if len(reads) > MOST_READS:
+        if self._are_many(reads, layout):
             for tensor in inputs:
                 if len(tensor.reads) > 1:
                     tensor.realize()
@@ -140,6 +148,14 @@ class Builder:
         is_wide = self.device.type != "cpu" and tensor.dtype is torch.float64
         return is_wide and not tensor.size and bool(layout.size) and tensor.cost >= DEAR_NUMBER
 
+    def reads_large(self, tensor: Tensor) -> bool:
+        """Whether a few elements are computed from a tensor that takes much memory."""
+        few = hint_of(tensor.layout.numel())
+        read = [self.layouts[name] for name in tensor.reads if name in self.layouts]
+        return tensor.view is None and self.stores and any(
+            hint_of(each.numel()) * each.dtype.itemsize >= LARGE
+            and hint_of(each.numel()) >= MANY * few for each in read)
+
     def _follows_a_sum(self, tensor: Tensor, layout: Layout) -> bool:
         """Whether the kernel of a reduction may end with a tensor, of which each element meets
         many. Otherwise each of these would compute it."""
@@ -147,6 +163,24 @@ class Builder:
             return False
         few = hint_of(tensor.layout.numel())
         return 1 < few <= hint_of(layout.numel()) // MANY
+
+    def _are_many(self, reads: frozenset[str], layout: Layout) -> bool:
+        """Whether one element reads too many tensors. On a GPU, numbers that many elements share
+        count less: they stay in registers, or in the cache."""
+        if len(reads) <= MOST_READS or self.device.type == "cpu" or len(reads) > 2 * MOST_READS:
+            return len(reads) > MOST_READS
+        few = hint_of(layout.numel()) // MANY
+        wide = [name for name in reads
+                if name not in self.layouts or hint_of(self.layouts[name].numel()) > few]
+        return len(wide) > MOST_READS
+
+    def _is_costly_column(self, tensor: Tensor, layout: Layout) -> bool:
+        """Whether a number of which there is one for many elements would take them long to compute,
+        each anew; what reads it might be stored then, and that takes much memory."""
+        if tensor.view is not None or not self.stores:
+            return False
+        few, many = hint_of(tensor.layout.numel()), hint_of(layout.numel())
+        return 1 < few <= many // MANY and tensor.cost * many >= LONG
 
     def end_sum(self, tensor: Tensor) -> None:
         """Stores what is made of a reduction's results on a GPU, so that its kernel does that: the

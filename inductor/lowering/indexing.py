@@ -201,7 +201,10 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
         place = ops.indirect(index.load(ops, where), x.size[axis], wrap=False, error=fault)
         return x.load(ops, replaced(where, axis, place))
 
-    return call.builder.computed(call.layout, [x, index], 2, compute)
+    picked = call.builder.computed(call.layout, [x, index], 2, compute)
+    if call.builder.device.type != "cpu" and call.builder.reads_large(picked):
+        picked.realize()  # so that what it is picked from may go
+    return picked
 
 
 def _index_plan(indices: Sequence[Tensor | None]) -> tuple[list[int], int] | None:

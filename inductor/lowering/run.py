@@ -47,7 +47,7 @@ from inductor.lowering import routing as routing
 from inductor.lowering import scans as scans
 from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views
-from inductor.lowering.builder import MOST_COST, Builder, converting, layout_of
+from inductor.lowering.builder import LARGE, MOST_COST, Builder, converting, layout_of
 from inductor.lowering.registry import LIBRARY_LOWERINGS, LOWERINGS, Call
 from inductor.lowering.sizes import Symbols, has_symbols, is_tensor
 from inductor.lowering.tensor import HALVES, Compute, Tensor
@@ -338,7 +338,9 @@ class _Run:
         users = list(_kernels_of(node))
         count = value.layout.numel()
         alone = type(count) is int and count == 1  # computed once by each program
-        if value.cost > (MOST_COST if alone else MOST_RECOMPUTED) or not all(users):
+        large = hint_of(count) * value.dtype.itemsize >= LARGE
+        most = MOST_COST if alone or large else MOST_RECOMPUTED
+        if value.cost > most or not all(users):
             return False
         extra = (len(users) - 1) * self.builder.bytes_read(value)
         return extra < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize

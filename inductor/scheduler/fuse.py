@@ -43,6 +43,7 @@ SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduce
 # elsewhere.
 PART_READ_ACROSS = 2  # of the cache of a multiprocessor: half of it, 128 KiB on an H200
 SHORTEST_ACROSS = 32  # elements that a tile can read side by side
+LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake; not measured
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
 
@@ -74,6 +75,13 @@ class Facts:
         self.flat: Index = outer * self.width + inner
         self.dense = _stores_in_order(node, outer)
         self.column = bool(body.reduction_ranges) and is_column(body)
+
+
+def _bytes_of(node: Node) -> int:
+    """Bytes of what a node makes; 0 where that is nothing, or not known."""
+    layout = getattr(node, "layout", None)
+    count = 0 if layout is None else layout.numel()
+    return count * layout.dtype.itemsize if type(count) is int and layout is not None else 0
 
 
 def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
@@ -136,6 +144,9 @@ class _Fuser:
             for position, node in enumerate(self.nodes)
             if isinstance(node, ComputedBuffer)
         }
+        # Of what the graph makes; sizes that are not known count as small.
+        self.large = {
+            node.name for node in self.nodes if self.on_gpu and _bytes_of(node) >= LARGE_RESULT}
         self.group_of: list[Group] = []
         for position in range(len(self.nodes)):
             facts = self.facts.get(position)
@@ -264,6 +275,8 @@ class _Fuser:
         why = self._edge_refusal(first, second, rows) or self._edge_refusal(second, first, rows)
         if why:
             return why
+        if self._holds_more(first, second):
+            return "large results would wait for each other"
         return "something between them" if self._between(first, second) else ""
 
     def _is_too_large(self, members: list[int], is_chain: bool) -> bool:
@@ -274,6 +287,30 @@ class _Fuser:
             return size > MOST_OPS or len(buffers) > MOST_BUFFERS
         buffers -= {self.nodes[member].name for member in members}
         return size > MOST_OPS_OF_A_CHAIN or len(buffers) > MOST_BUFFERS
+
+    def _holds_more(self, first: Group, second: Group) -> bool:
+        """Whether each of two groups on a GPU is the reader of a large result, and they have little
+        in common: in one kernel both results would be there at a time."""
+        if not self.large:
+            return False
+        reads = [{name for member in group.members for name in self.nodes[member].reads()}
+                 for group in (first, second)]
+        made = {self.nodes[member].name for member in first.members + second.members}
+        here = [names & self.large - made for names in reads]
+        common = (reads[0] | reads[1]) & made | reads[0] & reads[1]
+        if here[0] - here[1] and here[1] - here[0]:
+            return common.isdisjoint(self.large)
+        # A small value, for which the reader of another result would wait.
+        return (
+            not here[0] and bool(here[1]) and self._is_wanted_elsewhere(first, here[1])
+            or not here[1] and bool(here[0]) and self._is_wanted_elsewhere(second, here[0]))
+
+    def _is_wanted_elsewhere(self, group: Group, results: set[str]) -> bool:
+        """Whether a reader of another large result than these reads what the group makes."""
+        users = {user for member in group.members for user in self.dependencies.users[member]}
+        return any(
+            not results.issuperset(self.large.intersection(self.nodes[user].reads()))
+            for user in users if user in self.facts)
 
     def _share_columns(self, first: Group, second: Group) -> bool:
         """On a GPU, reductions over the outer dimension share one pass if none needs another one,

@@ -7,7 +7,9 @@ over an operand that it reads for the last time (`operand_under`).
 Lives are those of the generated wrapper: what a step writes is there when it begins, and goes
 behind the last step that reads it. A call and the views and items of its result are one storage.
 In the new order a step that lets go of more than it makes runs as soon as it can, those that make
-least first, and all else as the program has it. It is taken only where its peak is lower.
+least first, and all else as the program has it. Another order is made from the end: what makes more
+than it is the first to want runs as late as it can, so that large results, as values that backward
+needs, come behind what only passes by. That with the lowest peak is taken, if it is lower.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def with_less_held(
     if any(type(layout.storage_elements()) is Extent for layout in layouts.values()):
         return schedule
     held = Held(graph, schedule, layouts, dying)
-    order = held.greedy()
+    orders = [held.greedy(), held.greedy_from_end()]
+    order = min(orders, key=held.peak)
     if held.peak(order) >= held.peak(range(len(order))):
         return schedule
     steps = tuple(step for at in order for step in held.units[at].steps)
@@ -273,6 +276,59 @@ class Held:
                     heapq.heappush(ready, other)
                     gains.offer(other)
         return order
+
+
+    def greedy_from_end(self) -> list[int]:
+        """The other order of the top of the file."""
+        before = self.before()
+        waiting = [0 for _ in self.units]  # for units that stand behind
+        for needed in before:
+            for other in needed:
+                waiting[other] += 1
+        live = set(self.results)  # behind the place that is filled next
+        wanting: dict[str, set[int]] = {}
+        for at, unit in enumerate(self.units):
+            for name in unit.touched & self.sizes.keys():
+                wanting.setdefault(name, set()).add(at)
+
+        def net(at: int) -> int:
+            """What is held before the unit, less what is held behind it."""
+            made = set(self.units[at].makes)
+            new = self.units[at].touched & self.sizes.keys() - made - live
+            return sum(self.sizes[name] for name in new) - sum(
+                self.sizes[name] for name in made & live)
+
+        ready = {at for at, count in enumerate(waiting) if count == 0}
+        gains = [(net(at), -at) for at in ready]
+        heapq.heapify(gains)
+        last = [-at for at in ready]
+        heapq.heapify(last)
+        order: list[int] = []
+        while ready:
+            found = -1
+            while gains and gains[0][0] < 0 and found < 0:
+                value, at = heapq.heappop(gains)
+                if -at in ready and net(-at) == value:
+                    found = -at
+            while found < 0:
+                found = -heapq.heappop(last)
+                found = found if found in ready else -1
+            ready.remove(found)
+            order.append(found)
+            unit = self.units[found]
+            fresh = unit.touched & self.sizes.keys() - live - set(unit.makes)
+            live |= fresh
+            live -= set(unit.makes)
+            for other in before[found]:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    ready.add(other)
+                    heapq.heappush(gains, (net(other), -other))
+                    heapq.heappush(last, -other)
+            for name in fresh:  # who else reads it, or makes it, gains by that
+                for other in wanting[name] & ready:
+                    heapq.heappush(gains, (net(other), -other))
+        return order[::-1]
 
 
 class _Gains:

@@ -22,6 +22,7 @@ from dynamo.aot.repeats import (
     decided_by,
     decided_values,
     is_exact,
+    name_of,
 )
 from tests.aot.programs import captured
 
@@ -187,3 +188,16 @@ def test_a_gemm_of_float8_decides_nothing() -> None:
         node.meta["val"] = mode.from_tensor(torch.empty(16, 16, dtype=dtype))
     assert not list(decided_by(gemm))
     assert set(decided_by(graph.call_function(aten.topk.default, (gemm, 2)))) == {gemm}
+
+
+@pytest.mark.parametrize("function, decides", [
+    (lambda x: torch.isinf(x.tanh() * 30), False), (lambda x: x.sigmoid().amax(1) / 8 == torch.inf, False),
+    (lambda x: torch.isinf(x.exp()), True), (lambda x: x.tanh() * 1e30 == torch.inf, True),
+    (lambda x: x.tanh() == 0.5, True), (lambda x: torch.isnan(x.tanh()), True),
+])  # fmt: skip
+def test_what_is_far_from_overflow_is_not_decided_by(function: Any, decides: bool) -> None:
+    gm, inputs = captured(function, torch.randn(4, 5))
+    module: list[fx.GraphModule] = []
+    api.compile_inference(gm, inputs, lambda graph, _: module.append(graph) or graph.forward)
+    found = decided_values(module[0].graph)
+    assert any(name_of(node) in FUNCTIONS for node in found) is decides

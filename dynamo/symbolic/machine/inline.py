@@ -24,6 +24,7 @@ from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.exceptions import stopped
 from dynamo.symbolic.python.generators import GeneratorVar
 from dynamo.symbolic.python.lists import TupleVar
+from dynamo.symbolic.tensors.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.python.functions import FunctionVar
@@ -50,6 +51,11 @@ KNOWN_RESULTS = {
     "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,
 }
 CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
+# Marks say how sizes of arguments are to be taken when a frame is captured. One that is being
+# captured has its sizes, and no program reads them: in it they say nothing.
+MARKS = frozenset({"mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_unbacked"})
+MARK_FILES = (os.path.join("torch", "_dynamo", "decorators.py"),
+              os.path.join("dynamo", "user_decisions.py"))
 GRAPH_BREAK_FILE = os.path.join("torch", "_dynamo", "decorators.py")
 SEQUENTIAL = "checkpoint_sequential"  # it only calls `checkpoint`
 # Modules that spread the work of the one inside them: they talk to other processes around its call.
@@ -72,6 +78,8 @@ def inline_function(
     code = function.code
     if code.co_filename.startswith(OWN_FOLDER) and code.co_name in KNOWN_RESULTS:
         return ConstVar(KNOWN_RESULTS[code.co_name])
+    if code.co_name in MARKS and code.co_filename.endswith(MARK_FILES) and is_marked(*args):
+        return ConstVar(None)
     refuse(tx, function, *args, *kwargs.values())
     names = bind(tx, function, args, kwargs)
     closure = dict(zip(code.co_freevars, function.closure(tx), strict=True))
@@ -84,6 +92,11 @@ def inline_function(
         frame.step()
     frame.ip += 1
     return GeneratorVar(frame)
+
+
+def is_marked(tensor: Var | None = None, *rest: Var) -> bool:
+    """Whether arguments are a tensor and numbers, which a mark takes without an error."""
+    return isinstance(tensor, TensorVar) and bool(rest)
 
 
 def refuse(tx: RunningFrame, function: FunctionVar, *args: Var) -> None:

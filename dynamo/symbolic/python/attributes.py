@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict, is_class
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource
@@ -42,6 +44,15 @@ from dynamo.symbolic.python.functions import FunctionVar
 from dynamo.symbolic.python.objects import InstanceDictVar, ObjectVar
 from dynamo.symbolic.python.supers import SuperVar
 from dynamo.symbolic.python.thread_locals import ThreadLocalVar
+
+# What an autograd function sets on its context, which torch reads when `forward` has returned.
+CONTEXT_FIELDS = frozenset(torch._C._FunctionBase.__dict__[name] for name in (
+    "to_save", "dirty_tensors", "non_differentiable", "saved_for_forward"))
+
+
+def is_context_field(raw: Any) -> bool:
+    """Whether a class attribute is one of these."""
+    return isinstance(raw, types.GetSetDescriptorType) and raw in CONTEXT_FIELDS
 
 
 class Attributes:
@@ -197,6 +208,8 @@ class Attributes:
             return self.trace.wrap(cls, None)
         if found is not None and is_read_first(found[1]):
             self.guard_search(cls, name, found[0])
+            if is_context_field(found[1]) and name in var.written:
+                return var.written[name]
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
         own = var.read_own(tx, name)
         if own is not None:
@@ -369,6 +382,8 @@ class Attributes:
             source = RawAttribute(raw, found[0], name, cls, var).source()
             descriptor = self.trace.wrap(raw, source)
             descriptor.call_method(tx, "__set__", [var, value], {})
+        elif is_context_field(raw):
+            var.write_own(tx, name, value)
         else:
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
 

@@ -22,8 +22,9 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wrap_named
-from dynamo.symbolic.python.functions import BuiltinVar, MethodVar, inline_polyfill
+from dynamo.symbolic.python.functions import BuiltinVar, FunctionVar, MethodVar, inline_polyfill
 from dynamo.symbolic.python.lists import SizeVar
+from dynamo.symbolic.python.partials import PartialVar
 from dynamo.symbolic.python.polyfill_checks import check_assertion
 from dynamo.symbolic.tensors import hooks, torch_functions
 from dynamo.symbolic.tensors.overriding import read_attribute, special, write_attribute
@@ -225,6 +226,14 @@ def is_optimizer(filename: str) -> bool:
 def is_compiling(tx: Frame) -> Var:
     place = tx.code.co_filename, tx.code.co_firstlineno
     return ConstVar(place not in AS_IN_EAGER and not is_optimizer(tx.code.co_filename))
+
+
+@rule([torch.compile])
+def compile_inside(tx: Frame, *args: Var, **options: Var) -> Var | None:
+    """A function that is compiled already, as part of what calls it."""
+    tensor_state(tx.trace).compiled += 1
+    given = args[0] if len(args) == 1 else None
+    return given if isinstance(given, FunctionVar | PartialVar) else None
 
 
 @rule([torch.compiler.cudagraph_mark_step_begin])

@@ -21,7 +21,7 @@ from torch._functorch.autograd_function import VmapInfo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn.modules._functions import BackwardHookFunction
 
-from dynamo.base.autograd_apply import APPLY
+from dynamo.base.autograd_apply import APPLY, AUTOGRAD_FUNCTION
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
 from dynamo.graph_operators import collectives
@@ -30,6 +30,7 @@ from dynamo.graph_operators.kernel_launches import launches_recorded
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
@@ -73,15 +74,20 @@ def hook_gradients(*tensors: Any) -> Any:
     return BackwardHookFunction.apply(*tensors)  # type: ignore[no-untyped-call]
 
 
-def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
-    """A plain function that applies one autograd function."""
+def apply_in_graph(function: type[torch.autograd.Function], compiles: bool = False) -> Any:
+    """A plain function that applies one autograd function. compiles: it calls `torch.compile`,
+    which does nothing while the call is recorded."""
 
     def apply(*args: Any) -> Any:
+        if compiles and torch._C._len_torch_dispatch_stack():
+            with torch.compiler.set_stance("force_eager"):
+                return function.apply(*args)  # type: ignore[no-untyped-call]
         return function.apply(*args)  # type: ignore[no-untyped-call]
 
     apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
     apply.__module__ = __name__  # fx takes functions of torch's modules for attributes of them
     setattr(apply, torch_functions.RUNS_PROGRAM, True)
+    setattr(apply, AUTOGRAD_FUNCTION, function)
     return apply
 
 
@@ -101,6 +107,7 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         return put_in_graph(tx, cls.cls, args, transformed)
     state = tensor_state(trace)
     mark, before, read = trace.graph.mark(), trace.effects.places(), state.new_gradients_read
+    compiled = state.compiled
     with trace.objects.noting_known() as found:
         look = look_through(tx, cls.cls, list(args))
         if transformed:
@@ -116,7 +123,7 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     if traced and not transformed:
         return own_functions.call_own(tx, cls.cls, list(args), look, mark)
     trace.graph.rollback(mark)
-    return put_in_graph(tx, cls.cls, args, transformed)
+    return put_in_graph(tx, cls.cls, args, transformed, state.compiled != compiled)
 
 
 FUNCTION = "a __torch_function__"
@@ -135,9 +142,11 @@ def refuse_other_classes(tx: Frame, cls: Var, args: tuple[Var, ...]) -> None:
                         "whose code would see another class")
 
 
-def put_in_graph(tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool) -> Var:
+def put_in_graph(
+    tx: Frame, cls: type, args: tuple[Var, ...], transformed: bool, compiles: bool = False
+) -> Var:
     """The call as one node, which runs the code of the program."""
-    target, rest, _ = without_objects(tx, apply_in_graph(cls), list(args), {})
+    target, rest, _ = without_objects(tx, apply_in_graph(cls, compiles), list(args), {})
     try:
         if transformed:
             return transforms.on_tensors(tx, target, tuple(rest), {})
@@ -206,7 +215,8 @@ def look_through(tx: Frame, cls: type, args: list[Var]) -> Look:
         written = [
             var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
         ]
-        if not set(written).issubset(dirty) and not has_collectives(look.body):
+        look.writes = not set(written).issubset(dirty) and not has_collectives(look.body)
+        if look.writes and (torch_functions.in_transform() or reach_outside(tx, written)):
             raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
         own_functions.note_context(tx, look, context)
         if enabled and any(needs):
@@ -218,6 +228,12 @@ def look_through(tx: Frame, cls: type, args: list[Var]) -> Look:
     finally:
         torch._C._set_grad_enabled(enabled)
     return look
+
+
+def reach_outside(tx: Frame, written: list[TensorVar]) -> bool:
+    """Whether one of these tensors, or what it is a view of, was not made in the graph."""
+    outside = {storage_of(var.fake) for var in tensor_state(tx.trace).tensor_inputs}
+    return any(var.source is not None or storage_of(var.fake) in outside for var in written)
 
 
 def forward(tx: Frame, cls: Any, context: Var, args: list[Var]) -> Var:
@@ -235,10 +251,10 @@ def has_old_form(cls: Any) -> bool:
     return cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context  # type: ignore[no-any-return]
 
 
-def like(tx: Frame, value: Var) -> Var:
+def like(tx: Frame, value: Var, make: Any = torch.zeros_like) -> Var:
     """A gradient or a tangent of a value: None where it is no tensor."""
     if isinstance(value, TensorVar):
-        return tx.trace.call(tx, torch.zeros_like, value)
+        return tx.trace.call(tx, make, value)
     return ConstVar(None)
 
 
@@ -265,7 +281,13 @@ def backward(tx: Frame, cls: Any, context: Var, look: Look, mark: fx.Node) -> No
     name = "vjp" if cls.vjp is not torch.autograd.Function.vjp else "backward"
     function = part_of(tx, cls, name)
     look.once = own_functions.has_no_second_order(inspect.getattr_static(cls, name))
+    known = tx.trace.world.constants
+    reads = known.times_read
     look.grads = tx.call(function, [context, *look.seeds], {})
+    look.decides = known.times_read != reads
+    if look.decides:  # what the other branch of most such questions reads, `if grad != 1`
+        ones = [like(tx, output, torch.ones_like) for output in outputs]
+        tx.call(function, [context, *ones], {})
     look.back = {node: None for node in graph.operations_after(mark) if node not in before}
 
 

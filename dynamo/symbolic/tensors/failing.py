@@ -112,7 +112,7 @@ def trial_of(
         return None
     if is_usual([*args, *kwargs.values()]) and not any(map(handles, tx.trace.frames)):
         return None
-    return Trial(args, kwargs, tx.trace.world.constant_of)
+    return Trial(args, kwargs, tx.trace.world.constants.value)
 
 
 def is_tried(function: Any) -> bool:

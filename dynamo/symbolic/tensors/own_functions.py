@@ -35,7 +35,8 @@ class Look:
     result: of `forward`. seeds: the gradients that `backward` was given; grads: what it returned,
     None where it was not traced. body, back: the operations of either. saved, fixed: what was given
     to `save_for_backward` and to `mark_non_differentiable`. once: `backward` has no gradients of
-    its own. plain: nothing else was set on the context.
+    its own. plain: nothing else was set on the context. decides: `backward` asked for values, which
+    may be others when it runs. writes: `forward` writes into arguments that it does not mark.
     """
 
     result: Var
@@ -47,6 +48,8 @@ class Look:
     fixed: list[TensorVar] = field(default_factory=list)
     once: bool = False
     plain: bool = True
+    decides: bool = False
+    writes: bool = False
 
 
 # A value at run time: ("input", 2), ("made", 0) or ("seed", 1), by its place among those.
@@ -218,6 +221,10 @@ def check(cls: type, look: Look, args: list[Var], beside: dict[fx.Node, None]) -
         raise Break("call_of_unknown_function", f"apply of {cls.__qualname__!r}, which {why}")
 
     results = parts_of(look.result)
+    if look.decides:
+        refuse("reads more than its arguments and decides by values in backward")
+    if look.writes:
+        refuse("reads more than its arguments and writes into them")
     if not look.plain:
         refuse("reads more than its arguments and marks some as dirty, or gradients as None")
     if not results or not all(isinstance(var, TensorVar) for var in results):

@@ -28,7 +28,8 @@ class TensorState:
     watched: tensors with new hooks, and their `grad_fn`.
     settings_of_grad: inputs made to require grad or not to, and the steps. read_flags: results that
         `requires_grad_` was called of. new_gradients_read: how often the program has asked for a
-        `grad` that it has stored. moved: tensors that have got `data`, and where it is from.
+        `grad` that it has stored. compiled: how often it has asked for a compiled function. moved:
+        tensors that have got `data`, and where it is from.
     contexts: what the trace has entered and not left. default_devices: those of the `with` blocks
         that are open.
     nested: nested tensors, from outside and made; ragged_sources: those from outside.
@@ -50,7 +51,7 @@ class TensorState:
         self.moved: set[TensorVar] = set()
         self.nested: list[TensorVar] = []
         self.ragged_sources: dict[TensorVar, None] = {}
-        self.new_gradients_read = 0
+        self.new_gradients_read = self.compiled = 0
         self.contexts: list[Any] = []
         self.default_devices: list[torch.device] = []
         self.functions_enabled = torch._C._is_torch_function_enabled()
