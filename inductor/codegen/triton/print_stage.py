@@ -23,6 +23,7 @@ from inductor.codegen.triton.eviction import (
 from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exact
 from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
+from inductor.codegen.triton.pairs import BOTH, Doubled, Swapped, pair_of
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
@@ -387,20 +388,91 @@ class StagePrinter:
             zero = print_number(neutral("sum", op.dtype))
             text = f"tl.where({masks[0].name}, {value.name}, {zero}).to({print_dtype(op.dtype)})"
             return Text(self.writer.define(text), value.axes | masks[0].axes)
+        pair = self._pair_of(op)
+        if isinstance(pair, Swapped):
+            return self._print_swapped(op, pair)
+        if isinstance(pair, Doubled):
+            return self._print_doubled(op, pair)
+        return self._print_loaded(op, masks)
+
+    def _print_loaded(self, op: Op, masks: list[Text]) -> Text:
         known = self.memory.stored.get(op.buffer)
         if known is not None and not masks and known[:2] == (op.index, self.columns.name):
             return known[2]
         self.needs_barrier |= op.buffer in self.memory.dirty
         pointer, axes = self._pointer(self._once(op), masks[0].axes if masks else NO_AXES)
-        mask = self._mask(axes, *(m.name for m in masks))
+        for mask in masks[1:]:
+            axes |= mask.axes
+        text = self._load(op, pointer, axes, self._mask(axes, *(m.name for m in masks)))
+        return Text(self.writer.define(text, reuse=op.buffer not in self.frame.written), axes)
+
+    def _load(self, op: Op, pointer: str, axes: Axes, mask: str) -> str:
         zero = "0.0" if is_small(op.dtype) else "0"  # an integer is no small float
         more = f", {mask}, other={zero}" if mask else ""
         if op.buffer in self.read_last and "r" in axes:
             more += f", {EVICT_FIRST}"
         elif op.buffer in self.reread and "r" in axes:
             more += f", {EVICT_LAST}"
-        text = f"tl.load({pointer}{more})"
-        return Text(self.writer.define(text, reuse=op.buffer not in self.frame.written), axes)
+        return f"tl.load({pointer}{more})"
+
+    # one of a pair: see `pairs`
+
+    def _pair_of(self, op: Op) -> Swapped | Doubled | None:
+        axis = "x" if self.frame.flat else "r"
+        if self.unaligned is not None or self.axes[axis] != frozenset(axis):
+            return None
+        if not self.frame.flat and self.columns.extent % 2:
+            return None
+        elements = self.frame.elements.get(op.buffer)
+        return None if elements is None else pair_of(self.stage.ops, self.position, axis, elements)
+
+    def _print_swapped(self, op: Op, pair: Swapped) -> Text:
+        axis = "x" if self.frame.flat else "r"
+        conditions = [self.values[position] for position in pair.conditions]
+        both = self._print_loaded(replace(op, index=pair.both, args=()), conditions)
+        if axis not in both.axes:  # stored by this kernel, the same everywhere
+            return both
+        other = self.writer.define(f"k_swapped({both.name})")
+        side = f"({self.names[axis]} % 2) == {pair.side}"
+        value = self.writer.define(f"tl.where({side}, {both.name}, {other})")
+        axes = both.axes
+        for mask in self._args(op):  # what a masked load gives
+            axes |= mask.axes
+            value = self.writer.define(
+                f"tl.where({mask.name}, {value}, 0.0).to({print_dtype(op.dtype)})")
+        return Text(value, axes)
+
+    def _print_doubled(self, op: Op, pair: Doubled) -> Text:
+        self.needs_barrier |= op.buffer in self.memory.dirty
+        axis, masks = "x" if self.frame.flat else "r", self._args(op)
+        block, kind = self._block(axis), "tl.int64" if self.frame.wide else "tl.int32"
+        text = f"tl.arange(0, 2 * {block})"
+        if axis == "x":
+            text = f"2 * {program(self.frame)} * XBLOCK + {text}"
+        else:
+            base = self.writer.bases[self.columns.name]
+            text = f"2 * ({base}) + {text}[None, :]" if base else f"{text}[None, :]"
+        name = self.writer.define(f"({text}).to({kind})")
+        index = self._once(replace(op, index=pair.both)).index
+        assert index is not None
+        place = print_index(index, {**self.names, BOTH: name}, self.frame.numbers)
+        axes = frozenset(axis).union(*(
+            self.axes[var.name] for var in index.variables() if var.name != BOTH))
+        limits = [m.name for m in masks]
+        for one, extent in (("r", self.columns.extent), ("x", self.frame.launch.rows)):
+            mask = self.columns.mask if one == "r" else self.frame.row_mask
+            if one in axes and mask:
+                end = self.frame.numbers.spell(2 * extent)
+                limits.append(f"({name} < {end})" if one == axis else mask)
+        parameter = self.frame.parameters[op.buffer]
+        pointer = f"{parameter} + ({place})"
+        if masks:
+            axes |= masks[0].axes
+            rows = "XBLOCK" if "x" in axes else "1"
+            pointer = f"tl.broadcast_to({pointer}, [{rows}, 2 * {block}])"
+        load = self._load(op, pointer, axes, " & ".join(limits))
+        both = self.writer.define(load, reuse=op.buffer not in self.frame.written)
+        return Text(self.writer.define(f"k_side({both}, {pair.side})"), axes)
 
     def _once(self, op: Op) -> Op:
         """The load in terms of the tile's first row, where it is the same for all rows of a tile.
