@@ -1,15 +1,18 @@
-"""Loads of every second element: of pairs that lie side by side in memory.
+"""Loads and stores of every second element: of pairs that lie side by side in memory.
 
-In: the ops of a stage, one of its loads, and the loop along which a thread has neighbours (`axis`).
-Out: where both elements of each pair lie, so that they are loaded as neighbours, many bytes at a
-time. What lies two elements apart would be loaded element by element, and a warp would touch each
-line of the cache for as many instructions as a line has pairs. There are two kinds:
+In: the ops of a stage, one of its loads, and the loop along which a thread has neighbours (`axis`);
+or the stores of a launch. Out: where both elements of each pair lie, so that they are moved as
+neighbours, many bytes at a time. What lies two elements apart would be moved element by element,
+and a warp would touch each line of the cache for as many instructions as a line has pairs. There
+are two kinds of loads:
 
 - `Swapped`: each iteration reads the first, or the second, element of the pair that it belongs to
   itself, as `x[2 * (r // 2)]` (rotary embeddings). All elements of the tile are loaded; a thread
   that has both of a pair gives each its neighbour without moving anything.
 - `Doubled`: each iteration reads one element of its own pair, as `x[2 * r]` (gates and values that
   alternate). A tile of twice as many elements is loaded and split.
+
+Two stores, each of one element of each pair, are joined to one of the tile of both.
 
 A condition of a load that only tells the two apart is dropped: Triton loads many bytes at a time
 only where a mask is the same for all of them.
@@ -23,6 +26,7 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor.codegen.triton.launch import Launch, Stage
 from inductor.ir.body import Op, is_small
 from inductor.ir.extent import Extent
 from inductor.ir.index import Index, floordiv, mod, variable
@@ -60,14 +64,16 @@ def pair_of(
     pairs are there. elements: of the buffer."""
     op = ops[position]
     assert op.index is not None
-    if is_small(op.dtype) or not op.dtype.is_floating_point:
+    if is_small(op.dtype) or op.dtype is torch.bool:
         return None
     extent = _extent_of(op.index, axis)
-    if not extent or extent % 2 or not _is_counted(op.index) or type(op.index.offset) is Extent:
+    if not extent or not _is_counted(op.index) or type(op.index.offset) is Extent:
         return None
-    side = op.index.offset % 2
     if op.index.step_of(axis) == 2:
         return _doubled(ops, position, axis, extent, elements)
+    if extent % 2:
+        return None
+    side = op.index.offset % 2
     halves = _halves(axis, extent)
     inner = op.index.substitute(halves)
     if inner.depends_on(SIDE) or inner.step_of(NUMBER) != 2:
@@ -99,6 +105,46 @@ def _doubled(
     if not _is_there(ops, op, side, both, elements, lambda other: other.args == op.args):
         return None
     return Doubled(both, side)
+
+
+def joined_stores(launch: Launch, axis: str) -> dict[str, Index]:
+    """Buffers that two stores fill, of which each writes every second element; and where both write
+    along `BOTH`. Of launches without loops, where what the first one stores is still there when
+    the second one does."""
+    loops = not (launch.persistent or launch.tiled) and any(s.columns != 1 for s in launch.stages)
+    if loops or any(stage.serial != 1 for stage in launch.stages):
+        return {}
+    own = {local.name for local in launch.locals}
+    touched: dict[str, list[tuple[Stage, Op]]] = {}
+    for stage in launch.stages:
+        for op in stage.ops:
+            if op.name in ("load", "store") and op.buffer not in own:
+                touched.setdefault(op.buffer, []).append((stage, op))
+    found = {}
+    for buffer, accesses in touched.items():
+        both = _joined(accesses, axis) if len(accesses) == 2 else None
+        if both is not None:
+            found[buffer] = both
+    return found
+
+
+def _joined(accesses: Sequence[tuple[Stage, Op]], axis: str) -> Index | None:
+    (stage, op), (second, other) = accesses
+    if not all(each.name == "store" and each.imm == "set" for _, each in accesses):
+        return None
+    dtype = stage.ops[op.args[0]].dtype
+    if stage.columns != second.columns or dtype is not second.ops[other.args[0]].dtype:
+        return None
+    if is_small(dtype) or dtype is torch.bool:
+        return None
+    assert op.index is not None and other.index is not None
+    first = op.index if other.index == op.index + 1 else other.index
+    extent = _extent_of(first, axis)
+    if not extent or not _is_counted(first) or {op.index, other.index} != {first, first + 1}:
+        return None
+    place = variable(BOTH, 2 * extent)
+    both = first.substitute({axis: floordiv(place, 2)}) + mod(place, 2)
+    return both if first.step_of(axis) == 2 and both.step_of(BOTH) == 1 else None
 
 
 def _is_there(

@@ -64,6 +64,15 @@ def k_side(a, side: tl.constexpr):
 
 
 @triton.jit
+def k_joined(first, second):
+    """A tile in which the elements of both alternate along the last axis."""
+    if len(first.shape) == 1:
+        return tl.reshape(tl.join(first, second), [2 * first.shape[0]])
+    else:
+        return tl.reshape(tl.join(first, second), [first.shape[0], 2 * first.shape[1]])
+
+
+@triton.jit
 def k_neg(a):
     """-a; `0 - a`, which Triton makes of a minus, loses the sign of zero."""
     if a.dtype.is_floating():

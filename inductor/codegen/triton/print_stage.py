@@ -23,7 +23,7 @@ from inductor.codegen.triton.eviction import (
 from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exact
 from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
-from inductor.codegen.triton.pairs import BOTH, Doubled, Swapped, pair_of
+from inductor.codegen.triton.pairs import BOTH, Doubled, Swapped, joined_stores, pair_of
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
@@ -71,7 +71,8 @@ class Memory:
     """What the stages printed so far did to buffers, and the values of locals.
 
     stored: the last value at an index of a buffer, where it is known outside of loops. dirty, read:
-    buffers that earlier stages wrote and read since the last barrier.
+    buffers that earlier stages wrote and read since the last barrier. halves: of buffers of which
+    every second element has been computed, and is stored with the others, that and where it goes.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,7 @@ class Memory:
         self.stored: dict[str, tuple[Index, str, Text]] = {}
         self.dirty: set[str] = set()
         self.read: set[str] = set()
+        self.halves: dict[str, tuple[Index, str]] = {}
 
 
 class StagePrinter:
@@ -112,6 +114,8 @@ class StagePrinter:
         self.read_last = read_for_the_last_time(frame.launch, stage)
         self.reread = reread(frame.launch, stage)
         self.unaligned = unaligned_rows(frame.launch, stage)
+        self.axis = "x" if frame.flat else "r"  # along which a thread has neighbours
+        self.joined = joined_stores(frame.launch, self.axis) if frame.elements else {}
         self.position = 0
 
     def print(self) -> None:
@@ -418,61 +422,76 @@ class StagePrinter:
     # one of a pair: see `pairs`
 
     def _pair_of(self, op: Op) -> Swapped | Doubled | None:
-        axis = "x" if self.frame.flat else "r"
-        if self.unaligned is not None or self.axes[axis] != frozenset(axis):
-            return None
-        if not self.frame.flat and self.columns.extent % 2:
-            return None
         elements = self.frame.elements.get(op.buffer)
-        return None if elements is None else pair_of(self.stage.ops, self.position, axis, elements)
+        if elements is None or self.unaligned is not None:
+            return None
+        return pair_of(self.stage.ops, self.position, self.axis, elements)
 
     def _print_swapped(self, op: Op, pair: Swapped) -> Text:
-        axis = "x" if self.frame.flat else "r"
         conditions = [self.values[position] for position in pair.conditions]
         both = self._print_loaded(replace(op, index=pair.both, args=()), conditions)
-        if axis not in both.axes:  # stored by this kernel, the same everywhere
+        if self.axis not in both.axes:  # stored by this kernel, the same everywhere
             return both
         other = self.writer.define(f"k_swapped({both.name})")
-        side = f"({self.names[axis]} % 2) == {pair.side}"
+        side = f"({self.names[self.axis]} % 2) == {pair.side}"
         value = self.writer.define(f"tl.where({side}, {both.name}, {other})")
-        axes = both.axes
+        axes, zero = both.axes, print_number(neutral("sum", op.dtype))
         for mask in self._args(op):  # what a masked load gives
             axes |= mask.axes
             value = self.writer.define(
-                f"tl.where({mask.name}, {value}, 0.0).to({print_dtype(op.dtype)})")
+                f"tl.where({mask.name}, {value}, {zero}).to({print_dtype(op.dtype)})")
         return Text(value, axes)
 
     def _print_doubled(self, op: Op, pair: Doubled) -> Text:
         self.needs_barrier |= op.buffer in self.memory.dirty
-        axis, masks = "x" if self.frame.flat else "r", self._args(op)
+        masks = self._args(op)
+        pointer, axes, limits = self._doubled(op, pair.both)
+        if masks:
+            axes |= masks[0].axes
+            rows = "XBLOCK" if "x" in axes else "1"
+            pointer = f"tl.broadcast_to({pointer}, [{rows}, 2 * {self._block(self.axis)}])"
+        load = self._load(op, pointer, axes, " & ".join([*limits, *(m.name for m in masks)]))
+        both = self.writer.define(load, reuse=op.buffer not in self.frame.written)
+        return Text(self.writer.define(f"k_side({both}, {pair.side})"), axes)
+
+    def _doubled(self, op: Op, both: Index) -> tuple[str, Axes, list[str]]:
+        """Pointers to a tile of twice as many elements along the axis, its axes, its limits."""
+        axis, columns = self.axis, self.columns
         block, kind = self._block(axis), "tl.int64" if self.frame.wide else "tl.int32"
         text = f"tl.arange(0, 2 * {block})"
         if axis == "x":
             text = f"2 * {program(self.frame)} * XBLOCK + {text}"
         else:
-            base = self.writer.bases[self.columns.name]
+            base = self.writer.bases[columns.name]
             text = f"2 * ({base}) + {text}[None, :]" if base else f"{text}[None, :]"
         name = self.writer.define(f"({text}).to({kind})")
-        index = self._once(replace(op, index=pair.both)).index
+        index = self._once(replace(op, index=both)).index
         assert index is not None
         place = print_index(index, {**self.names, BOTH: name}, self.frame.numbers)
-        axes = frozenset(axis).union(*(
-            self.axes[var.name] for var in index.variables() if var.name != BOTH))
-        limits = [m.name for m in masks]
-        for one, extent in (("r", self.columns.extent), ("x", self.frame.launch.rows)):
-            mask = self.columns.mask if one == "r" else self.frame.row_mask
-            if one in axes and mask:
+        axes = frozenset(axis).union(
+            *(self.axes[var.name] for var in index.variables() if var.name != BOTH))
+        limits = []
+        ends = (("r", columns.extent, columns.mask), ("x", self.frame.launch.rows, self.frame.row_mask))
+        for each, extent, mask in ends:
+            if each in axes and mask:
                 end = self.frame.numbers.spell(2 * extent)
-                limits.append(f"({name} < {end})" if one == axis else mask)
-        parameter = self.frame.parameters[op.buffer]
-        pointer = f"{parameter} + ({place})"
-        if masks:
-            axes |= masks[0].axes
-            rows = "XBLOCK" if "x" in axes else "1"
-            pointer = f"tl.broadcast_to({pointer}, [{rows}, 2 * {block}])"
-        load = self._load(op, pointer, axes, " & ".join(limits))
-        both = self.writer.define(load, reuse=op.buffer not in self.frame.written)
-        return Text(self.writer.define(f"k_side({both}, {pair.side})"), axes)
+                limits.append(f"({name} < {end})" if each == axis else mask)
+        return f"{self.frame.parameters[op.buffer]} + ({place})", axes, limits
+
+    def _print_half(self, op: Op, both: Index, value: Text) -> None:
+        """The store of every second element, with that of the others if they are there."""
+        assert op.index is not None
+        pointer, axes, limits = self._doubled(op, both)
+        tile = self._tile(value, axes)
+        if op.buffer not in self.memory.halves:
+            self.memory.halves[op.buffer] = op.index, tile
+            return
+        index, other = self.memory.halves.pop(op.buffer)
+        sides = (tile, other) if index == op.index + 1 else (other, tile)
+        more = f", {' & '.join(limits)}" if limits else ""
+        if self.read_last and "r" in axes:
+            more += f", {EVICT_FIRST}"
+        self.writer.line(f"tl.store({pointer}, k_joined({', '.join(sides)}){more})")
 
     def _once(self, op: Op) -> Op:
         """The load in terms of the tile's first row, where it is the same for all rows of a tile.
@@ -488,6 +507,9 @@ class StagePrinter:
         (value,) = self._args(op)
         if op.buffer in self.own:
             self._print_local_store(op, value)
+            return
+        if op.buffer in self.joined:
+            self._print_half(op, self.joined[op.buffer], value)
             return
         self.needs_barrier |= op.buffer in self.memory.dirty | self.memory.read
         self._remember(op, value)
