@@ -333,7 +333,7 @@ class StagePrinter:
         assert op.index is not None
         text, axes = self._index(op.index)
         if self.unaligned is not None and op.index.depends_on("r"):
-            text = self._place_in_stretches(op.index, self.unaligned)
+            text = self._place_in_stretches(op.index, self.unaligned) or text
         pointer = f"{self.frame.parameters[op.buffer]} + ({text})"
         if not axes or not more <= axes:
             axes |= more
@@ -342,6 +342,8 @@ class StagePrinter:
 
     def _place_in_stretches(self, index: Index, rows: Unaligned) -> str:
         name, beyond = self.columns.name, rows.beyond(index)
+        if beyond is None:
+            return ""
         more = "" if beyond == 0 else f" + {self._index(beyond)[0]}"
         return f"whole_{name} + at_{name}{more}"
 
