@@ -124,8 +124,8 @@ def _is_zero(node: Any) -> bool:
         return False
     if node.target in ZEROS:
         return True
-    value = node.args[2 if node.target is aten.new_full.default else 1]
-    return type(value) in (int, float, bool) and value == 0 and copysign(1.0, value) > 0  # type: ignore[arg-type]
+    value: Any = node.args[2 if node.target is aten.new_full.default else 1]
+    return type(value) in (int, float, bool) and not value and copysign(1.0, value) > 0
 
 
 def _place_of(node: fx.Node) -> _Place | None:
@@ -142,7 +142,8 @@ def _place_of(node: fx.Node) -> _Place | None:
         if type(dim) is not int or type(first) is not int or dim % len(size) != len(size) - 1:
             return None
         count = size[-1]
-        return _Place(dim % len(size), first % count, count, True) if 1 < count <= MOST_PARTS else None
+        few = 1 < count <= MOST_PARTS
+        return _Place(dim % len(size), first % count, count, True) if few else None
     given: list[Any] = [*node.args[2:]]
     dim, begin, end, step = given + [0, None, None, 1][len(given) :]
     begin = begin or 0
