@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from inductor.codegen.triton.aligned import unaligned_rows
 from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
 from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch
 from inductor.codegen.triton.matrix_sums import MatrixSums, find_matrix_sums
@@ -294,6 +295,9 @@ def _print_blocks(
             masked = not divides(greatest, extent) or (
                 frame.launch.splits != 1 and not divides(frame.launch.chunk, extent)
             )
+            masked |= any(  # whose ends are a tile of their own
+                each.columns == extent and unaligned_rows(frame.launch, each) is not None
+                for each in frame.launch.stages)
         block, mask = f"R{number}BLOCK", f"rmask{number}" if masked else ""
         writer.line(f"{block}: tl.constexpr = {size}")
         found[extent] = Columns(f"r{number}", mask, block, extent)

@@ -184,6 +184,21 @@ def unlike_rows() -> Case:
     return Kernel("unlike_rows", outer, stages, (Local("s", F32, 1),)), buffers
 
 
+def whole_rows_anywhere() -> Case:
+    """Rows of 128 elements, which whole blocks are made of, at multiples of 129."""
+    rows, columns, apart, outer = 6, 128, 129, (6,)
+
+    def total(ops, o, i, r):
+        ops.store("d", o[0], ops.reduction("sum", ops.load("a", o[0] * apart + r[0] + 1, F32)))
+
+    def moved(ops, o, i, r):
+        ops.store("c", o[0] * apart + i[0], ops.load("a", o[0] * apart + i[0] + 1, F32))
+
+    stages = (stage(outer, (), (columns,), total), stage(outer, (columns,), (), moved))
+    buffers = {"a": torch.randn(rows, apart), "c": torch.zeros(rows, apart), "d": torch.zeros(rows)}
+    return Kernel("whole_rows_anywhere", outer, stages, ()), buffers
+
+
 def Index_zero() -> Index:
     return loop_variables((1,))[0]
 
@@ -285,7 +300,7 @@ def empty_rows() -> Case:
 
 CASES = [chain, transpose, swapped, half_chain, padded, gather, scatter, softmax, long_softmax, few_rows,
          row_reductions, long_rows, split_rows, column_sum, long_column_sum, total, serial_rows,
-         through_memory, empty_rows, unaligned_rows, unaligned_rows_alone, unlike_rows]
+         through_memory, empty_rows, unaligned_rows, unaligned_rows_alone, unlike_rows, whole_rows_anywhere]
 
 
 SMALL = torch.tensor([0, 1, 2, 3, 7, 100])
