@@ -10,6 +10,7 @@ from interpreter_repairs import repair
 
 import dynamo
 from inductor.codegen.triton import plan
+from inductor.lowering import indexing
 
 SWAPPED, DOUBLED, JOINED = "k_swapped(", "k_side(", "k_joined("
 
@@ -133,3 +134,18 @@ def _compare(program, given) -> None:
         wanted, found = (wanted,), (found,)
     for one, other in zip(wanted, found, strict=True):
         torch.testing.assert_close(other, one, rtol=1.6e-2 if one.dtype is torch.bfloat16 else 1e-5, atol=1e-5)
+
+
+def costly_parts(x, cos, sin):
+    """As a gradient of gates that alternate with their values."""
+    gates, values, grads = x[..., ::2].float(), x[..., 1::2].float(), cos[..., ::2]
+    gates = torch.tanh(gates) * values.sigmoid() + grads * torch.exp(-gates.abs()).cos()
+    values = values.sin() * 2 - grads.abs().sqrt()
+    return torch.cat([gates.unsqueeze(-1), values.unsqueeze(-1)], -1).flatten(-2)
+
+
+def test_costly_parts_that_alternate_are_one_kernel(monkeypatch) -> None:
+    monkeypatch.setattr(indexing, "MOST_INLINE_COST", 1000)  # as on a GPU
+    _compare(costly_parts, (torch.randn(3, 6, 16), torch.randn(1, 6, 16), torch.randn(1, 6, 16)))
+    (text,) = texts
+    assert JOINED in text and DOUBLED in text and text.count("tl.store(") == 1
