@@ -22,6 +22,8 @@ from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
 aten = torch.ops.aten
 MOST_INLINE_CAT = 4  # parts, each a condition for each element; chosen, not measured
+MOST_INLINE_COST = 32  # of a part, which is computed where it is not wanted, too
+MOST_ALTERNATING, MOST_ALTERNATING_COST = 4, 96  # parts of which elements alternate; of them all
 
 
 def replaced(indices: Indices, axis: int, index: Any) -> Indices:
@@ -38,8 +40,9 @@ def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
         return call.refuse(why or "no dimension")
     axis = dim % rank
     held = compute_dtype(call.result.dtype)
-    if len(parts) > MOST_INLINE_CAT or any(p.cost > 32 for p in parts):
-        return _joined_in_memory(call, parts, axis)
+    if len(parts) > MOST_INLINE_CAT or any(p.cost > MOST_INLINE_COST for p in parts):
+        if not _alternate(call, parts, axis):
+            return _joined_in_memory(call, parts, axis)
 
     def compute(ops: Ops, indices: Indices) -> Value:
         value = None
@@ -53,6 +56,18 @@ def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
         return value
 
     return call.builder.computed(call.layout, parts, 2 * len(parts), compute)
+
+
+def _alternate(call: Call, parts: Sequence[Tensor], axis: int) -> bool:
+    """Whether neighbours in memory are elements of all parts, so that a kernel for each part would
+    write every second element. On a GPU, where threads know which are theirs: what is computed for
+    others is dropped."""
+    count = call.layout.size[axis]
+    return (
+        call.builder.device.type != "cpu" and len(parts) == count <= MOST_ALTERNATING
+        and call.layout.stride[axis] == 1
+        and sum(part.cost for part in parts) <= MOST_ALTERNATING_COST
+    )
 
 
 def _within(
@@ -94,7 +109,7 @@ def stack(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     why = unsupported([*tensors])
     if why or 0 in call.layout.size:
         return call.refuse(why or "an empty tensor")
-    if len(tensors) > MOST_INLINE_CAT or any(t.cost > 32 for t in tensors):
+    if len(tensors) > MOST_INLINE_CAT or any(t.cost > MOST_INLINE_COST for t in tensors):
         return call.refuse("many parts, which ATen copies")
     axis = dim % len(call.layout.size)
     held = compute_dtype(call.result.dtype)

@@ -40,6 +40,39 @@ def k_sqrt(a):
 
 
 @triton.jit
+def k_swapped(a):
+    """The tile with neighbours along its last axis in each other's place, two by two."""
+    if len(a.shape) == 1:
+        first, second = tl.split(tl.reshape(a, [a.shape[0] // 2, 2]))
+        return tl.reshape(tl.join(second, first), [a.shape[0]])
+    else:
+        first, second = tl.split(tl.reshape(a, [a.shape[0], a.shape[1] // 2, 2]))
+        return tl.reshape(tl.join(second, first), [a.shape[0], a.shape[1]])
+
+
+@triton.jit
+def k_side(a, side: tl.constexpr):
+    """Of each two neighbours along the last axis the first (0) or the second one (1)."""
+    if len(a.shape) == 1:
+        first, second = tl.split(tl.reshape(a, [a.shape[0] // 2, 2]))
+    else:
+        first, second = tl.split(tl.reshape(a, [a.shape[0], a.shape[1] // 2, 2]))
+    if side == 0:
+        return first
+    else:
+        return second
+
+
+@triton.jit
+def k_joined(first, second):
+    """A tile in which the elements of both alternate along the last axis."""
+    if len(first.shape) == 1:
+        return tl.reshape(tl.join(first, second), [2 * first.shape[0]])
+    else:
+        return tl.reshape(tl.join(first, second), [first.shape[0], 2 * first.shape[1]])
+
+
+@triton.jit
 def k_neg(a):
     """-a; `0 - a`, which Triton makes of a minus, loses the sign of zero."""
     if a.dtype.is_floating():

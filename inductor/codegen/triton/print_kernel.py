@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from inductor.codegen.triton.aligned import unaligned_rows
 from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
 from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch
 from inductor.codegen.triton.matrix_sums import MatrixSums, find_matrix_sums
@@ -38,11 +39,10 @@ import triton.language as tl
 
 from inductor.codegen.triton.prelude import (
     k_above_one, k_add, k_argmax, k_argmin, k_floordiv, k_floordiv_index, k_fmod, k_from_byte,
-    k_from_bytes,
-    k_isinf, k_keep, k_keep_four, k_maximum, k_minimum, k_mod_index, k_mul, k_neg, k_normal_cdf,
-    k_or, k_pow, k_quick_silu, k_remainder, k_shift_left, k_shift_right, k_sigmoid, k_sign,
-    k_signbit, k_sqrt,
-    k_sum_of_exp, k_sum_of_four_exp, k_to_e4m3, k_to_e5m2, k_truediv, k_nibbles_dot,
+    k_from_bytes, k_isinf, k_joined, k_keep, k_keep_four, k_maximum, k_minimum, k_mod_index, k_mul,
+    k_neg, k_nibbles_dot, k_normal_cdf, k_or, k_pow, k_quick_silu, k_remainder, k_shift_left,
+    k_shift_right, k_side, k_sigmoid, k_sign, k_signbit, k_sqrt, k_sum_of_exp, k_sum_of_four_exp,
+    k_swapped, k_to_e4m3, k_to_e5m2, k_truediv,
     libdevice,
 )
 from inductor.codegen.triton.prelude_units import (
@@ -154,7 +154,7 @@ def print_launch(
     numbers = Numbers(wide)
     frame = Frame(
         launch, wide, flat, "" if divides(block, launch.rows) else "xmask", frozenset(written),
-        _parameter_names(touched, written), numbers, block if launch.tiled else 0,
+        _parameter_names(touched, written), numbers, block if launch.tiled else 0, elements,
     )
     writer = Writer()
     in_two = flat and _ends_anywhere(frame)
@@ -295,6 +295,9 @@ def _print_blocks(
             masked = not divides(greatest, extent) or (
                 frame.launch.splits != 1 and not divides(frame.launch.chunk, extent)
             )
+            masked |= any(  # whose ends are a tile of their own
+                each.columns == extent and unaligned_rows(frame.launch, each) is not None
+                for each in frame.launch.stages)
         block, mask = f"R{number}BLOCK", f"rmask{number}" if masked else ""
         writer.line(f"{block}: tl.constexpr = {size}")
         found[extent] = Columns(f"r{number}", mask, block, extent)

@@ -13,35 +13,26 @@ from dataclasses import replace
 
 import torch
 
-from inductor.codegen.triton.aligned import Unaligned, unaligned_rows
-from inductor.codegen.triton.eviction import (
-    EVICT_FIRST,
-    EVICT_LAST,
-    read_for_the_last_time,
-    reread,
-)
+from inductor.codegen.triton.aligned import Unaligned
 from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exact
-from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
+from inductor.codegen.triton.launch import Stage
 from inductor.codegen.triton.online import is_same, tiles_of
+from inductor.codegen.triton.print_accesses import AccessPrinter, Memory
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
-    ATOMIC_ADD,
     COMBINE,
     COMBINE_FUNCTIONS,
     LAST_POSITION,
     SUM_OF_EXP,
     neutral,
-    print_constant,
     print_conversion,
     print_dtype,
     print_index,
     print_number,
 )
-from inductor.codegen.triton.tiling import rows_alike
 from inductor.codegen.triton.writer import (
     NO_AXES,
     ROWS,
-    Axes,
     Columns,
     Frame,
     Text,
@@ -50,14 +41,12 @@ from inductor.codegen.triton.writer import (
     print_ends,
     print_stretches,
     print_whole_stretches,
-    program,
 )
-from inductor.ir.body import Immediate, IndirectVar, Op, is_small
-from inductor.ir.index import Index, variable
+from inductor.ir.body import IndirectVar, Op
+from inductor.ir.index import variable
 from inductor.ir.philox import LANES, Draw
 from inductor.ir.scalar_ops import SCALAR_OPS
 
-FIRST = "first"  # the first row of a tile
 # Columns of a tile of what is computed where a sum is not finite: of few sums, of more. A program
 # then takes no more registers than the rest of it does (ptxas for sm_90; with 16 for four and more,
 # 95 for 80, 168 for 113, 249 for 128).
@@ -66,52 +55,21 @@ COLUMNS_OF_EXACT, COLUMNS_OF_MANY_EXACT, FEW_EXACT = 16, 2, 1
 FEW_ROWS = 512
 
 
-class Memory:
-    """What the stages printed so far did to buffers, and the values of locals.
-
-    stored: the last value at an index of a buffer, where it is known outside of loops. dirty, read:
-    buffers that earlier stages wrote and read since the last barrier.
-    """
-
-    def __init__(self) -> None:
-        self.locals: dict[str, Text] = {}
-        self.stored: dict[str, tuple[Index, str, Text]] = {}
-        self.dirty: set[str] = set()
-        self.read: set[str] = set()
-
-
-class StagePrinter:
-    """Prints one stage; `memory` goes from stage to stage."""
+class StagePrinter(AccessPrinter):
+    """Prints one stage."""
 
     def __init__(
         self, stage: Stage, columns: Columns, frame: Frame, writer: Writer,
         memory: Memory,
     ) -> None:
+        super().__init__(stage, columns, frame, writer, memory)
         self.exact: dict[int, int] = {}  # of sums: the terms where they are not finite
-        self.stage = stage
         if stage.reduction:
             ops, self.exact = without_exact(stage.ops)
             self.stage = replace(stage, ops=ops)
         self.unlikely = only_for(self.stage.ops, [*self.exact.values()])
-        self.columns = columns
-        self.frame = frame
-        self.writer = writer
-        self.memory = memory
-        self.needs_barrier = False
-        self.own = {local.name for local in frame.launch.locals}
-        first = f"({program(frame)} * XBLOCK)"
-        self.names = {"x": "x", "r": columns.name, "g": "g", "s": "s", FIRST: first}
-        self.axes: dict[str, Axes] = {
-            "x": ROWS, "r": frozenset("r"), "g": NO_AXES, "s": NO_AXES, FIRST: NO_AXES
-        }
-        self.values: dict[int, Text] = {}
         self.partial: dict[int, tuple[str, ...]] = {}
         self.maxima: set[int] = set()  # that a sum of exponentials keeps
-        self.phases = Phases(stage)
-        self.read_last = read_for_the_last_time(frame.launch, stage)
-        self.reread = reread(frame.launch, stage)
-        self.unaligned = unaligned_rows(frame.launch, stage)
-        self.position = 0
 
     def print(self) -> None:
         """All lines of the stage, after a barrier if it needs what other threads did."""
@@ -305,52 +263,6 @@ class StagePrinter:
         if result is not None:
             self.values[position] = result
 
-    def _args(self, op: Op) -> list[Text]:
-        return [self.values[arg] for arg in op.args]
-
-    def shape(self, axes: Axes) -> str:
-        """The shape of a tile with these axes."""
-        if self.frame.flat:
-            return "[XBLOCK]" if axes else "[1]"
-        rows = "XBLOCK" if "x" in axes else "1"
-        return f"[{rows}, {self.columns.block if 'r' in axes else '1'}]"
-
-    def _index(self, index: Index) -> tuple[str, Axes]:
-        axes = NO_AXES
-        for var in index.variables():
-            axes |= self.axes[var.name]
-        return print_index(index, self.names, self.frame.numbers), axes
-
-    def _constant(self, value: Immediate, dtype: torch.dtype) -> str:
-        return print_constant(value, dtype, self.shape(NO_AXES), self.frame.numbers)
-
-    def _pointer(self, op: Op, more: Axes) -> tuple[str, Axes]:
-        assert op.index is not None
-        text, axes = self._index(op.index)
-        if self.unaligned is not None and op.index.depends_on("r"):
-            text = self._place_in_stretches(op.index, self.unaligned)
-        pointer = f"{self.frame.parameters[op.buffer]} + ({text})"
-        if not axes or not more <= axes:
-            axes |= more
-            pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
-        return pointer, axes
-
-    def _place_in_stretches(self, index: Index, rows: Unaligned) -> str:
-        name, beyond = self.columns.name, rows.beyond(index)
-        more = "" if beyond == 0 else f" + {self._index(beyond)[0]}"
-        return f"whole_{name} + at_{name}{more}"
-
-    def _mask(self, axes: Axes, *more: str) -> str:
-        parts = [self.frame.row_mask] if "x" in axes and self.frame.row_mask else []
-        parts += [self.columns.mask] if "r" in axes and self.columns.mask else []
-        return " & ".join([*parts, *more])
-
-    def _tile(self, value: Text, axes: Axes) -> str:
-        """The value with exactly these axes."""
-        if value.axes == axes:
-            return value.name
-        return self.writer.define(f"tl.broadcast_to({value.name}, {self.shape(axes)})")
-
     # one method for each structural operation
 
     def _print_plain(self, op: Op) -> Text:
@@ -377,83 +289,6 @@ class StagePrinter:
         kind = print_dtype(op.dtype)
         text = f"({text}).to({kind})" if axes else f"tl.full({self.shape(axes)}, {text}, {kind})"
         return Text(self.writer.define(text), axes)
-
-    def _print_load(self, op: Op) -> Text:
-        masks = self._args(op)
-        if op.buffer in self.own:
-            value = self.memory.locals[op.buffer]
-            if not masks:
-                return value
-            zero = print_number(neutral("sum", op.dtype))
-            text = f"tl.where({masks[0].name}, {value.name}, {zero}).to({print_dtype(op.dtype)})"
-            return Text(self.writer.define(text), value.axes | masks[0].axes)
-        known = self.memory.stored.get(op.buffer)
-        if known is not None and not masks and known[:2] == (op.index, self.columns.name):
-            return known[2]
-        self.needs_barrier |= op.buffer in self.memory.dirty
-        pointer, axes = self._pointer(self._once(op), masks[0].axes if masks else NO_AXES)
-        mask = self._mask(axes, *(m.name for m in masks))
-        zero = "0.0" if is_small(op.dtype) else "0"  # an integer is no small float
-        more = f", {mask}, other={zero}" if mask else ""
-        if op.buffer in self.read_last and "r" in axes:
-            more += f", {EVICT_FIRST}"
-        elif op.buffer in self.reread and "r" in axes:
-            more += f", {EVICT_LAST}"
-        text = f"tl.load({pointer}{more})"
-        return Text(self.writer.define(text, reuse=op.buffer not in self.frame.written), axes)
-
-    def _once(self, op: Op) -> Op:
-        """The load in terms of the tile's first row, where it is the same for all rows of a tile.
-        """
-        assert op.index is not None
-        most = self.frame.most_rows
-        if not most or not rows_alike(op.index, most):
-            return op
-        first = variable(FIRST, self.frame.launch.rows)
-        return replace(op, index=op.index.substitute({"x": first}))
-
-    def _print_store(self, op: Op) -> None:
-        (value,) = self._args(op)
-        if op.buffer in self.own:
-            self._print_local_store(op, value)
-            return
-        self.needs_barrier |= op.buffer in self.memory.dirty | self.memory.read
-        self._remember(op, value)
-        if op.imm == "set":
-            pointer, axes = self._pointer(op, value.axes)
-            mask = self._mask(axes)
-            more = f", {mask}" if mask else ""
-            if self.read_last and "r" in axes:
-                more += f", {EVICT_FIRST}"
-            self.writer.line(f"tl.store({pointer}, {value.name}{more})")
-            return
-        if op.dtype not in ATOMIC_ADD:
-            raise NotPrintable(f"no atomic add of {op.dtype}")
-        columns = self.stage.columns != 1 and (
-            not self.stage.reduction or self.phases.inside[self.position]
-        )
-        pointer, axes = self._pointer(op, frozenset("xr") if columns else ROWS)
-        mask = self._mask(axes) or "None"
-        self.writer.line(
-            f'tl.atomic_add({pointer}, {self._tile(value, axes)}, {mask}, sem="relaxed")'
-        )
-
-    def _remember(self, op: Op, value: Text) -> None:
-        """Keep what a later load of the same place gives; forget it where that is not sure."""
-        assert op.index is not None
-        lasting = len(self.writer.scopes) == 1 and op.imm == "set"
-        if lasting and all(var.name in ("x", "r") for var in op.index.variables()):
-            self.memory.stored[op.buffer] = (op.index, self.columns.name, value)
-        else:
-            self.memory.stored.pop(op.buffer, None)
-
-    def _print_local_store(self, op: Op, value: Text) -> None:
-        local = next(x for x in self.frame.launch.locals if x.name == op.buffer)
-        axes = ROWS if self.stage.columns == 1 or local.elements == 1 else frozenset("xr")
-        in_loop = len(self.writer.scopes) > 1
-        if not value.axes <= axes or op.imm != "set" or in_loop:
-            raise NotPrintable(f"{op} into a local")
-        self.memory.locals[op.buffer] = Text(self._tile(value, axes), axes)
 
     def _print_indirect(self, op: Op) -> Text:
         imm = op.imm
@@ -511,9 +346,6 @@ class StagePrinter:
             if whole and axis in names and index - rest == variable(axis, extent):
                 return axis
         return ""
-
-    def _block(self, axis: str) -> str:
-        return "XBLOCK" if axis == "x" else self.columns.block
 
     def _every_fourth(self, position: Op, axis: str) -> str:
         """The positions of the first of each four neighbours along the axis."""

@@ -5,9 +5,9 @@ In: a `Launch`. Out: lines of text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inductor.codegen.triton.aligned import Unaligned
 from inductor.codegen.triton.launch import Launch
@@ -89,6 +89,7 @@ class Frame:
     parameters: dict[str, str]  # the parameter for each buffer
     numbers: Numbers
     most_rows: int = 0  # of a tile of rows and columns, a power of two; 0: loads are for each row
+    elements: Mapping[str, int] = field(default_factory=dict)  # of buffers; without, see `pairs`
 
 
 def program(frame: Frame) -> str:

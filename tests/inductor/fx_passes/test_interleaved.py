@@ -11,7 +11,7 @@ from torch import Tensor
 
 import dynamo
 from dynamo.aot.api import compile_training
-from inductor.fx_passes.interleaved import WRITE, interleave_writes
+from inductor.fx_passes.interleaved import SELECT, WRITE, interleave_writes
 
 
 def rotated(x: Tensor, y: Tensor) -> Tensor:
@@ -103,3 +103,55 @@ def test_values(program: Callable[..., Any], left: int) -> None:
         for one, other in zip(torch.autograd.grad(got, [x, y], tangent), torch.autograd.grad(expected, [x, y], tangent), strict=True):
             torch.testing.assert_close(one, other)
     assert found == [left]
+
+
+def gated(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sigmoid(x[..., ::2]) * x[..., 1::2] + y[:, :6]
+
+
+def last_of_two(x: Tensor, y: Tensor) -> Tensor:
+    z = x.unflatten(-1, (-1, 2))
+    return z[..., 0] * y[:, :6] - z[..., 1].sin()
+
+
+def one_of_two(x: Tensor, y: Tensor) -> Tensor:
+    return x[:, 1::2] * y[:, :6]
+
+
+def thirds(x: Tensor, y: Tensor) -> Tensor:
+    return x[:, ::3] * x[:, 1::3] + y[:, ::3] * y[:, 2::3]
+
+
+def twice(x: Tensor, y: Tensor) -> Tensor:
+    """The same elements are read again, in another way: no sum of parts alone."""
+    return x[:, ::2] * x[:, 1::2] + x[:, :6] * y[:, :6]
+
+
+GRADIENTS = [(gated, 0), (last_of_two, 0), (one_of_two, 0), (thirds, 0), (twice, 0)]  # writes that are left
+
+
+@pytest.mark.parametrize(("program", "left"), GRADIENTS, ids=lambda value: getattr(value, "__name__", None))
+def test_gradients(program: Callable[..., Any], left: int) -> None:
+    found: list[int] = []
+
+    def rewritten(module: torch.fx.GraphModule, fakes: list[Any]) -> torch.fx.GraphModule:
+        module = interleave_writes(module)
+        writes = [n for n in module.graph.nodes if n.target in (WRITE, SELECT)]
+        found.append(len(writes))
+        return module
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        return compile_training(gm, inputs, lambda module, fakes: module, rewritten)
+
+    for dtype in (torch.float32, torch.bfloat16):
+        for way in (backend, "inductor"):
+            dynamo.reset()
+            x, y = (torch.randn(10, 12, dtype=dtype, requires_grad=True) for _ in range(2))
+            expected, got = program(x, y), dynamo.compile(program, backend=way)(x, y)
+            tangent = torch.randn_like(expected)
+            tangent[0], tangent[1] = 0.0, -0.0
+            ours, eagers = (torch.autograd.grad(value, [x, y], tangent) for value in (got, expected))
+            for one, other in zip(ours, eagers, strict=True):
+                torch.testing.assert_close(one, other)
+                assert torch.equal(one.signbit()[:2], other.signbit()[:2])
+    assert found and set(found) == {left}

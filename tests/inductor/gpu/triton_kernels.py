@@ -161,6 +161,44 @@ def unaligned_rows_alone(rows: int = 6, columns: int = 97) -> Case:
     return Kernel("unaligned_rows_alone", (), (stage((), (rows, columns), (), body),)), buffers
 
 
+def unlike_rows() -> Case:
+    """Rows of 97 elements that lie apart as far as they are long, or as rows of 104 do, and a
+    weight for each column; one row is read backwards."""
+    rows, columns, apart, outer, half = 6, 97, 104, (6,), torch.float16
+
+    def reduced(ops, o, i, r):
+        x = ops.mul(ops.to_dtype(ops.load("b", o[0] * apart + r[0], half), F32), ops.load("w", r[0], F32))
+        ops.store("s", Index_zero(), ops.reduction("sum", ops.add(x, ops.load("a", o[0] * columns + r[0], F32))))
+
+    def scaled(ops, o, i, r):
+        x = ops.mul(ops.load("a", o[0] * columns + i[0], F32), ops.load("w", i[0], F32))
+        y = ops.add(x, ops.to_dtype(ops.load("b", o[0] * apart + i[0], half), F32))
+        y = ops.add(y, ops.load("w", i[0] * -1 + (columns - 1), F32))
+        ops.store("c", o[0] * apart + i[0], ops.to_dtype(ops.mul(y, ops.load("s", Index_zero(), F32)), half))
+
+    stages = (stage(outer, (), (columns,), reduced), stage(outer, (columns,), (), scaled))
+    buffers = {
+        "a": torch.randn(rows, columns), "b": torch.randn(rows, apart).to(half), "w": torch.randn(columns),
+        "c": torch.zeros(rows, apart, dtype=half),
+    }
+    return Kernel("unlike_rows", outer, stages, (Local("s", F32, 1),)), buffers
+
+
+def whole_rows_anywhere() -> Case:
+    """Rows of 128 elements, which whole blocks are made of, at multiples of 129."""
+    rows, columns, apart, outer = 6, 128, 129, (6,)
+
+    def total(ops, o, i, r):
+        ops.store("d", o[0], ops.reduction("sum", ops.load("a", o[0] * apart + r[0] + 1, F32)))
+
+    def moved(ops, o, i, r):
+        ops.store("c", o[0] * apart + i[0], ops.load("a", o[0] * apart + i[0] + 1, F32))
+
+    stages = (stage(outer, (), (columns,), total), stage(outer, (columns,), (), moved))
+    buffers = {"a": torch.randn(rows, apart), "c": torch.zeros(rows, apart), "d": torch.zeros(rows)}
+    return Kernel("whole_rows_anywhere", outer, stages, ()), buffers
+
+
 def Index_zero() -> Index:
     return loop_variables((1,))[0]
 
@@ -262,7 +300,7 @@ def empty_rows() -> Case:
 
 CASES = [chain, transpose, swapped, half_chain, padded, gather, scatter, softmax, long_softmax, few_rows,
          row_reductions, long_rows, split_rows, column_sum, long_column_sum, total, serial_rows,
-         through_memory, empty_rows, unaligned_rows, unaligned_rows_alone]
+         through_memory, empty_rows, unaligned_rows, unaligned_rows_alone, unlike_rows, whole_rows_anywhere]
 
 
 SMALL = torch.tensor([0, 1, 2, 3, 7, 100])
