@@ -16,11 +16,13 @@ from typing import Any
 
 from dynamo._C import set_table
 
-DICT_VIEWS = tuple(
-    type(getattr(kind(), part)())
-    for kind in (dict, collections.OrderedDict) for part in ("keys", "values", "items")
-)
+PARTS = ("keys", "values", "items")
+PLAIN_VIEWS = tuple(type(getattr({}, part)()) for part in PARTS)
+DICT_VIEWS = (
+    *PLAIN_VIEWS, *(type(getattr(collections.OrderedDict(), part)()) for part in PARTS))
 BACKWARDS: tuple[type, ...] = (reversed, type(reversed([])))
+
+
 def sequence_state(iterator: Any) -> tuple[Any, ...]:
     """(sequence, position) of an iterator over a list or tuple."""
     parts = iterator.__reduce__()

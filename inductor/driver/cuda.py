@@ -142,8 +142,9 @@ def build(
         try:
             bound, module = load_module(
                 made.text, graph, False, graphing(made.slow), None if made.slow else made.record)
-            return with_recipe(bound(), module) if module is not None else not_cacheable(
-                bound(), f"{made.slow[0]} runs as ATen operators")
+            if made.slow:
+                return not_cacheable(bound(), f"{made.slow[0]} runs as ATen operators")
+            return bound() if module is None else with_recipe(bound(), module)
         except KernelErrors as errors:
             if not made.lists.keys().isdisjoint(errors.errors):
                 _report_broken_lists(graph, made.lists, errors)

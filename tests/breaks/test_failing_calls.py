@@ -272,14 +272,14 @@ def test_one_kernel_with_which_triton_fails_runs_as_aten(monkeypatch: pytest.Mon
     from inductor.scheduler.run import schedule_graph
 
     loaded: list[tuple[str, ...]] = []
-    monkeypatch.setattr(cuda, "load", None)
+    monkeypatch.setattr(cuda, "load_module", None)
 
     def load(text: str, graph: Any, measure: bool, *more: Any) -> Any:
         names = sorted(name for name in made[-1].functions)
         loaded.append(tuple(names))
         if len(loaded) == 1:
             raise cuda.KernelErrors({names[0]: RuntimeError("out of resource: shared memory")})
-        return lambda: lambda *given: text
+        return lambda: lambda *given: text, None
 
     made: list[Any] = []
     generate = cuda.generate
@@ -288,7 +288,7 @@ def test_one_kernel_with_which_triton_fails_runs_as_aten(monkeypatch: pytest.Mon
         made.append(generate(*args, **kwargs))
         return made[-1]
 
-    monkeypatch.setattr(cuda, "load", load)
+    monkeypatch.setattr(cuda, "load_module", load)
     monkeypatch.setattr(cuda, "generate", keep)
     texts = []
 
@@ -330,9 +330,9 @@ def test_templates_with_which_triton_fails_are_products_of_the_library(monkeypat
         name = re.search(r"def (fused_mm\w+)\(in0", text)
         if name and "tl.dot" in text:
             raise cuda.KernelErrors({name[1]: RuntimeError("out of resource: shared memory")})
-        return lambda: lambda *given: text
+        return lambda: lambda *given: text, None
 
-    monkeypatch.setattr(cuda, "load", load)
+    monkeypatch.setattr(cuda, "load_module", load)
     monkeypatch.setattr(for_gpu, "_need_triton", lambda graph: None)
     monkeypatch.setattr(
         gpu_gemms, "likely_blocks", lambda one, layouts: replace(one, blocks=Blocks(64, 64, 32, 4, 3)))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ItemSource, Source, StateSource
-from dynamo.guards.states import DICT_VIEWS, state_of
+from dynamo.guards.states import DICT_VIEWS, PLAIN_VIEWS, state_of
 from dynamo.symbolic.core import large
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
@@ -425,8 +425,10 @@ def wrap_view(trace: Any, value: Any, source: Source | None) -> Var:
     """A view that the program has kept: that of the dict which it looks at."""
     if source is None:
         raise Break("value_unknown", type(value).__name__)
-    mapping = trace.wrap(state_of(value)[0], ItemSource(StateSource(source), 0))
-    if not isinstance(mapping, DictVar):
+    looked_at = state_of(value)[0]
+    mapping = trace.wrap(looked_at, ItemSource(StateSource(source), 0))
+    below = type(value) in PLAIN_VIEWS and isinstance(looked_at, collections.OrderedDict)
+    if below or not isinstance(mapping, DictVar):  # `dict.items(ordered)` has an order of its own
         raise Break("value_unknown", f"{type(value).__name__} of {mapping!r}")
     trace.guard("TYPE", source, type(value))
     return DictViewVar(mapping, type(value).__name__.rpartition("_")[2], source)
