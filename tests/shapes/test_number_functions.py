@@ -62,6 +62,8 @@ TWICE: dict[str, Program] = {
     "remainder": lambda x: x * (x.shape[0] % 4),
     "divmod": lambda x: [x * part for part in divmod(x.shape[0], 3)],
     "power": lambda x: x * x.shape[0] ** 2 * x.shape[0] ** -0.5,
+    "powers of math": lambda x: x * math.pow(0.9, x.shape[0]) + math.pow(x.shape[0], -0.5) - math.pow(x.shape[0], 2),
+    "distance": lambda x: x * math.fabs(x.shape[0] - 5.5) + math.fabs(-x.shape[0]),
     "powers of constants": lambda x: x * 0.9 ** x.shape[0] + 1.5 ** -x.shape[0],
     "shifts": lambda x: x * (x.shape[0] << 1) * (x.shape[0] >> 1),
     "numel": lambda x: x / x.numel(),

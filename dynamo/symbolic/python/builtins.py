@@ -93,6 +93,18 @@ for _name in ("isfinite", "isnan", "isinf"):
     number_rule(getattr(math, _name), numbers.is_ordinary, _name)
 
 
+@rule([math.pow])
+def pow_(tx: Frame, base: Var, exponent: Var) -> Var | None:
+    return numbers.power_of_floats(tx.trace, base, exponent)
+
+
+@rule([math.fabs])
+def fabs(tx: Frame, number: Var) -> Var | None:
+    if not numbers.is_symbolic(number):
+        return None
+    return tx.trace.call(tx, float, tx.trace.call(tx, abs, number))
+
+
 @rule([round])
 def round_(tx: Frame, number: Var, ndigits: Var | None = None) -> Var | None:
     return numbers.rounded(tx.trace, "round", number) if ndigits is None else None

@@ -201,6 +201,16 @@ def power(trace: Evaluation, a: Var, b: Var) -> Var | None:
     return trace.symbols.make(f"power({text_of(a)}, {text_of(b)})", base**exponent)
 
 
+def power_of_floats(trace: Evaluation, a: Var, b: Var) -> Var | None:
+    """`math.pow(a, b)`: of numbers of which one is symbolic, `float(a) ** float(b)`."""
+    if not (is_symbolic(a) or is_symbolic(b)) or not (is_number(a) and is_number(b)):
+        return None
+    if any(type(hint_of(each)) is int and abs(hint_of(each)) > EXACT for each in (a, b)):
+        return None
+    return power(trace, *(
+        each if is_symbolic(each) else ConstVar(float(hint_of(each))) for each in (a, b)))
+
+
 def curve(trace: Evaluation, name: str, a: Var) -> Var | None:
     """`math.sqrt(a)`, `math.log(a)`, .. of a symbolic number; None where it has to be fixed."""
     if not is_symbolic(a) or not keep_exact(trace, a):
