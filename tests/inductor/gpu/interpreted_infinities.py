@@ -98,7 +98,7 @@ def test_the_largest_numbers(monkeypatch, program, dtype, by_units) -> None:
     rest = [each * 2.0**-8 if each.dtype is dtype else each for each in rest]
     found, eager = dynamo.compile(program, backend=interpreted)(x, *rest), program(x, *rest)
     exact = program(x.double(), *(each.double() if each.dtype is dtype else each for each in rest))
-    sure = exact.abs() < 0.9 * torch.finfo(dtype).max
+    sure = (exact.abs() < 0.9 * torch.finfo(dtype).max) & eager.isfinite()  # else terms overflow, which cancel
     torch.testing.assert_close(found[sure].double(), exact[sure], rtol=2e-2, atol=2e-2 * exact[sure].abs().max().item())
     beyond = exact.abs() > 1.1 * torch.finfo(dtype).max
     assert sure[0].any() and beyond[1].any()
