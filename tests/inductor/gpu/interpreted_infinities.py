@@ -105,7 +105,7 @@ def test_the_largest_numbers(monkeypatch, program, dtype, by_units) -> None:
     assert not found[beyond].isfinite().any()
     if dtype is torch.float16:  # parts of sums of bfloat16 overflow, which has no less range than float32
         assert torch.equal(found[beyond], exact[beyond].sign().to(dtype) * math.inf)
-    assert found.isnan().sum() == 0 or eager.isnan().any()
+        assert not found.isnan().any() or eager.isnan().any()
 
 
 @pytest.mark.parametrize("by_units", [True, False])
