@@ -41,8 +41,9 @@ DEAR_NUMBER = 8  # operations on one number of float64; chosen, not measured
 ONE_VALUE = frozenset(("sum", "prod", "max", "min", "any"))  # over one: the value itself
 MANY = 1024  # elements that one number meets
 # Operations of a number that many elements of a tensor read, over all of these: about 10 us on an
-# H200, by its peak of 30e12 a second; a kernel of its own takes no longer.
-LONG = 1 << 28
+# H200, by its peak of 30e12 a second; a kernel of its own takes no longer. And those of one that
+# is cheaper than the load in its place, whatever the elements.
+LONG, CHEAP = 1 << 28, 4
 # Bytes of a tensor that is rather computed than held: chosen, not measured. By its peaks, an H200
 # does 96 operations on each element in about the time in which it stores and loads it in float32.
 LARGE = 128 << 20
@@ -177,7 +178,7 @@ class Builder:
     def _is_costly_column(self, tensor: Tensor, layout: Layout) -> bool:
         """Whether a number of which there is one for many elements would take them long to compute,
         each anew; what reads it might be stored then, and that takes much memory."""
-        if tensor.view is not None or not self.stores:
+        if tensor.view is not None or not self.stores or not tensor.reads or tensor.cost < CHEAP:
             return False
         few, many = hint_of(tensor.layout.numel()), hint_of(layout.numel())
         return 1 < few <= many // MANY and tensor.cost * many >= LONG
