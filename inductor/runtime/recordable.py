@@ -21,6 +21,7 @@ import torch
 from dynamo.graph_operators.operator_effects import draws, freedom_of, is_check, is_registered
 from dynamo.graph_operators.written_operators import operator_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, MultiOutput, ViewRef
+from inductor.operators.device_numbers import ADD_TO_NUMBERS, NUMBERS_ON
 from inductor.scheduler.schedule import Schedule
 
 FEWEST_STEPS = 3  # a graph costs as much as so many launches
@@ -36,6 +37,7 @@ RANDOM = frozenset({
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     "philox_state",
 })  # fmt: skip  # whose kernels read seed and offset from the device while they are recorded
+OF_THE_HOST = frozenset((NUMBERS_ON, ADD_TO_NUMBERS))
 WAITING_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
@@ -50,6 +52,8 @@ def refusal(graph: LoopGraph, schedule: Schedule, slow: Sequence[str]) -> str:
         return f"{slow[0]} runs as ATen operators"
     for step in schedule.steps:
         if isinstance(step, ExternKernel):
+            if step.layout is not None and step.layout.device != graph.device:
+                return "a result is on another device"
             why = _extern_refusal(step)
             if why:
                 return why
@@ -85,6 +89,8 @@ def _extern_refusal(step: ExternKernel) -> str:
     if draws(target) and _argument(step, "dropout_p") != 0:
         if name not in RANDOM or _argument(step, "generator") is not None:
             return f"{target} draws random numbers"
+    if target in OF_THE_HOST:
+        return f"{target} reads memory of the host, which a replay would not see change"
     if any(tag in target.tags for tag in WAITING_TAGS):
         return f"{target} waits for the device"
     if name.startswith(WAITS):

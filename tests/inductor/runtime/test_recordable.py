@@ -11,6 +11,7 @@ import torch
 from inductor.ir.body import trace_body
 from inductor.ir.graph import ComputedBuffer, ExternKernel, InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.ir.index import constant
+from inductor.operators.device_numbers import ADD_TO_NUMBERS, NUMBERS_ON
 from inductor.operators.dropout_ops import STATE
 from inductor.runtime.recordable import is_reread, refusal, written_inputs
 from inductor.scheduler.schedule import Schedule
@@ -64,6 +65,9 @@ EFFICIENT = aten._scaled_dot_product_efficient_attention.default
     (extern(aten.linalg_solve_ex.default, X, X), "may wait"),
     (extern(aten.add_.Tensor, X, X, mutates=("arg0",)), ""),
     (extern(torch.ops.mkldnn._linear_pointwise.default, X), ""),
+    (extern(NUMBERS_ON, (X,), GPU, layout=None), "host"),
+    (extern(ADD_TO_NUMBERS, (X,), 1, layout=None, mutates=("arg0",)), "host"),
+    (extern(aten.clone.default, X, layout=replace(LAYOUT, device=torch.device("cpu"))), "another device"),
     (store_into("arg0"), ""),
     (store_into("buf0"), ""),
 ])  # fmt: skip
