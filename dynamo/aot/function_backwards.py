@@ -111,7 +111,7 @@ class Backwards:
         try:
             state, old = _state_of(context), [_value_of(self.value, grad) for grad in grads]
             result = inner(context, *grads)
-            if not answers.asked:
+            if not answers.conditions:
                 _forget_failures(last)
                 return result
             result = _Runs(self.recorder, lambda: inner(context, *grads)).all(result, answers)
@@ -125,14 +125,14 @@ class Backwards:
 
 
 class Answers:
-    """What is said to code that wants to know a truth value: first what `told` says, then False.
+    """Outcomes for branches of code that reads a truth value: first those of `fixed`, then False.
 
-    asked: the conditions, tensors of one bool. given: the answers.
+    conditions: what was read, tensors of one bool. given: the outcomes.
     """
 
-    def __init__(self, recorder: Recorder, told: tuple[bool, ...]) -> None:
-        self.recorder, self.told = recorder, told
-        self.asked: list[Fake] = []
+    def __init__(self, recorder: Recorder, fixed: tuple[bool, ...]) -> None:
+        self.recorder, self.fixed = recorder, fixed
+        self.conditions: list[Fake] = []
         self.given: list[bool] = []
 
     def answer(self, func: Any, args: tuple[Any, ...]) -> bool | None:
@@ -151,9 +151,9 @@ class Answers:
             condition = self.recorder.call(aten.view.default, (args[0], []), {})
         else:
             return None
-        place = len(self.asked)
-        self.asked.append(condition)
-        self.given.append(self.told[place] if place < len(self.told) else False)
+        place = len(self.conditions)
+        self.conditions.append(condition)
+        self.given.append(self.fixed[place] if place < len(self.fixed) else False)
         return self.given[-1]
 
 
@@ -164,16 +164,16 @@ class _Runs:
         self.recorder, self.run, self.count = recorder, run, 1
 
     def all(self, result: Any, answers: Answers) -> Any:
-        """The gradients by whatever is asked behind the answers that were told."""
-        for place in reversed(range(len(answers.told), len(answers.asked))):
+        """The gradients by all conditions behind those whose outcomes are fixed."""
+        for place in reversed(range(len(answers.fixed), len(answers.conditions))):
             self.count += 1
             if self.count > MOST_RUNS:
                 raise BackwardFails("a backward has many branches that values decide")
-            told = (*answers.given[:place], not answers.given[place])
-            other = self.recorder.answers = Answers(self.recorder, told)
+            fixed = (*answers.given[:place], not answers.given[place])
+            other = self.recorder.answers = Answers(self.recorder, fixed)
             found = self.all(self.run(), other)
-            pair = (found, result) if told[-1] else (result, found)
-            result = _chosen(self.recorder, answers.asked[place], *pair)
+            pair = (found, result) if fixed[-1] else (result, found)
+            result = _chosen(self.recorder, answers.conditions[place], *pair)
         return result
 
 

@@ -71,8 +71,8 @@ def _is_on_gpu(node: fx.Node) -> bool:
 def _reads_numbers(node: fx.Node) -> bool:
     if node.op != "call_function" or not _is_on_gpu(node):
         return False
-    if node.target is aten._to_copy.default:  # to the GPU; whose result nobody sees
-        computes = all(user.target in REPEATED for user in node.users)
+    if node.target is aten._to_copy.default:  # to the GPU; a result, or a view, owns its memory
+        computes = all(user.target in READERS for user in node.users)
         plain = not {"layout", "pin_memory"} & {*node.kwargs}
         return computes and plain and _is_number(node.all_input_nodes[0])
     return node.target in READERS and any(map(_is_number, node.all_input_nodes))

@@ -96,7 +96,7 @@ def _value(node: Any) -> Any:
 
 def _axis_in_memory(value: Any) -> int | None:
     """The axis along which neighbours lie next to each other; None where neither is, or rows do not
-    begin at whole words although they have as many elements, or nobody knows before the call."""
+    begin at whole words although they have as many elements, or that is known at a call only."""
     (rows, columns), (down, along) = facts_of(value).size, facts_of(value).stride
     for axis, step, across, count in ((1, along, down, columns), (0, down, along, rows)):
         known = type(step) is type(across) is type(count) is int

@@ -22,7 +22,7 @@ from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
 aten = torch.ops.aten
 MOST_INLINE_CAT = 4  # parts, each a condition for each element; chosen, not measured
-MOST_INLINE_COST = 32  # of a part, which is computed where it is not wanted, too
+MOST_INLINE_COST = 32  # of a part, computed where it is not wanted, too; chosen, not measured
 MOST_ALTERNATING, MOST_ALTERNATING_COST = 4, 96  # parts of which elements alternate; of them all
 
 

@@ -42,6 +42,14 @@ def near(found, wanted, exact=0):
         torch.testing.assert_close(found, wanted, rtol=0 if exact else slack, atol=0 if exact else slack)
     else:
         assert found == wanted, (found, wanted)
+
+def near_gradients(compiled, module, x):
+    grads = []
+    for call in (compiled, module):
+        module.zero_grad()
+        call(x).pow(2).mean().backward()
+        grads.append([p.grad.clone() for p in module.parameters()])
+    near(*grads)
 """
 TAIL = """
 torch.manual_seed(0)
@@ -113,26 +121,14 @@ def run():
     module = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 8)).to(DEVICE)
     compiled = dynamo.compile(module)
     for _ in range(2):
-        x = data(32, 64)
-        grads = []
-        for call in (compiled, module):
-            module.zero_grad()
-            call(x).pow(2).mean().backward()
-            grads.append([p.grad.clone() for p in module.parameters()])
-        near(*grads)
+        near_gradients(compiled, module, data(32, 64))
 """,
     "all sizes": """
 def run():
     module = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 8)).to(DEVICE)
     compiled = dynamo.compile(module, dynamic=True)
     for rows in (32, 48, 64):
-        x = data(rows, 64)
-        grads = []
-        for call in (compiled, module):
-            module.zero_grad()
-            call(x).pow(2).mean().backward()
-            grads.append([p.grad.clone() for p in module.parameters()])
-        near(*grads)
+        near_gradients(compiled, module, data(rows, 64))
 """,
     "a compiled step": """
 def run():

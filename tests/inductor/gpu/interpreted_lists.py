@@ -91,13 +91,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("limits", [{}, TINY | WIDE], ids=["default", "low"])
-@pytest.mark.parametrize("name", CASES)
-def test_steps(name, limits, monkeypatch) -> None:
-    """As many launches for any number of tensors; the gradients' addresses change."""
-    for (module, limit), value in limits.items():
-        monkeypatch.setattr(module, limit, value)
-    make, most = CASES[name]
+def check_steps(make) -> None:
     mine, others = parameters(), parameters()
     step, plain = dynamo.compile(make(mine), backend=interpreted), make(others)
     for turn in range(4):
@@ -107,6 +101,16 @@ def test_steps(name, limits, monkeypatch) -> None:
         torch.testing.assert_close(step(), plain(), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(mine, others, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close([x.grad for x in mine], [x.grad for x in others])
+
+
+@pytest.mark.parametrize("limits", [{}, TINY | WIDE], ids=["default", "low"])
+@pytest.mark.parametrize("name", CASES)
+def test_steps(name, limits, monkeypatch) -> None:
+    """As many launches for any number of tensors; the gradients' addresses change."""
+    for (module, limit), value in limits.items():
+        monkeypatch.setattr(module, limit, value)
+    make, most = CASES[name]
+    check_steps(make)
     assert launches(texts[-1]) <= most
     # What is clipped here is so small that one program scales it all behind the norm.
     tiled = bool(limits) and name != "clipped"
@@ -119,15 +123,7 @@ def test_counters_of_the_host(kind, foreach, monkeypatch) -> None:
     """Numbers, and what has dimensions, as if they were on two devices: two calls beside the launches."""
     monkeypatch.setattr(host_numbers, "_is_on_gpu", lambda node: is_fake(node.meta.get("val")) and node.meta["val"].dim() > 0)
     monkeypatch.setattr(interpreted_programs, "read_parts", lambda module: read_parts(host_numbers.compute_numbers_on_gpu(module)))
-    make = by_optimizer(kind, foreach=foreach)
-    mine, others = parameters(), parameters()
-    step, plain = dynamo.compile(make(mine), backend=interpreted), make(others)
-    for turn in range(4):
-        for one, other in zip(mine, others, strict=True):
-            one.grad = one.grad + 0.01 * turn
-            other.grad = other.grad + 0.01 * turn
-        step(), plain()
-        torch.testing.assert_close(mine, others, rtol=1e-5, atol=1e-6)
+    check_steps(by_optimizer(kind, foreach=foreach))
     assert launches(texts[-1]) <= 3
     assert texts[-1].count("OperatorCall(") == 1 + (kind is not RMSprop)
     assert "add_to_numbers_" in texts[-1] and ("numbers_on" in texts[-1]) == (kind is not RMSprop)

@@ -77,3 +77,17 @@ def test_numbers_that_are_moved() -> None:
     assert len(across) == 1 and module.graph.output_node() in across[0].users
     dtypes = {node.meta["val"].dtype for node in copies if node not in across}
     assert dtypes >= {torch.float16, torch.float64}
+
+
+def test_a_number_that_is_returned_has_memory_of_its_own() -> None:
+    """Also behind a view; those of one copy lie side by side."""
+    def program(p: torch.Tensor, n: torch.Tensor, m: torch.Tensor) -> Any:
+        there = torch.ops.aten._to_copy.default(n, device=p.device, dtype=n.dtype)
+        return p * there, there.detach(), p * m
+
+    with FakeTensorMode():
+        given = torch.empty(8, 8, device="cuda"), torch.tensor(2.0), torch.tensor(3)
+        module = rewritten(capture(program, given, "real"))
+    (copy,) = module.graph.find_nodes(op="call_function", target=NUMBERS_ON)
+    number, other = module.graph.find_nodes(op="placeholder")[1:]
+    assert list(copy.args[0]) == [other] and copy not in number.users
