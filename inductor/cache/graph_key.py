@@ -12,6 +12,7 @@ import builtins
 import functools
 import math
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -50,6 +51,10 @@ SHOWN = "example_value"
 # Whose functions are known by the versions in the key.
 FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) + os.sep
                  for name in ("torch", "dynamo", "inductor")])
+# Functions that become GEMMs, and those that may hold one. One that is missing here costs a join
+# that fits (the operator looks at addresses itself), no wrong values.
+GEMM = re.compile(r"linear|mm\b|matmul|einsum|tensordot|dot\b|multi_head|attention|lstm|gru|rnn|"
+                  r"higher_order|\[placeholder")
 ELSEWHERE = frozenset((
     "cache_dir", "cache_megabytes", "capture_cache", "disable", "verbose", "graph_cache",
     "background", "background_calls", "background_processes", "measure_seconds",
@@ -124,7 +129,7 @@ def _parts_of_gpus(graph: str, examples: Sequence[Any]) -> dict[str, str]:
     parts = parts_of_gpus()
     if parts:
         parts["libraries"] = settings_of_libraries()
-        parts["order"] = _order(examples)
+        parts["order"] = _order(graph, examples)
         parts["gpu properties"] = text_of_gpus()
     return parts
 
@@ -138,8 +143,11 @@ def _parts_of_ranks(graph: str) -> dict[str, str]:
     return {"ranks": str(sorted(sizes.items()))}
 
 
-def _order(examples: Sequence[Any]) -> str:
-    """Which matrices on a GPU lie directly behind another one: their GEMMs may be joined."""
+def _order(graph: str, examples: Sequence[Any]) -> str:
+    """Which matrices on a GPU lie directly behind another one: their GEMMs may be joined. Without
+    a GEMM it doesn't matter, and a process puts what it allocates where there is room."""
+    if not GEMM.search(graph):
+        return "no GEMM"
     matrices = [(at, x) for at, x in enumerate(examples)
                 if isinstance(x, torch.Tensor) and x.is_cuda and x.layout is torch.strided
                 and x.dim() == 2 and x.is_floating_point() and x.is_contiguous()]  # fmt: skip

@@ -37,7 +37,10 @@ from inductor.runtime.gpu_properties import properties_of
 # stored instead of computed where it is read.
 MOST_READS = 12
 MOST_COST = 96
-DEAR_NUMBER = 8  # operations on one number of float64; chosen, not measured
+# Operations of float64 on one number, which a kernel's threads would all repeat (chosen, not
+# measured); and elements from which on that takes longer than a kernel of its own: a thread of eight
+# elements and 50 instructions for it, 15e12 a second on an H200, two microseconds.
+DEAR_NUMBER, MANY_ELEMENTS = 8, 1 << 22
 ONE_VALUE = frozenset(("sum", "prod", "max", "min", "any"))  # over one: the value itself
 MANY = 1024  # elements that one number meets
 # Operations of a number that many elements of a tensor read, over all of these: about 10 us on an
@@ -141,13 +144,21 @@ class Builder:
         total = cost + sum(tensor.cost for tensor in inputs)
         lazy = [tensor.origins for tensor in inputs if tensor.view is None]
         origins = joined_origins([*lazy, self.origins])
-        return Tensor(layout, self, compute=compute, cost=total, reads=reads, origins=origins)
+        doubles = sum(tensor.doubles for tensor in inputs if tensor.view is None)
+        if torch.float64 in (layout.dtype, *(tensor.dtype for tensor in inputs)):
+            doubles += cost
+        return Tensor(
+            layout, self, compute=compute, cost=total, reads=reads, origins=origins,
+            doubles=doubles,
+        )
 
     def _is_dear_number(self, tensor: Tensor, layout: Layout) -> bool:
         """A number that takes functions of float64, which each program of a kernel would repeat;
         most GPUs have few units for it."""
-        is_wide = self.device.type != "cpu" and tensor.dtype is torch.float64
-        return is_wide and not tensor.size and bool(layout.size) and tensor.cost >= DEAR_NUMBER
+        if self.device.type == "cpu" or tensor.size or not layout.size:
+            return False
+        is_asked = tensor.dtype is torch.float64 or hint_of(layout.numel()) >= MANY_ELEMENTS
+        return is_asked and tensor.doubles >= DEAR_NUMBER
 
     def reads_large(self, tensor: Tensor) -> bool:
         """Whether a few elements are computed from a tensor that takes much memory."""

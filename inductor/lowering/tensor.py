@@ -58,10 +58,12 @@ class Realizer(Protocol):
 
 
 class Tensor:
-    """See the top of the file. `cost`: scalar operations for one element; `reads`: buffers."""
+    """See the top of the file. `cost`: scalar operations for one element; `doubles`: those of them
+    that are of float64; `reads`: buffers."""
 
     __slots__ = (
-        "base", "compute", "cost", "layout", "origins", "owner", "reads", "reindex", "view",
+        "base", "compute", "cost", "doubles", "layout", "origins", "owner", "reads", "reindex",
+        "view",
     )  # fmt: skip
 
     def __init__(
@@ -73,12 +75,14 @@ class Tensor:
         cost: int = 0,
         reads: frozenset[str] = NOTHING,
         origins: Origins = NOWHERE,
+        doubles: int = 0,
     ) -> None:
         self.layout = layout
         self.owner = owner
         self.view = view
         self.compute = compute
         self.cost = cost
+        self.doubles = doubles
         self.origins = origins
         self.reads = reads if view is None else frozenset((view.buffer,))
         self.base: Tensor | None = None
@@ -97,7 +101,8 @@ class Tensor:
         if self.view is not None:
             return Tensor(layout, self.owner, view=self._view_of(layout))
         seen = Tensor(
-            layout, self.owner, cost=self.cost, reads=self.reads, origins=self.origins
+            layout, self.owner, cost=self.cost, reads=self.reads, origins=self.origins,
+            doubles=self.doubles,
         )
         seen.base = self
         seen.reindex = reindex

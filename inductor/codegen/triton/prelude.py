@@ -325,8 +325,10 @@ FROM_UNSIGNED = tl.constexpr(_FROM_FOUR.format(flip="0", less="0fCB000000"))
 
 @triton.jit
 def _k_from_bytes(a):
-    """The same of integers as they were loaded, a few side by side."""
-    if a.dtype.is_int_signed():
+    """The same of integers as they were loaded, a few side by side; a column of one row is one."""
+    if a.numel % 4 != 0:
+        return k_from_byte(a)
+    elif a.dtype.is_int_signed():
         return tl.inline_asm_elementwise(
             FROM_SIGNED, "=f,=f,=f,=f,r", [a], dtype=tl.float32, is_pure=True, pack=4)
     else:

@@ -1,7 +1,7 @@
-"""Cheaper functions where the result is rounded to half precision anyway.
+"""Cheaper functions where the result is rounded to half precision, or to float8, anyway.
 
 In: the stages of a launch. Out: the same, in which float32 operations that lead to nothing but
-float16 and bfloat16 values go by the names of `RELAXED`: the device's own approximations, which are
+values of these dtypes go by the names of `RELAXED`: the device's own approximations, which are
 some hundred times as exact as the rounding that follows. What is compared, before or after that
 rounding, used as an index, or stored in float32 is computed as eager does.
 
@@ -19,11 +19,11 @@ from dataclasses import replace
 import torch
 
 from inductor.codegen.triton.launch import Launch, Stage
-from inductor.codegen.triton.spelling import SUM_OF_EXP
+from inductor.codegen.triton.spelling import HALVES, SUM_OF_EXP, TO_SMALL
 from inductor.ir.body import DECIDES, Op
 from inductor.scheduler.assemble import drop_dead
 
-HALVES = (torch.float16, torch.bfloat16)
+ROUNDED = frozenset((*HALVES, *TO_SMALL))
 PREFIX = "relaxed "  # of the names of cheaper operations
 RELAXED = {
     "exp": "tl.exp2({0} * 1.4426950408889634)",
@@ -154,9 +154,9 @@ def _frees(
 ) -> bool:
     """Whether an operand need not be exact. free: the same of the result."""
     if op.name == "store":
-        return op.dtype in HALVES or (op.buffer in own and op.buffer not in exact)
+        return op.dtype in ROUNDED or (op.buffer in own and op.buffer not in exact)
     if op.name == "to_dtype":
-        return op.dtype in HALVES and op.imm != DECIDES or (op.dtype is torch.float32 and free)
+        return op.dtype in ROUNDED and op.imm != DECIDES or (op.dtype is torch.float32 and free)
     if op.name == "reduction":
         return free and op.imm in KEEPING_REDUCTIONS and len(op.args) == 1
     return free and op.name in KEEPING and not (op.name == "where" and at == 0)

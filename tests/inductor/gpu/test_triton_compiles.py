@@ -16,7 +16,7 @@ from inductor.codegen.triton import configs, plan, split
 from inductor.codegen.triton import print_kernel as printer
 from inductor.codegen.triton.print_kernel import MODULE_HEAD, print_kernel
 from inductor.codegen.triton.print_list import print_list
-from inductor.lowering import readings
+from inductor.lowering import pointwise, readings
 from inductor.lowering.run import lower_graph
 from inductor.runtime.list_launches import FILL
 from inductor.scheduler.lists import join_lists
@@ -33,7 +33,7 @@ if triton.knobs.runtime.interpret:
 POINTERS = {
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
     torch.bool: "*i1", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32",
-    torch.int64: "*i64", torch.uint8: "*u8",
+    torch.int64: "*i64", torch.uint8: "*u8", torch.float8_e4m3fn: "*fp8e4nv",
 }
 LOW = {
     "MOST_INT32": 0,
@@ -144,6 +144,51 @@ def test_what_is_rounded_does_not_depend_on_another_use() -> None:
     assert text.count(rounded) == 1 and text.count(exact) == 1
     text = text_of(lambda x: (x.exp().sum(1), x.exp().sum(1, dtype=torch.float32)))
     assert exact in text and rounded not in text
+
+
+def test_float8_is_rounded_like_half_precision(tmp_path, monkeypatch) -> None:
+    """Rows that are scaled into float8: what the maximum is taken of is not computed twice."""
+    monkeypatch.setattr(pointwise, "converts_small_floats", lambda device: True)
+
+    def scaled(x):
+        x = torch.nn.functional.silu(x)
+        scale = (x.abs().amax(1, keepdim=True) / 448).float()
+        return (x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+    x = torch.empty(2048, 4096, dtype=torch.bfloat16, device="meta")
+    lowered = lower_graph(capture(scaled, [x], mode="fake"))
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    printed = print_kernel(kernel, lowered.graph.layouts())
+    (source,) = printed.sources
+    assert source.text.count("k_quick_silu(") == 1
+    assert "libdevice.exp(" not in source.text and "k_truediv(" not in source.text
+    (text,) = compile_all(printed, lowered.graph.layouts(), tmp_path)
+    assert "e4m3x2" in text and "div.rn" not in text
+
+
+def test_a_byte_for_each_row_of_one(tmp_path) -> None:
+    """Zero points of rows: a program that has one row has one of them, and not four in a register."""
+    given = [torch.randn(64, 1024).bfloat16(), torch.ones(64, 1, dtype=torch.int8)]
+    lowered = lower_graph(capture(lambda x, zero: (x + zero).amax(1), given, mode="fake"))
+    layouts = lowered.graph.layouts()
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    printed = print_kernel(kernel, layouts)
+    assert printed.sources[0].choices.classes[0].configs[0].rows == 1
+    assert "k_from_bytes(" in printed.sources[0].text
+    assert compile_all(printed, layouts, tmp_path)
+
+
+def test_many_elements_share_what_float64_gives(tmp_path) -> None:
+    """A scale by way of float64, as float8 training has it, is computed once and not by threads."""
+    def scaled(x, largest):
+        return x * (448.0 / largest.double().clamp(min=1e-12)).float()
+
+    for rows, is_stored in ((4096, True), (64, False)):
+        given = [torch.empty(rows, 2048, device="meta"), torch.empty((), device="meta")]
+        graph = lower_graph(capture(scaled, given, mode="fake")).graph
+        texts = [source.text for kernel in schedule_graph(graph, 8).kernels()
+                 for source in print_kernel(kernel, graph.layouts()).sources]
+        assert len(texts) == 1 + is_stored and "float64" in texts[0] and ("float64" in texts[-1]) != is_stored
 
 
 def test_even_rows_move_sixteen_bytes_at_a_time(tmp_path, monkeypatch) -> None:

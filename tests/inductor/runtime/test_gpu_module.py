@@ -325,5 +325,8 @@ def matrix(rows: int, at: int) -> torch.Tensor:
 
 def test_the_key_knows_which_weights_lie_in_order() -> None:
     weights = [matrix(4, 64), matrix(4, 0), matrix(2, 128), matrix(4, 4096)]
-    assert graph_key._order(weights) == "[(1, 0), (0, 2)]"
-    assert graph_key._order([torch.zeros(4, 4), weights[0], matrix(2, 256)]) == "[]"
+    text = "call_function torch._C._nn.linear tuple(%0, %1, None) {} []"
+    assert graph_key._order(text, weights) == "[(1, 0), (0, 2)]"
+    assert graph_key._order(text, [torch.zeros(4, 4), weights[0], matrix(2, 256)]) == "[]"
+    step = "call_function torch._foreach_lerp_ tuple(tuple(%0, %1), tuple(%2, %3), 0.5) {} []"
+    assert graph_key._order(step, weights) == graph_key._order(step, [])
