@@ -109,10 +109,25 @@ def expression_of(number: Any) -> Any:
 
 
 def symbols_shown(value: Any) -> list[tuple[Any, int | None]]:
-    """The symbols that a tensor has as a size, with the dimension; a number's own with None."""
-    given = enumerate(value.shape) if is_fake(value) else [(None, value)]
+    """The symbols that a tensor has as a size or a stride, with their places (`number_at`), sizes
+    first; a number's own with None."""
+    given: Iterable[tuple[int | None, Any]] = [(None, value)]
+    if is_fake(value):
+        steps = [(~dim, step) for dim, step in enumerate(value.stride())]
+        given = [*enumerate(value.shape), *steps]
     parts = [(dim, expression_of(part)) for dim, part in given if is_symbolic_number(part)]
     return [(part, dim) for dim, part in parts if part.is_Symbol]
+
+
+def number_at(value: Any, dim: int | None) -> Any:
+    """The number itself, a size of a tensor or, for ~dim, a stride.
+
+    >>> number_at(torch.ones(2, 3), 1), number_at(torch.ones(2, 3), ~0), number_at(5, None)
+    (3, 3, 5)
+    """
+    if dim is None:
+        return value
+    return value.shape[dim] if dim >= 0 else value.stride(~dim)
 
 
 def symbols_of(values: Iterable[Any], as_made: bool = False) -> set[Any]:

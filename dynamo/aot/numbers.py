@@ -60,13 +60,19 @@ class NumberNodes:
             raise Unsupported(f"a number {symbol} that no input has")
         index, dim = place
         given = self._inputs[index]
-        return given if dim is None else self._call(aten.sym_size.int, given, dim)
+        if dim is None:
+            return given
+        if dim < 0:
+            return self._call(aten.sym_stride.int, given, ~dim)
+        return self._call(aten.sym_size.int, given, dim)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:
         node = self.graph.call_function(function, arguments)
         values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in arguments]
         if function is aten.sym_size.int:
             node.meta["val"] = values[0].shape[values[1]]
+        elif function is aten.sym_stride.int:
+            node.meta["val"] = values[0].stride(values[1])
         else:
             node.meta["val"] = function(*values)
         return node

@@ -31,7 +31,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import bytes_of, is_fake, is_symbolic_number, symbols_of, symbols_shown
+from dynamo.aot.fakes import (
+    bytes_of,
+    is_fake,
+    is_symbolic_number,
+    number_at,
+    symbols_of,
+    symbols_shown,
+)
 from dynamo.aot.graphs import ancestors, is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, TANGENT, JointGraph
@@ -409,8 +416,8 @@ def _extract_backward(
     sizes: list[Place] = []
     for symbol in sorted(symbols - places.keys(), key=str):
         index, dim = table.symbols[symbol]
-        given = halves.inputs[index].meta["val"]
-        add_input(f"size_{len(sizes)}", given if dim is None else given.shape[dim])
+        given = number_at(halves.inputs[index].meta["val"], dim)
+        add_input(f"size_{len(sizes)}", given)
         sizes.append((index, dim))
     for node in halves.tangents:
         env[node] = add_input(node.name, node.meta["val"])

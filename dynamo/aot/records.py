@@ -52,7 +52,7 @@ Keeping = Callable[[tuple[Any, ...], Callable[[], Callable[..., Any]]], Callable
 """(half, outputs without a gradient, perhaps which part of it) and what compiles that backward ->
 the compiled backward."""
 Place = tuple[int, int | None]
-"""Where a symbol's value is read: (input number, dimension), or None for a number's value."""
+"""Where a symbol's value is read: the number of an input, and a place in it (`fakes.number_at`)."""
 
 
 class Unsupported(Signal):

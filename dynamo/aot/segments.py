@@ -19,7 +19,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import bytes_of, is_fake, is_symbolic_number, storage_key, symbols_of
+from dynamo.aot.fakes import (
+    bytes_of,
+    is_fake,
+    is_symbolic_number,
+    number_at,
+    storage_key,
+    symbols_of,
+)
 from dynamo.aot.graphs import must_run
 from dynamo.aot.joint import viewed
 from dynamo.aot.numbers import NumberNodes
@@ -182,7 +189,7 @@ class _Cutting:
             index, dim = self.places[symbol]
             value = self.given[index].meta["val"]
             node = graph.placeholder(f"size_{number}")
-            node.meta["val"] = value if dim is None else value.shape[dim]
+            node.meta["val"] = number_at(value, dim)
         return found
 
     def gradient(

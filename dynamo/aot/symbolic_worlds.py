@@ -30,6 +30,7 @@ from dynamo.aot.fakes import (
     facts_of,
     is_fake,
     is_symbolic_number,
+    number_at,
     symbols_shown,
 )
 from dynamo.aot.records import Place, SymbolTable, Unsupported
@@ -138,12 +139,12 @@ class SymbolicReferenceWorld:
     # -- inputs ---------------------------------------------------------------------------------
 
     def _name_sizes(self, shown: list[Any], examples: Sequence[Any]) -> dict[Any, Any]:
-        """The new SymInt of each symbol of the capture that is the size of an input."""
+        """The new SymInt of each symbol of the capture that is a size or stride of an input."""
         found: dict[Any, Any] = {}
         for index, (fake, real) in enumerate(zip(shown, examples, strict=True)):
             for symbol, dim in symbols_shown(fake) if is_fake(fake) else ():
                 if symbol not in found:
-                    found[symbol] = self._symbol((index, dim), real.shape[dim])
+                    found[symbol] = self._symbol((index, dim), number_at(real, dim))
         return found
 
     def _symbol(self, place: Place, value: int) -> Any:
@@ -153,7 +154,7 @@ class SymbolicReferenceWorld:
         if dim is not None and value < 2:
             return value
         make = self._world.number if dim is None else self._world.size
-        name = f"n{index}" if dim is None else f"s{index}_{dim}"
+        name = f"n{index}" if dim is None else f"s{index}_{dim}" if dim >= 0 else f"t{index}_{~dim}"
         number = make(name, value)
         if is_symbolic_number(number) and number.node.expr.is_Symbol:
             self.places[number.node.expr] = place

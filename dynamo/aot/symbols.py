@@ -126,7 +126,8 @@ def reads(symbols: Mapping[Any, Place], inputs: Sequence[str]) -> list[str]:
     lines = []
     for symbol, name in names_of(symbols).items():
         index, dim = symbols[symbol]
-        lines.append(f"{name} = {inputs[index]}" + (f".shape[{dim}]" if dim is not None else ""))
+        part = "" if dim is None else f".shape[{dim}]" if dim >= 0 else f".stride({~dim})"
+        lines.append(f"{name} = {inputs[index]}{part}")
     return lines
 
 

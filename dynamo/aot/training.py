@@ -31,6 +31,7 @@ from dynamo.aot.chained_backward import (
     choose_chain,
     make_relay,
 )
+from dynamo.aot.fakes import number_at
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.lazy_backward import LazyBackward, is_in_transform, likely_missing
 from dynamo.aot.partition import Backward, Partition
@@ -407,7 +408,7 @@ def _without_edge(joint: JointGraph, half: Backward) -> frozenset[int]:
 
 def _read(inputs: tuple[Any, ...], place: Place) -> int:
     index, dim = place
-    return inputs[index] if dim is None else inputs[index].shape[dim]  # type: ignore[no-any-return]
+    return number_at(inputs[index], dim)  # type: ignore[no-any-return]
 
 
 def _noted(value: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -1,8 +1,9 @@
 """What changed between two compiles: the numbers and sizes that become symbolic in the next trace.
 
 In: the guards of an entry and a frame for which they fail. Out: `Fact`s, one per int or float and
-one per dimension of a tensor that has another value than the entry was made for, with that value;
-one per table (`dynamo/symbolic/tensors/tables.py`), of which no compile to come knows the values.
+one per size and stride of a tensor that has another value than the entry was made for, with that
+value; one per table (`dynamo/symbolic/tensors/tables.py`), of which no compile to come knows the
+values.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ def _tensor(guard: Guard, value: Any) -> dict[Fact, int | float]:
     if value.layout is not torch.strided or value.dim() != len(facts.sizes):
         return {}
     assert guard.source is not None
-    pairs = enumerate(zip(facts.sizes, value.shape, strict=True))
+    now = {"size": (facts.sizes, value.shape), "stride": (facts.strides, value.stride())}
     return {
-        Fact(guard.source, "size", axis): old
-        for axis, (old, new) in pairs if old not in (-1, new)
+        Fact(guard.source, what, axis): old
+        for what, pair in now.items() for axis, (old, new) in enumerate(zip(*pair, strict=True))
+        if old not in (-1, new)
     }
 
 

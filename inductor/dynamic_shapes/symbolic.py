@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
-from dynamo.aot.fakes import expression_of
+from dynamo.aot.fakes import expression_of, symbols_shown
 from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import Retrace, SymbolTable, Unsupported
@@ -194,15 +195,23 @@ def program_of(
 
 
 def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]:
-    """Numbers among the inputs, and sizes that the capture left open."""
+    """Numbers among the inputs, and sizes and strides that the capture left open."""
     found = []
     nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
     for number, (node, example) in enumerate(zip(nodes, example_inputs, strict=True)):
         if type(example) is int:
             found.append(Source(number, None))
-        sizes = getattr(node.meta.get("example_value"), "shape", ())
-        found += [Source(number, dim) for dim, size in enumerate(sizes) if type(size) is not int]
+        shown = node.meta.get("example_value")
+        found += [Source(number, dim) for dim, size in enumerate(getattr(shown, "shape", ()))
+                  if type(size) is not int]
+        found += [Source(number, dim) for dim in _strides_shown(shown).values()]
     return found
+
+
+def _strides_shown(shown: Any) -> dict[Any, int]:
+    """Symbols that are strides of a tensor, and where."""
+    found = symbols_shown(shown) if isinstance(shown, torch.Tensor) else []
+    return {symbol: dim for symbol, dim in found if dim is not None and dim < 0}
 
 
 def check_of(table: SymbolTable, places: Sequence[Source], fakes: Sequence[Any]) -> Check:
@@ -233,30 +242,39 @@ def call({inputs}):
 
 
 def telling_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
-    """What tells one set of sizes from others: numbers, and the shapes in which a symbol is first
-    met. Whoever calls has checked that the others follow from these, as in the capture."""
+    """What tells one set of sizes from others: numbers, and the shapes and strides in which a
+    symbol is first met. Whoever calls has checked that the others follow from these, as in the
+    capture."""
     found: list[str] = []
     seen: set[Any] = set()
     nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
     for number, (node, example) in enumerate(zip(nodes, example_inputs, strict=True)):
         if type(example) is int:
             found.append(f"a{number}")
-        sizes = map(expression_of, getattr(node.meta.get("example_value"), "shape", ()))
+        shown = node.meta.get("example_value")
+        sizes = map(expression_of, getattr(shown, "shape", ()))
         symbolic_sizes = [size for size in sizes if type(size) is not int and size.free_symbols]
         if any(not size.free_symbols <= seen for size in symbolic_sizes):
             found.append(f"a{number}.shape")
             seen.update(size for size in symbolic_sizes if size.is_Symbol)
+        strides = _strides_shown(shown)
+        if not strides.keys() <= seen:
+            found.append(f"a{number}.stride()")
+            seen.update(strides)
     return found
 
 
 def _key_of(sources: Sequence[Source]) -> list[str]:
-    """Texts that read the numbers, each shape once."""
+    """Texts that read the numbers and strides, each shape once."""
     found: list[str] = []
     read: set[int] = set()
     for source in sources:
         shape = f"s{source.input}" if source.input in read else f"(s{source.input} := {{}}.shape)"
         if source.dim is None:
             found.append(f"a{source.input}")
+            continue
+        if source.dim < 0:
+            found.append(f"a{source.input}.stride({~source.dim})")
             continue
         found.append(f"{shape.format(f'a{source.input}')}[{source.dim}]")
         read.add(source.input)

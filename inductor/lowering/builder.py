@@ -38,8 +38,8 @@ from inductor.runtime.gpu_properties import properties_of
 MOST_READS = 12
 MOST_COST = 96
 # Operations of float64 on one number, which a kernel's threads would all repeat (chosen, not
-# measured); and elements from which on that takes longer than a kernel of its own: a thread of eight
-# elements and 50 instructions for it, 15e12 a second on an H200, two microseconds.
+# measured); and elements from which on that takes longer than a kernel of its own: 50 instructions
+# for each eight of them, 15e12 a second on an H200, two microseconds.
 DEAR_NUMBER, MANY_ELEMENTS = 8, 1 << 22
 ONE_VALUE = frozenset(("sum", "prod", "max", "min", "any"))  # over one: the value itself
 MANY = 1024  # elements that one number meets

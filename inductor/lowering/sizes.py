@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.fakes import number_at
 from dynamo.aot.records import Unsupported
 from dynamo.aot.symbols import is_root
 from inductor.ir.extent import Extent, Real, Sizes, surely_less, surely_positive, up_to_multiple
@@ -46,14 +47,13 @@ def is_tensor(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a call finds a symbol: a number among the inputs, or the size of one of them."""
+    """Where a call finds a symbol: an input, and a place in it (`number_at`)."""
 
     input: int
     dim: int | None
 
     def read(self, inputs: Sequence[Any]) -> int:
-        value = inputs[self.input]
-        return value if self.dim is None else value.shape[self.dim]  # type: ignore[no-any-return]
+        return number_at(inputs[self.input], self.dim)  # type: ignore[no-any-return]
 
 
 def has_symbols(module: torch.fx.GraphModule) -> bool:
@@ -85,8 +85,8 @@ class Symbols:
             if isinstance(value, torch.SymInt):
                 self._enter(value, Source(number, None))
             elif isinstance(value, torch.Tensor):
-                for dim, size in enumerate(value.shape):
-                    if isinstance(size, torch.SymInt):
+                for dim in (*range(value.dim()), *(~axis for axis in range(value.dim()))):
+                    if isinstance(size := number_at(value, dim), torch.SymInt):
                         self._enter(size, Source(number, dim))
         if hints is not None:
             self.sizes.hints.update(zip(self.sizes.symbols, hints, strict=True))

@@ -45,6 +45,7 @@ def test_no_generator(draw: Callable[[torch.Tensor], torch.Tensor], dynamic: boo
 
 TYPED: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: torch.tensor(1, dtype=int),
+    lambda x: torch.tensor([-1, 2], dtype=int, device=x.device) + torch.as_tensor([1.5, 2], dtype=float),
     lambda x: torch.zeros(3, dtype=bool),
     lambda x: torch.full((3,), 2, dtype=float) + x,
     lambda x: torch.zeros_like(x, dtype=complex),

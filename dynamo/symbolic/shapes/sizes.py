@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -185,9 +185,11 @@ def shared(symbols: Symbols, name: str, first: str, unbacked: bool = False) -> A
 
 
 def infer_strides(
-    sizes: tuple[int, ...], strides: tuple[int, ...], symbolic: list[Any]
+    sizes: tuple[int, ...], strides: tuple[int, ...], symbolic: list[Any],
+    other: Callable[[int], Any] | None = None,
 ) -> list[Any]:
     """Strides as products of sizes where their values are such products, from the inside out.
+    other: gives the symbol, or the number, of a stride that is none.
 
     >>> infer_strides((2, 3, 4), (12, 4, 1), [2, 3, 4])
     [12, 4, 1]
@@ -197,10 +199,20 @@ def infer_strides(
     for axis in sorted(range(len(sizes)), key=lambda axis: (strides[axis], -axis)):
         stride = strides[axis]
         if stride > 1 or type(products.get(stride)) not in (int, type(None)):
+            if other is not None and stride > 1 and stride not in products:
+                products[stride] = other(axis)
             found[axis] = products.get(stride, stride)
         if stride > 0:
             products.setdefault(stride * max(sizes[axis], 1), found[axis] * symbolic[axis])
     return found
+
+
+def symbolic_stride(symbols: Symbols, source: Source, axis: int, stride: int) -> Any:
+    """The symbol of a stride that had several values, as that of a part of a longer tensor has."""
+    fact = Fact(source, "stride", axis)
+    if fact not in symbols.changed or fact in symbols.context.fixed:
+        return stride
+    return symbolic_size(symbols, fact, stride, UNMARKED)
 
 
 def is_argument(source: Source) -> bool:

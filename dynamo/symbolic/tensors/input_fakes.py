@@ -15,7 +15,13 @@ from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Source, TableSource, table_values
 from dynamo.shapes.marks import Mark
 from dynamo.symbolic.core.frame import Evaluation
-from dynamo.symbolic.shapes.sizes import UNBACKED_KINDS, dynamic_dims, infer_strides, symbolic_size
+from dynamo.symbolic.shapes.sizes import (
+    UNBACKED_KINDS,
+    dynamic_dims,
+    infer_strides,
+    symbolic_size,
+    symbolic_stride,
+)
 from dynamo.symbolic.shapes.symbols import Symbols
 from dynamo.symbolic.tensors.state import tensor_state
 
@@ -70,7 +76,10 @@ def open_layout(
         torch.sym_max(size, 1) if axis in dims and dims[axis].kind in UNBACKED_KINDS else size
         for axis, size in enumerate(sizes)
     ]
-    strides = infer_strides(tuple(real.shape), real.stride(), extents)
+    strides = infer_strides(
+        tuple(real.shape), real.stride(), extents,
+        lambda axis: symbolic_stride(symbols, source, axis, real.stride(axis)),
+    )
     trace.guard("TENSOR", source, replace(
         TensorFacts.of(real),
         sizes=tuple(n if type(n) is int else -1 for n in sizes),
@@ -79,7 +88,9 @@ def open_layout(
     for axis, stride in enumerate(strides):
         if type(stride) is not int:
             name = symbols.name(Fact(source, "stride", axis), real.stride(axis))
-            symbols.assume(f"({name} == {trace.world.text(stride)})")
+            text = trace.world.text(stride)
+            if text != name:
+                symbols.assume(f"({name} == {text})")
     return sizes, strides
 
 

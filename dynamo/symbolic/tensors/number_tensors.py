@@ -7,6 +7,7 @@ ints: `dynamo/shapes/creation.py`.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -18,6 +19,7 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import module_of
 from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.classes import DTYPES, ClassVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.operators import is_scalar
 from dynamo.symbolic.shapes.numbers import hint_of, is_guardable, is_number, is_symbolic, text_of
@@ -26,6 +28,14 @@ from dynamo.symbolic.shapes.numbers import hint_of, is_guardable, is_number, is_
 LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
 NAMES = {"dtype", "device"}
 ARRAY_FLOATS = {"float16", "float32", "longdouble"}
+
+
+def _constant_dtype(kwargs: Mapping[str, Var]) -> torch.dtype | None:
+    """The argument, for which torch takes classes of numbers, too (`dtype=int`)."""
+    var = kwargs.get("dtype", ConstVar(None))
+    if isinstance(var, ClassVar) and var.cls in DTYPES:
+        return DTYPES[var.cls]
+    return var.as_constant()  # type: ignore[no-any-return]
 
 
 @first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar, ConstVar))
@@ -39,7 +49,7 @@ def tensor_of_floats(tx: Frame, /, data: Var, *rest: Var, **kwargs: Var) -> Var 
         return None
     if not all(map(is_number, numbers)) or not set(kwargs) <= NAMES:
         return None
-    given = kwargs.get("dtype", ConstVar(None)).as_constant()
+    given = _constant_dtype(kwargs)
     dtype = torch.get_default_dtype() if given is None else given
     if dtype not in LARGEST or not all(is_small(tx, var, LARGEST[dtype]) for var in numbers):
         return None
@@ -54,7 +64,7 @@ def tensor_of_array_floats(
     tx: Frame, /, data: Var, *rest: Var, **kwargs: Var
 ) -> Var | None:
     """Floats of numpy (but float64, a float) are no whole numbers, which torch says itself."""
-    dtype = kwargs.get("dtype", ConstVar(None)).as_constant()
+    dtype = _constant_dtype(kwargs)
     if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
         for kind in {item.python_type() for item in data.unpack(tx)}:
             if module_of(kind) == "numpy" and kind.__name__ in ARRAY_FLOATS:
