@@ -24,7 +24,7 @@ from inductor.scheduler.verify import verify_steps
 
 # Programs for each multiprocessor that run at once whatever they do; kernels of more have other
 # things to wait for than each other (not measured).
-MOST_PROGRAMS = 2
+MOST_PROGRAMS = 4
 MOST_KERNELS = 8  # each is compiled in each combination in which it occurs
 BLOCKS = "XBLOCK: tl.constexpr, RBLOCK: tl.constexpr"
 
