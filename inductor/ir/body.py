@@ -16,6 +16,7 @@ operations occur once (loads too: nothing in one body reads what it writes).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -54,6 +55,9 @@ class IndirectVar:
 DECIDES = "decides"
 
 HALVES = (torch.float16, torch.bfloat16)
+HELD = (0.0, 1.0, -1.0, math.inf, -math.inf)  # numbers that masks put in, which both halves have
+# Whose result is one of their operands, but for a sign.
+CHOOSING = frozenset(("where", "maximum", "minimum", "neg", "abs"))
 NARROW = (torch.bool, torch.uint8, torch.int8)  # integers of which half precision loses none
 
 
@@ -220,6 +224,24 @@ class Ops:
         it: what leads to it is computed exactly (`inductor/ir/loop_repeats.py`)."""
         half = self._append("to_dtype", (value,), dtype, imm=DECIDES)
         return self.to_dtype(half, value.dtype)
+
+    def as_held(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value of float32 as a tensor of half precision holds it; what leads to it need not be
+        exact."""
+        if self._is_held(value, dtype):
+            return value
+        return self.to_dtype(self.to_dtype(value, dtype), value.dtype)
+
+    def _is_held(self, value: Value, dtype: torch.dtype) -> bool:
+        """Whether half precision surely has this value."""
+        op = self.recorded[value.position]
+        args = [Value(arg, self.recorded[arg].dtype) for arg in op.args]
+        if op.name == "to_dtype":
+            return args[0].dtype is dtype or self._is_narrow(value)
+        if op.name == "constant":
+            return op.imm in HELD
+        chosen = args[1:] if op.name == "where" else args
+        return op.name in CHOOSING and all(self._is_held(arg, dtype) for arg in chosen)
 
     def bitcast(self, value: Value, dtype: torch.dtype) -> Value:
         """The same bits as another dtype."""

@@ -357,3 +357,20 @@ def test_numbers_on_the_cpu_are_new_at_each_call() -> None:
         assert [y.device.type for y in found] == ["cpu", "cpu", x.device.type]
         torch.testing.assert_close(found, f(x))
         found[1].add_(5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
+                    reason="the device converts no float8")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=lambda dtype: str(dtype)[6:])
+def test_float8_is_made_of_what_eager_has(dtype: torch.dtype) -> None:
+    """A value that leaves half precision is rounded first: all but single elements are eager's."""
+    def f(x: torch.Tensor) -> Any:
+        y = F.silu(x)
+        scale = (y.abs().amax(1, keepdim=True) / 448).float()
+        return (y.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+    x = data(512, 1024, dtype=dtype)
+    (found, scale), (wanted, scale_there) = dynamo.compile(f, fullgraph=True)(x), f(x)
+    assert (scale == scale_there).float().mean() > 0.99
+    assert (found.float() == wanted.float()).float().mean() > 0.99
+    assert not left_uncompiled(), left_uncompiled()

@@ -166,6 +166,22 @@ def test_float8_is_rounded_like_half_precision(tmp_path, monkeypatch) -> None:
     assert "e4m3x2" in text and "div.rn" not in text
 
 
+def test_what_a_program_casts_is_what_eager_has() -> None:
+    """`x.float()` of a value that is not in memory: rounded first, on a GPU, unless half precision has it."""
+    def text_of(function, device="meta") -> str:
+        x = torch.empty(64, 4096, dtype=torch.bfloat16, device=device)
+        lowered = lower_graph(capture(function, [x], mode="fake"))
+        return "".join(source.text for kernel in schedule_graph(lowered.graph, 8).kernels()
+                       for source in print_kernel(kernel, lowered.graph.layouts()).sources)
+
+    rounded = ".to(tl.bfloat16)"
+    assert rounded in text_of(lambda x: (x * x).float() * 3)
+    assert rounded in text_of(lambda x: (x * x).double().sum(1))
+    assert rounded not in text_of(lambda x: (x * x).float() * 3, device="cpu")
+    assert rounded not in text_of(lambda x: x.float() * 3)
+    assert rounded not in text_of(lambda x: x.masked_fill(x.isnan(), 0).abs().relu().float() * 3)
+
+
 def test_a_byte_for_each_row_of_one(tmp_path) -> None:
     """Zero points of rows: a program that has one row has one of them, and not four in a register."""
     given = [torch.randn(64, 1024).bfloat16(), torch.ones(64, 1, dtype=torch.int8)]
