@@ -251,7 +251,8 @@ def to_copy(call: Call, x: Tensor, **kwargs: Any) -> Any:
     goal = call.result.dtype
     # What the program takes out of half precision is what eager has there; float8 and statistics
     # in float32 come out as eager's. (On a CPU that takes more instructions than the rest.)
-    rounds = x.dtype in HALVES and goal in (torch.float32, torch.float64) and x.layout.device.type != "cpu"
+    rounds = x.layout.device.type != "cpu" and x.dtype in HALVES
+    rounds &= goal in (torch.float32, torch.float64)
 
     def function(ops: Ops, v: Value) -> Value:
         v = ops.as_held(v, x.dtype) if rounds else v
