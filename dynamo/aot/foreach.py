@@ -46,6 +46,12 @@ def _by_tensor(function: Callable[..., Any]) -> Lists:
     return call
 
 
+def _quotient(x: Any, number: Any) -> Any:
+    """Kernels over lists divide by a number; that of one tensor multiplies with its reciprocal on
+    a GPU. This overload stands for the former: `inductor/lowering/pointwise.py: div`."""
+    return torch.ops.aten.div.Scalar(x, number)
+
+
 def _power_of_number(base: Any, exponents: Any) -> Any:
     return [torch.pow(base, exponent) for exponent in exponents]
 
@@ -74,6 +80,8 @@ def _table() -> dict[str, Lists]:
         function = getattr(torch, name)
         found[f"_foreach_{name}.Scalar"] = _each(function, 1)
         found[f"_foreach_{name}.List"] = found[f"_foreach_{name}.ScalarList"] = _each(function, 2)
+    found["_foreach_div.Scalar"] = _each(_quotient, 1)
+    found["_foreach_div.ScalarList"] = _each(_quotient, 2)
     for name in ("add", "mul", "div"):
         found[f"_foreach_{name}.Tensor"] = _by_tensor(getattr(torch, name))
     found["_foreach_pow.ScalarAndTensor"] = _power_of_number

@@ -6,7 +6,9 @@ for half precision. A row of `UNARY` or `BINARY` names the scalar operation and 
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
@@ -335,6 +337,8 @@ def rsub(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
 def div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         dtype = promoted([x, y], Kind.INT_TO_FLOAT)
+        if _multiplies(call, x, y):
+            return pointwise(call, [x, y], _by_reciprocal, dtype, 1)
         return pointwise(call, [x, y], _row("truediv"), dtype, 4)
     dtype = promoted([x, y])
     if dtype_kind(dtype) != "f":
@@ -343,6 +347,25 @@ def div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
         return pointwise(call, [x, y], _row("floordiv"), dtype, DEAR)
     cut = lambda ops, a, b: ops.trunc(ops.truediv(a, b))  # noqa: E731
     return pointwise(call, [x, y], cut, dtype, 4)
+
+
+def _multiplies(call: Call, x: Any, y: Any) -> bool:
+    """Whether eager multiplies with the reciprocal: on a GPU, where it divides by a number. Lists
+    (`aten.div.Scalar`, see `dynamo/aot/foreach.py`) are divided."""
+    is_number = isinstance(x, Tensor) and not isinstance(y, Tensor)
+    return is_number and call.builder.device.type != "cpu" and call.target is aten.div.Tensor
+
+
+def _by_reciprocal(ops: Ops, x: Value, y: Value) -> Value:
+    number = ops.recorded[y.position].imm
+    if type(number) is not float:  # known at a call
+        return ops.mul(x, ops.truediv(ops.constant(1.0, y.dtype), y))
+    if y.dtype is not torch.float64:
+        number = ctypes.c_float(number).value
+    inverse = 1.0 / number if number else math.copysign(math.inf, number)
+    if y.dtype is not torch.float64:  # rounding twice gives what rounding once would
+        inverse = ctypes.c_float(inverse).value
+    return ops.mul(x, ops.constant(inverse, y.dtype))
 
 
 def _divides(number: Any, dtype: torch.dtype) -> bool:

@@ -374,3 +374,14 @@ def test_float8_is_made_of_what_eager_has(dtype: torch.dtype) -> None:
     assert (scale == scale_there).float().mean() > 0.99
     assert (found.float() == wanted.float()).float().mean() > 0.99
     assert not left_uncompiled(), left_uncompiled()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32], ids=str)
+def test_division_by_numbers(dtype: torch.dtype) -> None:
+    """Bits of eager's kernels: one tensor is multiplied with a reciprocal, lists are divided."""
+    def f(x: torch.Tensor) -> Any:
+        return [x / number for number in (3.3, 7, 0.1, 1e-3, 0, float("inf"))], torch._foreach_div([x, x + 1], 3.3)
+
+    x = (data(777) * 100).to(dtype)
+    for found, wanted in zip(*(torch.utils._pytree.tree_leaves(call(x)) for call in (dynamo.compile(f), f)), strict=True):
+        assert torch.equal(found.nan_to_num(7, 8, 9), wanted.nan_to_num(7, 8, 9))

@@ -51,8 +51,8 @@ def relax_stages(
         wants = _wants(stage, own, exact)
         exact |= _wanted(stage, own, wants)
         found.append(_relaxed(*_doubled(stage, wants, own, exact)))
-    maxima: set[str] = set()
-    return tuple(_with_sums_of_exp(stage, maxima) for stage in reversed(found))
+    maxima, logs = set[str](), set[str]()
+    return tuple(_with_sums_of_exp(stage, maxima, logs) for stage in reversed(found))
 
 
 def rounded_parts(launches: Sequence[Launch], parts: Collection[str]) -> frozenset[str]:
@@ -74,29 +74,41 @@ def _wanted(stage: Stage, own: Collection[str], wants: Sequence[set[bool]]) -> s
     }  # fmt: skip
 
 
-def _with_sums_of_exp(stage: Stage, maxima: set[str]) -> Stage:
-    """The stage where exp(v - maximum), of float32, is only summed: the farther v is away, the less
-    its rounding counts. maxima: locals that hold maxima; those of this stage are added."""
+def _with_sums_of_exp(stage: Stage, maxima: set[str], logs: set[str]) -> Stage:
+    """The stage where exp(v - maximum), of float32, is only summed, alone or as a factor: the
+    farther v is away, the less its rounding counts. So it is with exp(v - maximum - log), a
+    softmax. maxima, logs: locals that hold such numbers; those of this stage are added."""
     ops = list(stage.ops)
-    users: dict[int, list[Op]] = {}
-    for op in ops:
+    users: dict[int, list[int]] = {}
+    for position, op in enumerate(ops):
         for arg in op.args:
-            users.setdefault(arg, []).append(op)
-    greatest: set[int] = set()
+            users.setdefault(arg, []).append(position)
+
+    def are_sums(positions: Collection[int]) -> bool:
+        return all(ops[at].name == "reduction" and ops[at].imm == "sum" for at in positions)
+
+    greatest, logarithms, shifted = set[int](), set[int](), set[int]()
     for position, op in enumerate(stage.ops):
-        if op.name == "reduction" and op.imm == "max":
+        is_number = op.name == "load" and not op.args
+        if op.name == "reduction" and op.imm == "max" or is_number and op.buffer in maxima:
             greatest.add(position)
-        elif op.name == "load" and op.buffer in maxima and not op.args:
-            greatest.add(position)
+        elif op.name == "log" or is_number and op.buffer in logs:
+            logarithms.add(position)
         elif op.name == "where" and op.args[2] in greatest and ops[op.args[1]].name == "constant":
             greatest.add(position)  # infinities, in logsumexp
         elif op.name == "store" and op.args[0] in greatest:
             maxima.add(op.buffer)
-        elif op.name == "exp" and op.dtype is torch.float32:
-            shifted = ops[op.args[0]]
-            summed = all(u.name == "reduction" and u.imm == "sum" for u in users.get(position, ()))
-            if summed and shifted.name == "sub" and shifted.args[1] in greatest:
-                ops[position] = replace(op, name=f"{PREFIX}exp")
+        elif op.name == "store" and op.args[0] in logarithms:
+            logs.add(op.buffer)
+        elif op.name == "sub" and (
+            op.args[1] in greatest or op.args[0] in shifted and op.args[1] in logarithms
+        ):
+            shifted.add(position)
+        elif op.name == "exp" and op.dtype is torch.float32 and op.args[0] in shifted and all(
+            are_sums((at,)) or ops[at].name == "mul" and are_sums(users.get(at, ()))
+            for at in users.get(position, ())
+        ):
+            ops[position] = replace(op, name=f"{PREFIX}exp")
     return replace(stage, ops=tuple(ops))
 
 

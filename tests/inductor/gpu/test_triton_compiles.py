@@ -182,6 +182,34 @@ def test_what_a_program_casts_is_what_eager_has() -> None:
     assert rounded not in text_of(lambda x: x.masked_fill(x.isnan(), 0).abs().relu().float() * 3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32], ids=str)
+def test_a_number_divides_by_its_reciprocal(dtype) -> None:
+    """As eager's kernel for a GPU does it; eager's kernels over lists divide, and so does a CPU."""
+    def text_of(function, device="meta") -> str:
+        lowered = lower_graph(capture(function, [torch.empty(4096, dtype=dtype, device=device)], mode="fake"))
+        (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+        return print_kernel(kernel, lowered.graph.layouts()).sources[0].text
+
+    for number in (3.3, 7, 0, float("inf")):
+        assert "truediv" not in text_of(lambda x, number=number: torch.log(x / number))
+    assert "truediv" in text_of(lambda x: torch.log(x / 3.3), device="cpu")
+    assert "truediv" in text_of(lambda x: torch.log(torch._foreach_div([x], 3.3)[0]))
+
+
+def test_softmax_as_a_factor_of_a_sum() -> None:
+    """exp(v - maximum - log), only summed, is the device's approximation; a difference of others is not."""
+    def text_of(function) -> str:
+        x = torch.empty(4096, 1024, device="meta")
+        graph = lower_graph(capture(function, [x, x[0]], mode="fake")).graph
+        return "".join(source.text for kernel in schedule_graph(graph, 8).kernels()
+                       for source in print_kernel(kernel, graph.layouts()).sources)
+
+    exact = "libdevice.exp("
+    assert exact not in text_of(lambda x, y: (x.log_softmax(-1).exp() * y).sum(-1))
+    assert exact in text_of(lambda x, y: ((x - y).exp() * y).sum(-1))
+    assert exact in text_of(lambda x, y: x.log_softmax(-1).exp().cos().sum(-1))
+
+
 def test_a_byte_for_each_row_of_one(tmp_path) -> None:
     """Zero points of rows: a program that has one row has one of them, and not four in a register."""
     given = [torch.randn(64, 1024).bfloat16(), torch.ones(64, 1, dtype=torch.int8)]
