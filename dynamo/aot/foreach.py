@@ -15,8 +15,9 @@ import torch
 Lists = Callable[..., Any]
 
 UNARY = (
-    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal",
-    "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "tanh", "trunc",
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
+    "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 BINARY = ("add", "sub", "mul", "div", "pow")
 # What eager calls for a number, and for a tensor.
@@ -76,6 +77,8 @@ def _table() -> dict[str, Lists]:
     found: dict[str, Lists] = {}
     for name in UNARY:
         found[f"_foreach_{name}.default"] = _each(getattr(torch, name), 1)
+    found["_foreach_zero.default"] = _each(torch.zeros_like, 1)
+    found["_foreach_copy.default"] = _each(torch.ops.aten.copy.default, 2)
     for name in BINARY:
         function = getattr(torch, name)
         found[f"_foreach_{name}.Scalar"] = _each(function, 1)

@@ -27,7 +27,7 @@ def arguments(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
     kind, form = name.removeprefix("_foreach_").split(".")
     if form == "ScalarAndTensor":
         return (0.75, tensors(dtype))
-    lists = {"lerp": 2, "addcmul": 3, "addcdiv": 3}.get(kind, 1)
+    lists = {"lerp": 2, "addcmul": 3, "addcdiv": 3, "copy": 2}.get(kind, 1)
     extra: dict[str, tuple[Any, ...]] = {
         "default": (), "Scalar": (0.75,), "List": (tensors(dtype),),
         "ScalarList": ([0.25, 1, -2.0, 3, 0.5],), "Tensor": (torch.tensor(0.75),),
@@ -51,7 +51,7 @@ def test_functions_of_lists(name: str) -> None:
     kind, _ = name.split(".")
     args = arguments(name, torch.float32)
     if name != "_foreach_add.Tensor":
-        check(getattr(torch, kind), args)
+        check(getattr(torch, kind, getattr(torch.ops.aten, kind)), args)  # those that write have no function
         return
     found = FOREACH[name](*args, alpha=2)  # where it is captured, eager's kernel reads the tensor
     torch.testing.assert_close(found, list(torch._foreach_add(*args, alpha=2)), equal_nan=True)
@@ -94,3 +94,47 @@ def test_written_lists_are_one_kernel_for_each_tensor() -> None:
     assert after["kernels"] - before["kernels"] <= 4
 
 
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_copies_and_zeros_are_kernels(dtype: torch.dtype) -> None:
+    """As Rprop and ASGD keep what the next step reads: of another dtype, of one row for all."""
+    def step(first: list[Tensor], second: list[Tensor], given: list[Tensor]) -> None:
+        torch._foreach_copy_(first, torch._foreach_mul(given, 2.5))
+        torch._foreach_zero_(second)
+        torch._foreach_add_(second, first)
+
+    given = [torch.randn(n + 2, 3)[: 1 if n == 1 else None] for n in range(4)]
+    lists = [[torch.randn(n + 2, 3).to(dtype) for n in range(4)] for _ in range(2)]
+    lists[0][2] = torch.randn(3, 4).to(dtype).t()
+    ours = [[x.clone() for x in column] for column in lists]
+    before = metrics.snapshot()
+    dynamo.compile(step, fullgraph=True)(*ours, given)
+    after = metrics.snapshot()
+    step(*lists, given)
+    torch.testing.assert_close(ours, lists, atol=0, rtol=0)
+    assert [x.stride() for x in ours[0]] == [x.stride() for x in lists[0]]
+    assert after["extern_calls"] == before["extern_calls"]
+
+
+@pytest.mark.parametrize("name", ["Rprop", "ASGD"])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_optimizers_that_copy_lists(name: str, maximize: bool) -> None:
+    def made() -> tuple[list[Tensor], Any]:
+        torch.manual_seed(3)
+        params: list[Any] = [torch.nn.Parameter(torch.randn(4, n + 1)) for n in range(3)]
+        return params, getattr(torch.optim, name)(params, lr=0.1, foreach=True, maximize=maximize)
+
+    (params, ours), (wanted, eager) = made(), made()
+    compiled = dynamo.compile(lambda: ours.step())
+    before = metrics.snapshot()["extern_calls"]
+    for n in range(4):
+        for p, q in zip(params, wanted, strict=True):
+            p.grad = torch.randn_like(p) * n  # of a step without gradients, too
+            q.grad = p.grad.clone()
+        compiled()
+        eager.step()
+        torch.testing.assert_close(params, wanted, atol=1e-6, rtol=1e-5)
+    for p, q in zip(params, wanted, strict=True):
+        torch.testing.assert_close(ours.state[p], eager.state[q], atol=1e-6, rtol=1e-5)
+    assert metrics.snapshot()["extern_calls"] == before
