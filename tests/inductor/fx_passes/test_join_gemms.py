@@ -168,3 +168,49 @@ def test_neighbours_in_memory() -> None:
     assert not lie_in_order([8, 17], [8, 4])
     assert not lie_in_order([16, 8], [8, 8])
     assert addresses_of([torch.randn(3), 4, None]) == {}, "not on a GPU"
+
+
+def parts(rows: Sequence[int], dtype: torch.dtype, inner: int, apart: bool) -> list[Tensor]:
+    """Of one tensor, one behind another or with a gap between."""
+    gap = int(apart)
+    size = (sum(rows) + gap * len(rows), inner) if inner else (sum(rows) + gap * len(rows),)
+    whole = torch.randn(size).to(dtype).split([each + gap for each in rows])
+    return [part[:each] for part, each in zip(whole, rows, strict=True)]
+
+
+@pytest.mark.parametrize("rows", [(5,), (4, 4, 4), (8, 1, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("weights_apart", [False, True])
+@pytest.mark.parametrize("biases_apart", [None, False, True])
+@pytest.mark.every_combination
+def test_the_operator(
+    rows: tuple[int, ...], dtype: torch.dtype, weights_apart: bool, biases_apart: bool | None
+) -> None:
+    x, weights = torch.randn(7, 6).to(dtype), parts(rows, dtype, 6, weights_apart)
+    biases = [] if biases_apart is None else parts(rows, dtype, 0, biases_apart)
+    for _ in range(2):
+        found = OPERATOR(x, weights, biases)
+        each = [F.linear(x, w, biases[n] if biases else None) for n, w in enumerate(weights)]
+        torch.testing.assert_close(found, torch.cat(each, 1))
+        assert found.stride() == (sum(rows), 1)
+        weights[0].mul_(-2)  # nothing of a call is kept
+
+
+def test_weights_that_only_seem_to_lie_in_order() -> None:
+    """Each begins where as many bytes as the one before has end."""
+    x, memory = torch.randn(5, 4), torch.randn(100)
+    turned = memory[:16].view(4, 4).t()
+    strided = memory[16:48].view(4, 8)[:, :4], memory[32:48].view(4, 4)
+    for weights in ([turned, memory[16:32].view(4, 4)], list(strided)):
+        wanted = torch.cat([F.linear(x, weight) for weight in weights], 1)
+        torch.testing.assert_close(OPERATOR(x, weights, []), wanted)
+
+
+def test_counts_of_biases() -> None:
+    x, weights = torch.randn(5, 4), list(torch.randn(6, 4).split(3))
+    with pytest.raises(RuntimeError, match="a bias for each weight"):
+        OPERATOR(x, weights, [torch.randn(3)])
+    with pytest.raises(RuntimeError, match="a bias for each weight"):
+        OPERATOR(x, [], [])
+    with pytest.raises(RuntimeError):
+        OPERATOR(x, [weight[:, :3] for weight in weights], [])
