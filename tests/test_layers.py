@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     ("dynamo.base",),
     ("dynamo.store",),
-    ("dynamo.graph_operators",),
     ("dynamo._C",),
+    ("dynamo.graph_operators",),
     ("dynamo.background",),
     ("dynamo.shapes",),
     ("dynamo.bytecode",),

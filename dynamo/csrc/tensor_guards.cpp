@@ -262,7 +262,8 @@ int tensor_span(PyObject *value, uintptr_t *first, uintptr_t *last) {
 }
 
 int tensor_add_functions(PyObject *module) {
-    if (global_state_add_names(module) < 0 || memory_add_functions(module) < 0) {
+    if (global_state_add_names(module) < 0 || memory_add_functions(module) < 0 ||
+        launch_add_functions(module) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, guard_functions);

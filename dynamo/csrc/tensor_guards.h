@@ -28,6 +28,7 @@ WEAK_TORCH void *tensor_impl(PyObject *value);
 WEAK_TORCH int global_state_add_names(PyObject *module);
 WEAK_TORCH int tensor_add_functions(PyObject *module);
 WEAK_TORCH int memory_add_functions(PyObject *module);
+WEAK_TORCH int launch_add_functions(PyObject *module);
 #ifdef __cplusplus
 }
 #endif

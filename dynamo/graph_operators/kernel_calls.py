@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from dynamo.graph_operators.kernel_writes import written_names
+from dynamo.graph_operators.later_launches import later_launches
 from dynamo.graph_operators.written_operators import twin_of
 
 NAMESPACE = "dynamo_kernels"
@@ -77,12 +78,23 @@ class Operators:
         name = f"{short}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
         written = written_names(function) if function is not None else None
         self._library.define(name + schema_text(call, written))
-        self._library.impl(name, launcher(kernel, call), "CompositeExplicitAutograd")
+        self._implement(name, kernel, call, schema_text(call, written))
         self._library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", _nothing, lib=self._library)
         operator = getattr(getattr(torch.ops, NAMESPACE), name).default
         twin_of(operator)
         return operator
+
+    def _implement(self, name: str, kernel: Any, call: KernelCall, schema: str) -> None:
+        """By Triton, or by what C++ knows of earlier launches."""
+        slow = f"{name}_by_triton"
+        self._library.define(slow + schema)
+        later = later_launches(
+            (NAMESPACE, name), slow, call.names, call.kinds, dict(call.constants),
+            layers_of(kernel))
+        launch = launcher(kernel, call, None if later is None else later.keep)
+        self._library.impl(slow if later else name, launch, "CompositeExplicitAutograd")
+        self._library.impl(slow, torch.library.fallthrough_kernel, "Autograd")
 
 
 operators = Operators()
@@ -117,10 +129,12 @@ def schema_text(call: KernelCall, written: frozenset[str] | None) -> str:
     return f"({', '.join([*parts, 'SymInt[] grid'])}) -> ()"
 
 
-def launcher(kernel: Any, call: KernelCall) -> Callable[..., None]:
-    """What the operator does."""
+def launcher(
+    kernel: Any, call: KernelCall, keep: Callable[[Any, int], object] | None = None
+) -> Callable[..., None]:
+    """What the operator does. keep: is told what Triton has run, and which grid that had."""
     constants = dict(call.constants)
-    keys = [tuple(value for _, value in grid) for grid in call.grids]
+    numbers = {tuple(value for _, value in grid): n for n, grid in enumerate(call.grids)}
     chosen_by = tuple(name for name, _ in call.grids[0])
     blocks = dict(call.blocks)
 
@@ -132,15 +146,16 @@ def launcher(kernel: Any, call: KernelCall) -> Callable[..., None]:
             for name, kind in zip(call.names, call.kinds, strict=True)
         }
         grids = [tuple(sizes[n : n + DIMENSIONS]) for n in range(0, len(sizes), DIMENSIONS)]
-        if not chosen_by:
-            grid: Any = grids[0]
-        else:
-            by_key = dict(zip(keys, grids, strict=True))
+        number = 0
 
-            def grid(meta: Any) -> tuple[int, ...]:
-                return by_key[tuple(meta[name] for name in chosen_by)]
+        def grid(meta: Any) -> tuple[int, ...]:
+            nonlocal number
+            number = numbers[tuple(meta[name] for name in chosen_by)]
+            return grids[number]
 
-        kernel[grid](**named, **constants)
+        compiled = kernel[grid if chosen_by else grids[0]](**named, **constants)
+        if keep is not None:
+            keep(compiled, number)
 
     return launch
 

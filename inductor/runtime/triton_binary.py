@@ -9,37 +9,21 @@ Kernels that need more than addresses and numbers do go through Triton's launche
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from dynamo.base.compiled_kernels import WARP as WARP
+from dynamo.base.compiled_kernels import driver_launch as driver_launch
+from dynamo.base.compiled_kernels import is_simple as is_simple
 from inductor.runtime._launch import KernelCall
 
 # The stream of this thread on a device.
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
-WARP = 32
-SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 _LOADED = "_dynamo_loaded"  # of a compiled kernel: its module and function
 _loading = threading.Lock()
-
-
-@functools.cache
-def driver_launch() -> int:
-    """The address of the driver's function that starts a kernel."""
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def is_simple(compiled: Any) -> bool:
-    """Whether the driver needs nothing but addresses and numbers to start the kernel."""
-    facts = getattr(compiled, "metadata", None)
-    if facts is None:
-        return False
-    return getattr(facts, "num_ctas", 1) == 1 and not any(getattr(facts, n, 0) for n in SPECIAL)
 
 
 def function_of(compiled: Any) -> int:
