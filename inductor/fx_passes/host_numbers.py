@@ -9,7 +9,8 @@ parameter, and a dozen operators from it to the two numbers that its update take
 of ATen before, and the update, too, as it had operands on two devices.
 
 What else needs a result on the CPU has it from there as before. Counters, to each of which the same
-number is added, are written by one operator.
+number is added, are written by one operator, and what else is computed of numbers and written into
+such by another (`number_programs.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
 from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.number_programs import constant_of, write_numbers_at_once
 from inductor.operators.device_numbers import ADD_TO_NUMBERS, NUMBERS_ON
 
 aten = torch.ops.aten
@@ -59,6 +61,7 @@ def compute_numbers_on_gpu(module: fx.GraphModule) -> fx.GraphModule:
         _Twins(module.graph, readers, devices.pop()).bring_over()
         module.graph.eliminate_dead_code()
     _count_at_once(module)
+    write_numbers_at_once(module)
     module.recompile()
     return module
 
@@ -219,10 +222,7 @@ def _added(module: fx.GraphModule, write: fx.Node) -> int | float | None:
         return None
     if total.args[0] is not counter or total.kwargs.get("alpha", 1) != 1 or len(total.users) > 1:
         return None
-    number = total.args[1]
-    if isinstance(number, fx.Node) and number.op == "get_attr":
-        value = getattr(module, str(number.target))
-        number = value.item() if value.numel() == 1 and not value.is_cuda else None
+    number = constant_of(module, total.args[1])
     dtype = facts_of(counter.meta["val"]).dtype
     fits = type(number) is int or type(number) is float and dtype.is_floating_point
     plain = dtype in (torch.float32, torch.float64, torch.int32, torch.int64)

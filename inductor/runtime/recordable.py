@@ -21,7 +21,7 @@ import torch
 from dynamo.graph_operators.operator_effects import draws, freedom_of, is_check, is_registered
 from dynamo.graph_operators.written_operators import operator_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, MultiOutput, ViewRef
-from inductor.operators.device_numbers import ADD_TO_NUMBERS, NUMBERS_ON
+from inductor.operators.device_numbers import ADD_TO_NUMBERS, COMPUTE_NUMBERS, NUMBERS_ON
 from inductor.scheduler.schedule import Schedule
 
 FEWEST_STEPS = 3  # a graph costs as much as so many launches
@@ -37,7 +37,7 @@ RANDOM = frozenset({
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     "philox_state",
 })  # fmt: skip  # whose kernels read seed and offset from the device while they are recorded
-OF_THE_HOST = frozenset((NUMBERS_ON, ADD_TO_NUMBERS))
+OF_THE_HOST = frozenset((NUMBERS_ON, ADD_TO_NUMBERS, COMPUTE_NUMBERS))
 WAITING_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 

@@ -4,6 +4,13 @@
 // copy brings over. It does not wait for the device: memory that is not pinned is read before the
 // copy's call returns. add_to_numbers_(Tensor(a!)[] numbers, Scalar number) -> () is torch's
 // `_foreach_add_`. Through torch's own operators each number takes about a microsecond.
+//
+// compute_numbers_(Tensor(a!)[] written, Tensor[] read, float[] constants, int[] steps, int[] ends) -> ()
+// runs a program over float32 and float64 with the arithmetic of ATen's kernels, and then writes: into
+// each of `written` the value that `ends` names. Values are numbered: what is read, the constants, then
+// the result of each step, which is four integers: the operation, whether it is float64, its operands.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -58,7 +65,65 @@ void add_to_numbers(at::TensorList numbers, const at::Scalar& number) {
   });
 }
 
+constexpr size_t kStep = 4;  // integers
+
+template <class T>
+T operate(int64_t operation, T a, T b) {
+  switch (operation) {
+    case 0: return a;
+    case 1: return a + b;
+    case 2: return a - b;
+    case 3: return a * b;
+    case 4: return a / b;
+    case 5: return std::pow(a, b);
+    case 6: return -a;
+    case 7: return std::sqrt(a);
+    case 8: return T(1) / a;
+    case 9: return std::max(a, b);
+    case 10: return std::min(a, b);
+  }
+  TORCH_CHECK(false, "no such operation: ", operation);
+}
+
+double value_of(const at::Tensor& number) {
+  check_number(number);
+  return number.scalar_type() == at::kDouble ? *number.const_data_ptr<double>()
+                                             : static_cast<double>(*number.const_data_ptr<float>());
+}
+
+void compute_numbers(at::TensorList written, at::TensorList read, at::ArrayRef<double> constants,
+                     at::IntArrayRef steps, at::IntArrayRef ends) {
+  TORCH_CHECK(steps.size() % kStep == 0 && ends.size() == written.size(), "compute_numbers_: a broken program");
+  std::vector<double> values;
+  values.reserve(read.size() + constants.size() + steps.size() / kStep);
+  for (const at::Tensor& number : read) {
+    values.push_back(value_of(number));
+  }
+  values.insert(values.end(), constants.begin(), constants.end());
+  const auto at = [&](int64_t place) {
+    TORCH_CHECK(place >= 0 && static_cast<size_t>(place) < values.size(), "compute_numbers_: no value ", place);
+    return values[place];
+  };
+  for (size_t i = 0; i < steps.size(); i += kStep) {
+    const double a = at(steps[i + 2]);
+    const double b = at(steps[i + 3]);
+    values.push_back(steps[i + 1] != 0 ? operate(steps[i], a, b)
+                                       : operate(steps[i], static_cast<float>(a), static_cast<float>(b)));
+  }
+  for (size_t i = 0; i < written.size(); ++i) {
+    check_number(written[i]);
+    if (written[i].scalar_type() == at::kDouble) {
+      *written[i].mutable_data_ptr<double>() = at(ends[i]);
+    } else {
+      *written[i].mutable_data_ptr<float>() = static_cast<float>(at(ends[i]));
+    }
+  }
+}
+
 TORCH_LIBRARY_FRAGMENT(dynamo_jit, library) {
+  library.def(
+      "compute_numbers_(Tensor(a!)[] written, Tensor[] read, float[] constants, int[] steps, int[] ends) -> ()");
+  library.impl("compute_numbers_", c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(compute_numbers));
   library.def("numbers_on(Tensor[] numbers, Device device) -> Tensor[]");
   library.impl("numbers_on", c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(numbers_on));
   library.def("add_to_numbers_(Tensor(a!)[] numbers, Scalar number) -> ()");

@@ -11,7 +11,7 @@ import torch
 from inductor.ir.body import trace_body
 from inductor.ir.graph import ComputedBuffer, ExternKernel, InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.ir.index import constant
-from inductor.operators.device_numbers import ADD_TO_NUMBERS, NUMBERS_ON
+from inductor.operators.device_numbers import ADD_TO_NUMBERS, COMPUTE_NUMBERS, NUMBERS_ON
 from inductor.operators.dropout_ops import STATE
 from inductor.runtime.recordable import is_reread, refusal, written_inputs
 from inductor.scheduler.schedule import Schedule
@@ -67,6 +67,7 @@ EFFICIENT = aten._scaled_dot_product_efficient_attention.default
     (extern(torch.ops.mkldnn._linear_pointwise.default, X), ""),
     (extern(NUMBERS_ON, (X,), GPU, layout=None), "host"),
     (extern(ADD_TO_NUMBERS, (X,), 1, layout=None, mutates=("arg0",)), "host"),
+    (extern(COMPUTE_NUMBERS, (X,), (X,), (), (0, 0, 0, 0), (1,), layout=None, mutates=("arg0",)), "host"),
     (extern(aten.clone.default, X, layout=replace(LAYOUT, device=torch.device("cpu"))), "another device"),
     (store_into("arg0"), ""),
     (store_into("buf0"), ""),
