@@ -48,8 +48,8 @@ def _by_tensor(function: Callable[..., Any]) -> Lists:
 
 
 def _quotient(x: Any, number: Any) -> Any:
-    """Kernels over lists divide by a number; that of one tensor multiplies with its reciprocal on
-    a GPU. This overload stands for the former: `inductor/lowering/pointwise.py: div`."""
+    """Kernels on a GPU divide by a list of numbers; with a single number they multiply with its
+    reciprocal. This overload stands for the former: `inductor/lowering/pointwise.py: div`."""
     return torch.ops.aten.div.Scalar(x, number)
 
 
@@ -83,7 +83,6 @@ def _table() -> dict[str, Lists]:
         function = getattr(torch, name)
         found[f"_foreach_{name}.Scalar"] = _each(function, 1)
         found[f"_foreach_{name}.List"] = found[f"_foreach_{name}.ScalarList"] = _each(function, 2)
-    found["_foreach_div.Scalar"] = _each(_quotient, 1)
     found["_foreach_div.ScalarList"] = _each(_quotient, 2)
     for name in ("add", "mul", "div"):
         found[f"_foreach_{name}.Tensor"] = _by_tensor(getattr(torch, name))

@@ -18,8 +18,9 @@ debugging, and global names that the kernel's code has read.
 from __future__ import annotations
 
 import inspect
+import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,7 @@ class LaterLaunches:
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
+    fixed: Mapping[str, Any]
     layers: Sequence[Any]
     place: Place
     known: Any
@@ -104,10 +106,14 @@ class LaterLaunches:
             fits = str(kernel_type).startswith("*") if kind == "tensor" else \
                 kernel_type in TYPES[kind]
             return (at, kernel_type == "fp32", 0) if fits else None
-        computed = any(name in names for names in map(_names_set_by, self.layers))
-        if computed or type(default) is not int or kernel_type not in TYPES["int"]:
+        if any(name in names for names in map(_names_set_by, self.layers)):
             return None
-        return -1, False, default
+        value = self.fixed.get(name, default)
+        kind = type(value).__name__
+        if kernel_type not in TYPES.get(kind, ()):
+            return None
+        bits = struct.unpack("q", struct.pack("d", value))[0] if kind == "float" else int(value)
+        return -1, kernel_type == "fp32", bits
 
     def _watched(self) -> Watched | None:
         """Entries of dicts of which a launch depends; None where something may change unseen."""
@@ -128,11 +134,11 @@ class LaterLaunches:
 
 def later_launches(
     operator: tuple[str, str], slow: str, names: tuple[str, ...], kinds: tuple[str, ...],
-    fixed: Iterable[str], layers: Sequence[Any], place: Place | None = None,
+    fixed: Mapping[str, Any], layers: Sequence[Any], place: Place | None = None,
 ) -> LaterLaunches | None:
     """Implements the operator of this namespace and name by launches that are known, and by that
     called `slow` where there is none; None where `slow` has to do all. names, kinds: of the
-    arguments; fixed: names of those that are the same in all calls; layers: the kernel and what it
+    arguments; fixed: those that are the same in all calls, by name; layers: the kernel and what it
     wraps, from outside."""
     if "descriptor" in kinds or not _may_be_known(layers):
         return None
@@ -149,7 +155,7 @@ def later_launches(
     known = launch_operator(
         *operator, slow, "".join(CODES[kind] for kind in kinds), exact, guessed, place.on_cuda,
         place.current_device, place.current_stream)
-    return LaterLaunches(names, kinds, layers, place, known)
+    return LaterLaunches(names, kinds, fixed, layers, place, known)
 
 
 def _cuda() -> Place | None:

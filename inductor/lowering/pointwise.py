@@ -351,7 +351,7 @@ def div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
 
 def _multiplies(call: Call, x: Any, y: Any) -> bool:
     """Whether eager multiplies with the reciprocal: on a GPU, where it divides by a number. Lists
-    (`aten.div.Scalar`, see `dynamo/aot/foreach.py`) are divided."""
+    are divided by lists of numbers (`aten.div.Scalar`, see `dynamo/aot/foreach.py`)."""
     is_number = isinstance(x, Tensor) and not isinstance(y, Tensor)
     return is_number and call.builder.device.type != "cpu" and call.target is aten.div.Tensor
 
@@ -360,10 +360,8 @@ def _by_reciprocal(ops: Ops, x: Value, y: Value) -> Value:
     number = ops.recorded[y.position].imm
     if type(number) is not float:  # known at a call
         return ops.mul(x, ops.truediv(ops.constant(1.0, y.dtype), y))
+    inverse = 1.0 / number if number else math.copysign(math.inf, number)  # in float64, as eager
     if y.dtype is not torch.float64:
-        number = ctypes.c_float(number).value
-    inverse = 1.0 / number if number else math.copysign(math.inf, number)
-    if y.dtype is not torch.float64:  # rounding twice gives what rounding once would
         inverse = ctypes.c_float(inverse).value
     return ops.mul(x, ops.constant(inverse, y.dtype))
 

@@ -209,6 +209,19 @@ def test_numbers(machine: Machine) -> None:
             assert one.run(*given, number, 1.0, False)
 
 
+@pytest.mark.parametrize("fixed", [
+    {"s": 2.5}, {"s": float("-inf"), "flag": True}, {"flag": False}, {"s": -0.0, "more": 1 << 40}, {"n": 33, "more": 48}, {"n": 1},
+], ids=str)
+def test_arguments_that_are_the_same_in_all_calls(machine: Machine, fixed: dict[str, Any]) -> None:
+    kinds = {"x_ptr": "t", "out_ptr": "t", "n": "i", "s": "f", "flag": "b"}
+    open_ones = {name: kind for name, kind in kinds.items() if name not in fixed}
+    one = Site(machine, fresh(scaled), " ".join(open_ones), "".join(open_ones.values()), optional=None, BLOCK=16, **fixed)
+    values = dict(zip(kinds, (*tensors(), 33, 1.5, True), strict=True))
+    given = [values[name] for name in open_ones]
+    assert not one.run(*given)
+    assert one.run(*given)
+
+
 def test_streams_and_devices(machine: Machine) -> None:
     one, given = site(machine), (*tensors(), 33, 1.0, True)
     one.run(*given)

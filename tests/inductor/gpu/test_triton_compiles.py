@@ -184,7 +184,7 @@ def test_what_a_program_casts_is_what_eager_has() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32], ids=str)
 def test_a_number_divides_by_its_reciprocal(dtype) -> None:
-    """As eager's kernel for a GPU does it; eager's kernels over lists divide, and so does a CPU."""
+    """As eager's kernels for a GPU do it; by a list of numbers they divide, and so does a CPU."""
     def text_of(function, device="meta") -> str:
         lowered = lower_graph(capture(function, [torch.empty(4096, dtype=dtype, device=device)], mode="fake"))
         (kernel,) = schedule_graph(lowered.graph, 8).kernels()
@@ -193,7 +193,7 @@ def test_a_number_divides_by_its_reciprocal(dtype) -> None:
     for number in (3.3, 7, 0, float("inf")):
         assert "truediv" not in text_of(lambda x, number=number: torch.log(x / number))
     assert "truediv" in text_of(lambda x: torch.log(x / 3.3), device="cpu")
-    assert "truediv" in text_of(lambda x: torch.log(torch._foreach_div([x], 3.3)[0]))
+    assert "truediv" in text_of(lambda x: torch.log(torch._foreach_div([x], [3.3])[0]))
 
 
 def test_softmax_as_a_factor_of_a_sum() -> None:
