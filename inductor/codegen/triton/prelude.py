@@ -285,6 +285,19 @@ def k_quick_silu(a):
 
 
 @triton.jit
+def k_one_plus_tanh(a):
+    """1 + tanh(a) with the device's approximations, exact relative to itself."""
+    return libdevice.fast_dividef(tl.full(a.shape, 2.0, tl.float32), 1.0 + tl.exp2(a * -2.885390081777927))
+
+
+@triton.jit
+def k_tanh_slope(a):
+    """1 - tanh(a) ** 2 with the device's approximations: some 2 ** -23 off."""
+    half = k_one_plus_tanh(a)
+    return half * (2.0 - half)
+
+
+@triton.jit
 def k_shift_left(a, b):
     """a << b; 0 where b is no possible distance."""
     bits: tl.constexpr = a.dtype.primitive_bitwidth

@@ -31,6 +31,8 @@ RELAXED = {
     "sigmoid": "(1.0 / (1.0 + tl.exp2({0} * -1.4426950408889634)))",
     "normal_cdf": "k_normal_cdf({0})",
     "silu": "k_quick_silu({0})",
+    "one_plus_tanh": "k_one_plus_tanh({0})",
+    "tanh_slope": "k_tanh_slope({0})",
 }
 # Operations whose results are no farther off than their operands.
 KEEPING = frozenset(
@@ -182,6 +184,8 @@ def _relaxed(stage: Stage, free: Sequence[bool], twins: Mapping[int, int]) -> St
             continue
         if op.name == "mul":
             _relax_product(ops, position, uses)
+        elif op.name in ("add", "sub"):
+            _relax_tanh(ops, position)
         elif op.name == "truediv" and _is_silu(stage.ops, op):
             ops[position] = replace(op, name=f"{PREFIX}silu", args=op.args[:1])
         elif op.name in RELAXED:
@@ -203,6 +207,22 @@ def _relax_product(ops: list[Op], position: int, uses: Mapping[int, int]) -> Non
             ops[other] = replace(ops[other], name=f"{PREFIX}normal_cdf", args=(value,))
             ops[position] = replace(op, args=(value, other))
             return
+
+
+def _relax_tanh(ops: list[Op], position: int) -> None:
+    """1 + tanh(v) and 1 - tanh(v) ** 2, of which GELU and its derivative are made in their other
+    form: what tanh is off near zero does not show in them."""
+    op = ops[position]
+    one, other = op.args if op.name == "sub" or _is_number(ops[op.args[0]], 1.0) else op.args[::-1]
+    if not _is_number(ops[one], 1.0):
+        return
+    inner = ops[other]
+    if op.name == "add" and inner.name == "tanh":
+        ops[position] = replace(op, name=f"{PREFIX}one_plus_tanh", args=inner.args)
+    elif op.name == "sub" and inner.name == "mul" and inner.args[0] == inner.args[1]:
+        root = ops[inner.args[0]]
+        if root.name == "tanh":
+            ops[position] = replace(op, name=f"{PREFIX}tanh_slope", args=root.args)
 
 
 def _is_silu(ops: Sequence[Op], op: Op) -> bool:

@@ -393,6 +393,26 @@ def test_flat_tiles_where_arithmetic_is_cheap(monkeypatch) -> None:
     assert "[None, :]" not in texts[0]
 
 
+def test_gelu_of_great_numbers(monkeypatch) -> None:
+    """With tanh, and its derivative: approximations for half precision, near zero and far from it."""
+    repair(monkeypatch)
+    x = torch.tensor([0.0, -0.0, 1e-6, -1e-4, 1e-2, 3.0, -3.0, 5.0, -5.0, 30.0, -30.0, 6e4, -6e4, 1e19, -1e19])
+    x = torch.cat([x, torch.linspace(-6, 6, 499), torch.tensor([float("nan")])]).requires_grad_()
+
+    def halved(x):
+        return torch.nn.functional.gelu(x, approximate="tanh").half()
+
+    def slope(x):
+        return (1 - torch.tanh(x) * torch.tanh(x)).half(), (1 + torch.tanh(x)).bfloat16()
+
+    texts.clear()
+    for function in (halved, slope):
+        with torch.no_grad():
+            found, wanted = dynamo.compile(function, backend=interpreted)(x), function(x.double().float())
+        torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-6, equal_nan=True)
+    assert "k_one_plus_tanh(" in texts[0] and "k_tanh_slope(" in texts[1] and "k_one_plus_tanh(" in texts[1]
+
+
 def test_silu_of_great_numbers(monkeypatch) -> None:
     """The approximation for half precision, at infinities, too."""
     repair(monkeypatch)
