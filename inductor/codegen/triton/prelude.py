@@ -285,9 +285,24 @@ def k_quick_silu(a):
 
 
 @triton.jit
+def k_quick_fraction(a, b):
+    """a / b by the device's approximation; 0 where b is 2 ** 126 or more."""
+    a, b = tl.broadcast(a, b)
+    return libdevice.fast_dividef(a, b)
+
+
+@triton.jit
+def k_quick_sigmoid(a):
+    """1 / (1 + exp(-a)) with the device's approximations."""
+    below = 1.0 + tl.exp2(a * -1.4426950408889634)
+    return libdevice.fast_dividef(tl.full(below.shape, 1.0, tl.float32), below)
+
+
+@triton.jit
 def k_one_plus_tanh(a):
     """1 + tanh(a) with the device's approximations, exact relative to itself."""
-    return libdevice.fast_dividef(tl.full(a.shape, 2.0, tl.float32), 1.0 + tl.exp2(a * -2.885390081777927))
+    below = 1.0 + tl.exp2(a * -2.885390081777927)
+    return libdevice.fast_dividef(tl.full(below.shape, 2.0, tl.float32), below)
 
 
 @triton.jit

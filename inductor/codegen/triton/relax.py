@@ -28,7 +28,8 @@ PREFIX = "relaxed "  # of the names of cheaper operations
 RELAXED = {
     "exp": "tl.exp2({0} * 1.4426950408889634)",
     "truediv": "({0} / {1})",
-    "sigmoid": "(1.0 / (1.0 + tl.exp2({0} * -1.4426950408889634)))",
+    "fraction": "k_quick_fraction({0}, {1})",
+    "sigmoid": "k_quick_sigmoid({0})",
     "normal_cdf": "k_normal_cdf({0})",
     "silu": "k_quick_silu({0})",
     "one_plus_tanh": "k_one_plus_tanh({0})",
@@ -188,6 +189,8 @@ def _relaxed(stage: Stage, free: Sequence[bool], twins: Mapping[int, int]) -> St
             _relax_tanh(ops, position)
         elif op.name == "truediv" and _is_silu(stage.ops, op):
             ops[position] = replace(op, name=f"{PREFIX}silu", args=op.args[:1])
+        elif op.name == "truediv" and _is_above_one(ops, op.args[1]):
+            ops[position] = replace(op, name=f"{PREFIX}fraction")
         elif op.name in RELAXED:
             ops[position] = replace(op, name=f"{PREFIX}{op.name}")
     return replace(stage, ops=drop_dead(_without_likes(ops, twins) if twins else ops))
@@ -207,6 +210,14 @@ def _relax_product(ops: list[Op], position: int, uses: Mapping[int, int]) -> Non
             ops[other] = replace(ops[other], name=f"{PREFIX}normal_cdf", args=(value,))
             ops[position] = replace(op, args=(value, other))
             return
+
+
+def _is_above_one(ops: Sequence[Op], position: int) -> bool:
+    """Whether a value is 1 + exp(v)."""
+    op = ops[position]
+    return op.name == "add" and any(
+        _is_number(ops[one], 1.0) and ops[other].name in ("exp", f"{PREFIX}exp")
+        for one, other in (op.args, op.args[::-1]))
 
 
 def _relax_tanh(ops: list[Op], position: int) -> None:
