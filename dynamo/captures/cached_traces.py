@@ -22,6 +22,7 @@ from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
 from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
+from dynamo.guards.registrations import REGISTRATIONS
 from dynamo.guards.sources import AttrSource, Scope, Source
 from dynamo.guards.weak import strongly, weakly
 from dynamo.store.content import Stale
@@ -220,6 +221,8 @@ def recheck_answers(parts: Parts) -> None:
             raise Stale(f"{function!r} raises {type(why).__name__} now") from None
         if not const_equal(now, result):
             raise Stale(f"{function!r} gives {now!r} now, not {result!r}")
+        if function is issubclass and not now:
+            REGISTRATIONS.deny(*args)
     for known in parts.constructed:
         reason = differs(known)
         if reason:
