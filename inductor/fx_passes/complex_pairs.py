@@ -3,7 +3,7 @@
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where what is read
 back by `view_as_real` is computed on pairs: a complex tensor is a real one with a last axis of two.
 No kernel of ours has complex numbers; ATen's would write each value to memory. What a graph gives
-and what other operators read stays complex, and so do operations with a real operand (eager gives
+and what other operators read stays complex, and so do operations with a real tensor (eager gives
 that an imaginary part of zero, which makes NaN of an infinity).
 
     >>> # view_as_real(view_as_complex(q) * turns): one kernel of four products a pair
@@ -32,8 +32,9 @@ SHAPES = (
 SUMS = (aten.add.Tensor, aten.sub.Tensor)
 CONJUGATES = (aten._conj.default, aten.conj_physical.default)
 OPERATORS = frozenset((
-    *SHAPES, *SUMS, *CONJUGATES, aten.polar.default, aten.complex.default, aten.mul.Tensor, aten.neg.default, aten.cat.default,
-    aten.view_as_complex.default, aten.view_as_real.default,
+    *SHAPES, *SUMS, *CONJUGATES, aten.mul.Tensor, aten.neg.default, aten.cat.default,
+    aten.view_as_complex.default, aten.view_as_real.default, aten.polar.default,
+    aten.complex.default,
 ))  # fmt: skip
 
 
@@ -109,7 +110,12 @@ class _Pairs:
         if node.target in CONJUGATES:
             imaginary = call(aten.neg.default, _part(call, first, 1))
             return _stacked(call, _part(call, first, 0), imaginary)
-        if node.kwargs or not _is_complex(node.args[1], node):
+        if node.kwargs:
+            return None
+        if node.target is aten.mul.Tensor and type(node.args[1]) in (float, complex):
+            number = complex(node.args[1])  # type: ignore[arg-type]
+            return _product_of_parts(call, first, number.real, number.imag)
+        if not _is_complex(node.args[1], node):
             return None
         second = self.of(node.args[1])  # type: ignore[arg-type]
         if second is None:
@@ -159,9 +165,12 @@ def _stacked(call: Callable[..., fx.Node], real: fx.Node, imaginary: fx.Node) ->
 
 
 def _product(call: Callable[..., fx.Node], first: fx.Node, second: fx.Node) -> fx.Node:
-    """(a + bi)(c + di), computed as ATen does."""
+    return _product_of_parts(call, first, _part(call, second, 0), _part(call, second, 1))
+
+
+def _product_of_parts(call: Callable[..., fx.Node], first: fx.Node, c: Any, d: Any) -> fx.Node:
+    """(a + bi)(c + di), computed as ATen does, also where d is zero."""
     a, b = _part(call, first, 0), _part(call, first, 1)
-    c, d = _part(call, second, 0), _part(call, second, 1)
     mul = aten.mul.Tensor
     real = call(aten.sub.Tensor, call(mul, a, c), call(mul, b, d))
     return _stacked(call, real, call(aten.add.Tensor, call(mul, a, d), call(mul, b, c)))

@@ -243,7 +243,8 @@ def xlogy(call: Call, x: Any, y: Any) -> Any:
 
     def compute(ops: Ops, a: Value, b: Value) -> Value:
         power = ops.to_dtype(ops.to_dtype(ops.call("log", b), narrow), dtype)
-        value = ops.where(ops.eq(a, ops.constant(0, dtype)), ops.constant(0, dtype), ops.mul(a, power))
+        zero = ops.constant(0, dtype)
+        value = ops.where(ops.eq(a, zero), zero, ops.mul(a, power))
         return ops.where(ops.call("isnan", b), b, value)
 
     return pointwise(call, [x, y], compute, dtype, DEAR)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
