@@ -252,7 +252,7 @@ class TableWriter:
                 if line not in lines:
                     lines[line] = plain(line)
                 line = lines[line]
-            payload = REGISTERED if _counts_classes(guard) else _payload_of(guard)
+            payload = REGISTERED if counts_classes(guard) else _payload_of(guard)
             rows.append((guard.kind, plain(guard.source), plain(payload), line))
         return rows
 
@@ -262,7 +262,7 @@ class TableWriter:
         """The program, and which of its instructions have an argument that is to be made."""
         rows: list[Instruction] = []
         made: list[int] = []
-        counts = {number for number, guard in enumerate(guards) if _counts_classes(guard)}
+        counts = {number for number, guard in enumerate(guards) if counts_classes(guard)}
         for row in program.rows:
             argument = REGISTERED if row[GUARD] in counts else row[ARGUMENT]
             if id(type(argument)) not in AS_IT_IS:
@@ -276,7 +276,8 @@ class TableWriter:
         return pickle.dumps((self.rows, value), protocol=5), sorted(self.named)
 
 
-def _counts_classes(guard: Guard) -> bool:
+def counts_classes(guard: Guard) -> bool:
+    """Whether it is about registrations of abstract classes."""
     return guard.kind == "CONST" and guard.source == sources.REGISTERED
 
 
