@@ -38,7 +38,7 @@ FROM_TORCH: tuple[str, ...] = (
     "hardswish_backward.default", "hardtanh_backward.default",
     "leaky_relu_backward.default", "log_sigmoid_backward.default", "mish_backward.default",
      "sigmoid_backward.default", "silu_backward.default",
-    "softplus_backward.default", "tanh_backward.default", "threshold_backward.default",
+    "tanh_backward.default", "threshold_backward.default",
     "_prelu_kernel_backward.default", "rrelu_with_noise_backward.default",
     # normalisation
     "_softmax_backward_data.default", "_log_softmax_backward_data.default",
@@ -118,6 +118,35 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
 def hardsigmoid_backward(gradient: Tensor, x: Tensor) -> Tensor:
     """With ATen's slope, which is a float32 for all dtypes."""
     return torch.where((x > -3.0) & (x < 3.0), gradient * 0.1666666716337204, 0.0)
+
+
+def softplus_backward(gradient: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """With the strides of the gradient, as ATen's: torch's own begins with the mask."""
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    slope, wide = (gradient.to(torch.float32), x.to(torch.float32)) if half else (gradient, x)
+    power = torch.exp(wide * beta)
+    linear = wide * beta > threshold
+    over, under = torch.where(linear, 1.0, power), torch.where(linear, 1.0, power + 1.0)
+    result = slope * over / under
+    return result.to(x.dtype) if half else result
+
+
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    if half and x.device.type == "cpu":  # it rounds in between
+        return NotImplemented
+    wide = x.to(torch.float32) if half else x
+    if eps is not None:
+        wide = torch.where(wide < eps, eps, wide)
+        wide = torch.where(wide > 1.0 - eps, 1.0 - eps, wide)
+    result = torch.log(wide / (1.0 - wide))
+    return result.to(x.dtype) if half else result
+
+
+def norm(x: Tensor, p: Any, dim: list[int], keepdim: bool = False) -> Tensor:
+    return torch.linalg.vector_norm(x, 2 if p is None else p, dim, keepdim)
 
 
 def logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
@@ -248,12 +277,28 @@ def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
     return result.to(x.dtype) if half else result, x.new_empty([0])
 
 
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    """As ATen's kernel on a GPU computes it. That on a CPU has bits of its own."""
+    if a.dtype is not b.dtype or not a.dtype.is_floating_point or a.device.type == "cpu":
+        return NotImplemented
+    half = a.dtype in (torch.float16, torch.bfloat16)
+    x, y = (a.to(torch.float32), b.to(torch.float32)) if half else (a, b)
+    result = torch.maximum(x, y) + torch.log1p(torch.exp(-torch.abs(x - y)))
+    result = torch.where((x == y) & (torch.abs(x) == float("inf")), x, result)
+    return result.to(a.dtype) if half else result
+
+
 OWN: dict[str, Callable[..., Any]] = {
+    "_is_all_true.default": torch.all,
+    "_is_any_true.default": torch.any,
     "_fused_rms_norm.default": fused_rms_norm,
     "glu.default": glu,
     "hardsigmoid_backward.default": hardsigmoid_backward,
     "huber_loss.default": huber_loss,
+    "logit.default": logit,
     "logit_backward.default": logit_backward,
+    "norm.ScalarOpt_dim": norm,
+    "softplus_backward.default": softplus_backward,
     "smooth_l1_loss_backward.default": smooth_l1_loss_backward,
     "binary_cross_entropy_backward.default": binary_cross_entropy_backward,
     "logsumexp.default": logsumexp,
@@ -263,6 +308,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "nan_to_num.default": nan_to_num,
     "addr.default": addr,
     "count_nonzero.dim_IntList": count_nonzero,
+    "logaddexp.default": logaddexp,
     "index_fill.int_Scalar": index_fill,
     **RESIZING,
 }

@@ -8,6 +8,7 @@ gives guards and code that speak of those objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -17,11 +18,12 @@ from dynamo import hook
 from dynamo.base.decisions import decisions
 from dynamo.captures.anchors import EMPTY, Anchors, Finder
 from dynamo.captures.fingerprints import Fingerprints, Kinds
-from dynamo.captures.tables import TableReader, TableWriter
+from dynamo.captures.tables import TableReader, TableWriter, counts_classes
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.build import ProgramText
 from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
+from dynamo.guards.registrations import REGISTRATIONS
 from dynamo.guards.sources import AttrSource, Scope, Source
 from dynamo.guards.weak import strongly, weakly
 from dynamo.store.content import Stale
@@ -203,10 +205,15 @@ def guards_later(
 ) -> Callable[[], tuple[Guard, ...]]:
     """Reads the guards when somebody asks for them; keeps none of the objects alive till then."""
     content, known = cached.guards, {number: weakly(objects[number]) for number in held}
+    registered = REGISTRATIONS()  # the program compares with this one, whenever somebody asks
 
     def read() -> tuple[Guard, ...]:
         alive = {number: strongly(value) for number, value in known.items()}
-        return TableReader(content, alive, continuations).guards()
+        guards = TableReader(content, alive, continuations).guards()
+        return tuple([
+            replace(guard, payload=registered) if counts_classes(guard) else guard
+            for guard in guards
+        ])
 
     return read
 
@@ -220,6 +227,8 @@ def recheck_answers(parts: Parts) -> None:
             raise Stale(f"{function!r} raises {type(why).__name__} now") from None
         if not const_equal(now, result):
             raise Stale(f"{function!r} gives {now!r} now, not {result!r}")
+        if function is issubclass and not now:
+            REGISTRATIONS.deny(*args)
     for known in parts.constructed:
         reason = differs(known)
         if reason:

@@ -14,7 +14,6 @@ rows, `RECORDS` and `MAKERS`.
 
 from __future__ import annotations
 
-import abc
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from dynamo.guards.build import ProgramText
 from dynamo.guards.build import Row as Instruction
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.records import Guard, UserLine, released
+from dynamo.guards.registrations import REGISTRATIONS
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly
 from dynamo.store.records import Uncacheable, read_plain
@@ -87,13 +87,13 @@ def _upcoming_at(index: int) -> Callable[..., Any]:
 
 
 class _Registered:
-    """Stands for how many classes are registered with abstract ones, which is another number in
-    each process. What matters of it are answers, for which the next process asks again."""
+    """Stands for how often answers about abstract classes changed, which is another number in each
+    process. What matters of it are answers, for which the next process asks again."""
 
 
 REGISTERED = _Registered()
 MAKERS: dict[str, Callable[..., Any]] = {
-    "registered": abc.get_cache_token,
+    "registered": REGISTRATIONS,
     "object": sources.ObjectSource, "raising": Raising, "disabled": hook.Disabled,
     "size": torch.Size, "of torch": _of_torch, "device": torch.device, "function": FunctionType,
     "code": CodeType, "state of": state_of, "table values": sources.table_values,
@@ -252,7 +252,7 @@ class TableWriter:
                 if line not in lines:
                     lines[line] = plain(line)
                 line = lines[line]
-            payload = REGISTERED if _counts_classes(guard) else _payload_of(guard)
+            payload = REGISTERED if counts_classes(guard) else _payload_of(guard)
             rows.append((guard.kind, plain(guard.source), plain(payload), line))
         return rows
 
@@ -262,7 +262,7 @@ class TableWriter:
         """The program, and which of its instructions have an argument that is to be made."""
         rows: list[Instruction] = []
         made: list[int] = []
-        counts = {number for number, guard in enumerate(guards) if _counts_classes(guard)}
+        counts = {number for number, guard in enumerate(guards) if counts_classes(guard)}
         for row in program.rows:
             argument = REGISTERED if row[GUARD] in counts else row[ARGUMENT]
             if id(type(argument)) not in AS_IT_IS:
@@ -276,8 +276,9 @@ class TableWriter:
         return pickle.dumps((self.rows, value), protocol=5), sorted(self.named)
 
 
-def _counts_classes(guard: Guard) -> bool:
-    return guard.kind == "CONST" and guard.source == sources.REGISTRATIONS
+def counts_classes(guard: Guard) -> bool:
+    """Whether it is about registrations of abstract classes."""
+    return guard.kind == "CONST" and guard.source == sources.REGISTERED
 
 
 def _payload_of(guard: Guard) -> Any:

@@ -13,7 +13,6 @@ hashable values; equal paths are equal objects, so a tree of them shares its pre
 
 from __future__ import annotations
 
-import abc
 import sys
 import types
 from collections import OrderedDict, deque
@@ -27,6 +26,7 @@ from dynamo import _C
 from dynamo._C import read_item
 from dynamo.base.instances import is_class, own_dict, thread_dict
 from dynamo.base.ragged_sizes import said_by
+from dynamo.guards.registrations import REGISTRATIONS
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 
@@ -434,8 +434,8 @@ class CallSource(Source):
         return self.base.fetch(scope)()
 
 
-# Grows with each class that is registered with an abstract one.
-REGISTRATIONS = CallSource(ObjectSource(abc.get_cache_token, "abc.get_cache_token"))
+# Changes with a class that is registered with an abstract one against what a trace assumed.
+REGISTERED = CallSource(ObjectSource(REGISTRATIONS, "registrations of abstract classes"))
 
 
 @hashed_once

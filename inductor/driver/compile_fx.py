@@ -77,7 +77,6 @@ from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
 from inductor.dynamic_shapes.symbolic import CompileSymbolic, check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
 from inductor.fx_passes.pipeline import decompositions, joint_laid_out, laid_out
-from inductor.lowering.pointwise import is_odd
 from inductor.runtime import _launch
 
 Compiled = Callable[..., Any]
@@ -337,20 +336,19 @@ def _compile_program(
     trains = has_learners(example_inputs)
     if trains and config.freezing:
         logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
-    in_graph = _kernels_write(example_inputs)
     if trains and has_gradients(gm):  # its own are done with
         with contextlib.suppress(NeedsGradients):
             return compile_inference(
-                gm, example_inputs, forward, decompositions=table, epilogue_in_graph=in_graph)
+                gm, example_inputs, forward, decompositions=table, epilogue_in_graph=config.kernels)
     if trains:
         return compile_training(
             gm, example_inputs, forward, backward, decompositions=table,
-            rewrite=with_joint_passes(joint_laid_out), epilogue_in_graph=in_graph,
+            rewrite=with_joint_passes(joint_laid_out), epilogue_in_graph=config.kernels,
             partition=within(config.activation_memory_budget), **keeping,
         )  # fmt: skip
     return compile_inference(
         gm, example_inputs, inference_compiler(gm, example_inputs, settings, cached),
-        decompositions=table, epilogue_in_graph=in_graph,
+        decompositions=table, epilogue_in_graph=config.kernels,
     )  # fmt: skip
 
 
@@ -395,7 +393,7 @@ def _compile_symbolic(
         with contextlib.suppress(NeedsGradients):
             call = compile_inference(
                 gm, example_inputs, compile_first,
-                epilogue_in_graph=_kernels_write(example_inputs), **options,
+                epilogue_in_graph=config.kernels, **options,
             )  # fmt: skip
             return checks[0], call
     if trains:
@@ -405,12 +403,12 @@ def _compile_symbolic(
             gm, example_inputs, compile_first, compile_backward,
             rewrite=with_joint_passes(lambda module: module),
             partition=within(config.activation_memory_budget),
-            epilogue_in_graph=_kernels_write(example_inputs), **options,
+            epilogue_in_graph=config.kernels, **options,
         )  # fmt: skip
     else:
         call = compile_inference(
             gm, example_inputs, compile_first,
-            epilogue_in_graph=_kernels_write(example_inputs), **options,
+            epilogue_in_graph=config.kernels, **options,
         )  # fmt: skip
     return checks[0], call
 
@@ -455,9 +453,3 @@ def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
         wanted = config.cudagraphs
     on_gpu = {x.is_cuda for x in example_inputs if isinstance(x, torch.Tensor)}
     return wanted and len(on_gpu) == 2
-
-
-def _kernels_write(example_inputs: list[Any]) -> bool:
-    """True where kernels may write into the inputs."""
-    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
-    return config.kernels and not any(is_odd(tensor.dtype) for tensor in tensors)

@@ -3,7 +3,7 @@
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where what is read
 back by `view_as_real` is computed on pairs: a complex tensor is a real one with a last axis of two.
 No kernel of ours has complex numbers; ATen's would write each value to memory. What a graph gives
-and what other operators read stays complex, and so do operations with a real operand (eager gives
+and what other operators read stays complex, and so do operations with a real tensor (eager gives
 that an imaginary part of zero, which makes NaN of an infinity).
 
     >>> # view_as_real(view_as_complex(q) * turns): one kernel of four products a pair
@@ -27,12 +27,14 @@ SHAPES = (
     aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim,
     aten.transpose.int, aten.permute.default, aten.expand.default, aten.slice.Tensor,
     aten.select.int, aten.clone.default, aten.alias.default, aten.index.Tensor,
+    aten.index_select.default, aten.repeat.default,
 )  # fmt: skip
 SUMS = (aten.add.Tensor, aten.sub.Tensor)
 CONJUGATES = (aten._conj.default, aten.conj_physical.default)
 OPERATORS = frozenset((
     *SHAPES, *SUMS, *CONJUGATES, aten.mul.Tensor, aten.neg.default, aten.cat.default,
-    aten.view_as_complex.default, aten.view_as_real.default,
+    aten.view_as_complex.default, aten.view_as_real.default, aten.polar.default,
+    aten.complex.default,
 ))  # fmt: skip
 
 
@@ -93,6 +95,8 @@ class _Pairs:
                 return None
             dim: Any = node.args[1] if len(node.args) > 1 else 0
             return self._calls(node)(aten.cat.default, parts, int(dim) % node.meta["val"].dim())
+        if node.target in (aten.polar.default, aten.complex.default):
+            return _made_of_two(node, self._calls(node))
         if node.target not in OPERATORS or not _is_complex(node.args[0], node):
             return None
         first = self.of(node.args[0])  # type: ignore[arg-type]
@@ -106,7 +110,12 @@ class _Pairs:
         if node.target in CONJUGATES:
             imaginary = call(aten.neg.default, _part(call, first, 1))
             return _stacked(call, _part(call, first, 0), imaginary)
-        if node.kwargs or not _is_complex(node.args[1], node):
+        if node.kwargs:
+            return None
+        if node.target is aten.mul.Tensor and type(node.args[1]) in (float, complex):
+            number = complex(node.args[1])  # type: ignore[arg-type]
+            return _product_of_parts(call, first, number.real, number.imag)
+        if not _is_complex(node.args[1], node):
             return None
         second = self.of(node.args[1])  # type: ignore[arg-type]
         if second is None:
@@ -156,12 +165,30 @@ def _stacked(call: Callable[..., fx.Node], real: fx.Node, imaginary: fx.Node) ->
 
 
 def _product(call: Callable[..., fx.Node], first: fx.Node, second: fx.Node) -> fx.Node:
-    """(a + bi)(c + di), computed as ATen does."""
+    return _product_of_parts(call, first, _part(call, second, 0), _part(call, second, 1))
+
+
+def _product_of_parts(call: Callable[..., fx.Node], first: fx.Node, c: Any, d: Any) -> fx.Node:
+    """(a + bi)(c + di), computed as ATen does, also where d is zero."""
     a, b = _part(call, first, 0), _part(call, first, 1)
-    c, d = _part(call, second, 0), _part(call, second, 1)
     mul = aten.mul.Tensor
     real = call(aten.sub.Tensor, call(mul, a, c), call(mul, b, d))
     return _stacked(call, real, call(aten.add.Tensor, call(mul, a, d), call(mul, b, c)))
+
+
+def _made_of_two(node: fx.Node, call: Callable[..., fx.Node]) -> fx.Node | None:
+    """The pairs of `complex(real, imaginary)`, or of `polar(length, angle)`."""
+    first, second = node.args
+    values = [given.meta["val"] for given in node.args]  # type: ignore[union-attr]
+    if len({value.device for value in values}) > 1:
+        return None
+    if node.target is aten.polar.default:
+        turns = call(aten.cos.default, second), call(aten.sin.default, second)
+        return _stacked(call, *(call(aten.mul.Tensor, first, turn) for turn in turns))
+    size = node.meta["val"].shape
+    if any(value.shape != size for value in values):
+        return None
+    return _stacked(call, first, second)  # type: ignore[arg-type]
 
 
 def _shaped(node: fx.Node, pair: fx.Node, call: Callable[..., fx.Node]) -> fx.Node | None:
@@ -180,6 +207,8 @@ def _shaped(node: fx.Node, pair: fx.Node, call: Callable[..., fx.Node]) -> fx.No
         if not pair.meta["val"].is_contiguous():
             return None
         return call(aten.view.default, pair, shape)
+    if target is aten.repeat.default:
+        return call(target, pair, [*rest[0], 1])
     if target is aten.expand.default:
         return call(target, pair, [*node.meta["val"].shape, 2])
     if target is aten.permute.default:
@@ -188,6 +217,8 @@ def _shaped(node: fx.Node, pair: fx.Node, call: Callable[..., fx.Node]) -> fx.No
         return call(target, pair, rest[0])
     if target is aten.transpose.int:
         return call(target, pair, *(int(dim) % dims for dim in rest))
+    if target is aten.index_select.default and dims == 0:
+        return None
     dim = int(rest[0]) if rest else 0
     dim %= dims + 1 if target is aten.unsqueeze.default else dims
     return call(target, pair, dim, *rest[1:])

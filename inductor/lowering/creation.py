@@ -14,6 +14,7 @@ from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, compute_dtype, fits
 
 aten = torch.ops.aten
+EXACT = 1 << 24  # a float32 holds all whole numbers up to it
 
 
 def filled(call: Call, value: Any) -> Any:
@@ -84,13 +85,46 @@ def arange(call: Call, *args: Any, **kwargs: Any) -> Any:
         step = args[2]
     dtype = call.result.dtype
     whole = all(isinstance(number, (int, Extent)) for number in (start, step))
-    if not whole or dtype_kind(dtype) != "i":
+    if whole and dtype_kind(dtype) == "i":
+        return call.builder.computed(
+            call.layout, [], 1, lambda ops, at: ops.index_expr(at[0] * step + start, dtype))
+    first, by = _whole(start), _whole(step)
+    if first is None or by is None or not _counts_exactly(call, first, by):
         return call.refuse("a range of floats")
 
     def compute(ops: Ops, indices: Indices) -> Value:
-        return ops.index_expr(indices[0] * step + start, dtype)
+        return ops.to_dtype(ops.index_expr(indices[0] * by + first, torch.int64), dtype)
 
-    return call.builder.computed(call.layout, [], 1, compute)
+    return call.builder.computed(call.layout, [], 2, compute)
+
+
+def _whole(number: Any) -> int | None:
+    """A number as an int; None where it is none, or -0.0."""
+    if isinstance(number, float) and number.is_integer() and str(number) != "-0.0":
+        return int(number)
+    return number if isinstance(number, int) else None
+
+
+def _counts_exactly(call: Call, first: int, by: int) -> bool:
+    """Whether floats hold all numbers of a range, whichever way they are computed."""
+    dtype, extent = call.result.dtype, call.layout.size[0]
+    if dtype not in (torch.float32, torch.float64) or not isinstance(extent, int):
+        return False
+    return max(abs(first), abs(first + by * extent)) <= EXACT
+
+
+@lowering(aten.eye.default, aten.eye.m)
+def eye(call: Call, *args: Any, **kwargs: Any) -> Any:
+    dtype = call.result.dtype
+    if dtype_kind(dtype) == "c" or dtype.itemsize == 1 and dtype.is_floating_point:
+        return call.refuse(f"{dtype} falls back to ATen")
+    held = compute_dtype(dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        same = ops.eq(ops.index_expr(indices[0]), ops.index_expr(indices[1]))
+        return ops.where(same, ops.constant(1, held), ops.constant(0, held))
+
+    return call.builder.computed(call.layout, [], 3, compute)
 
 
 @lowering(aten.tril.default)

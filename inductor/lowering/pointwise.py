@@ -172,6 +172,7 @@ UNARY: dict[str, tuple[str, Kind, int]] = {
     "trunc": ("trunc", Kind.DEFAULT, 1),
     "round": ("round", Kind.DEFAULT, 1),
     "sign": ("sign", Kind.DEFAULT, 1),
+    "sgn": ("sign", Kind.DEFAULT, 1),  # of real numbers; complex ones fall back
     "sqrt": ("sqrt", Kind.INT_TO_FLOAT, 4),
     **{
         name: (name, Kind.INT_TO_FLOAT, DEAR)
@@ -232,6 +233,21 @@ def _enter_binary(name: str, op: str, kind: Kind, cost: int) -> None:
         rounds = op in ("remainder", "fmod", "atan2") and _is_alone(x, y)
         rounds = rounds or op == "hypot" and _on_cpu_alone(call, x, y)
         return pointwise(call, [x, y], _row(op), dtype, cost, rounds)
+
+
+@lowering(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+def xlogy(call: Call, x: Any, y: Any) -> Any:
+    """x * log(y), where the logarithm is rounded to the result's dtype, as by ATen."""
+    dtype = promoted([x, y], Kind.INT_TO_FLOAT)
+    narrow = call.result.dtype
+
+    def compute(ops: Ops, a: Value, b: Value) -> Value:
+        power = ops.to_dtype(ops.to_dtype(ops.call("log", b), narrow), dtype)
+        zero = ops.constant(0, dtype)
+        value = ops.where(ops.eq(a, zero), zero, ops.mul(a, power))
+        return ops.where(ops.call("isnan", b), b, value)
+
+    return pointwise(call, [x, y], compute, dtype, DEAR)
 
 
 def _is_alone(x: Any, y: Any) -> bool:

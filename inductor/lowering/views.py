@@ -103,8 +103,12 @@ def _copied(call: Call, x: Tensor, reindex: Reindex) -> Tensor:
     aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.view.dtype,
 )
 def alias(call: Call, x: Tensor, *rest: Any) -> Any:
-    if call.result.dtype is not x.dtype:
-        return call.refuse("the same bytes as another dtype")
+    dtype = call.result.dtype
+    if dtype is not x.dtype:
+        if x.view is not None or {x.dtype, dtype} != {torch.int8, torch.uint8}:
+            return call.refuse("the same bytes as another dtype")
+        return call.builder.computed(
+            call.layout, [x], 1, lambda ops, at: ops.to_dtype(x.load(ops, at), dtype))
     return x.as_view(call.layout, lambda indices: indices)
 
 

@@ -206,6 +206,25 @@ def run():
     assert found == [0, 1, 0, 1]
 
 
+def test_a_class_registered_behind_what_was_read(tmp_path: Path) -> None:
+    """The frame is traced again, as in the process that wrote it."""
+    source = """
+import abc
+class Kind(abc.ABC): pass
+class Plain: pass
+def f(x, value):
+    return x * 2 if isinstance(value, Kind) else x + 1
+def run():
+    compiled, x, plain = dynamo.compile(f), torch.full((3,), 3.0), Plain()
+    before = compiled(x, plain)
+    Kind.register(Plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return [([before, compiled(x, plain)], [torch.full((3,), 4.0), torch.full((3,), 6.0)])]
+"""
+    assert [run(tmp_path, "import warnings\n" + source).reused for _ in range(2)] == [0, 2]
+
+
 STEP = """
 def make():
     torch.manual_seed(0)

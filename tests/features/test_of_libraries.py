@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,10 @@ TYPED: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x.to(dtype=bool),
     lambda x: x.sum(0, dtype=float),
     lambda x: x.new_tensor([1, 2], dtype=int),
+    lambda x: torch.tensor([-1, 2.5, x.shape[0]], dtype=int) + x,
+    lambda x: torch.as_tensor([[1, 2, 3]], dtype=float) * x,
+    lambda x: torch.tensor((True, False), dtype=complex),
+    lambda x: torch.tensor([math.pi, x.shape[0] / 2], dtype=float) + torch.tensor([0, 1], dtype=bool),
 ]
 
 

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import REGISTRATIONS, AttrSource, CallSource, ObjectSource
+from dynamo.guards.registrations import REGISTRATIONS
+from dynamo.guards.sources import REGISTERED, AttrSource, CallSource, ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import (
@@ -166,10 +167,11 @@ def is_subclass(tx: Frame, cls: type, kinds: type) -> bool:
     return found
 
 
-def guard_registrations(tx: Frame, *classes: type) -> None:
-    """Guards that no class is registered with an abstract one, which these might be."""
-    if not all(map(is_settled, classes)):
-        tx.trace.guard("CONST", REGISTRATIONS, abc.get_cache_token())
+def guard_registrations(tx: Frame, cls: type, abstract: type) -> None:
+    """Guards that the class is not registered with the abstract one."""
+    if not (is_settled(cls) and is_settled(abstract)):
+        REGISTRATIONS.deny(cls, abstract)
+        tx.trace.guard("CONST", REGISTERED, REGISTRATIONS())
 
 
 def own_check(tx: Frame, kind: type, name: str) -> Var | None:

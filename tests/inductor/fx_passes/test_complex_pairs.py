@@ -32,6 +32,21 @@ def moved(x: Tensor, turns: Tensor) -> Tensor:
     return torch.view_as_real(torch.cat([z, -z * z], -1).clone(memory_format=torch.contiguous_format))
 
 
+def selected(x: Tensor, turns: Tensor) -> Tensor:
+    z = as_complex(x).repeat(1, 1, 1, 2)
+    return torch.view_as_real(z * turns.index_select(0, torch.arange(4).repeat(2))[:, 0])
+
+
+def made(x: Tensor, turns: Tensor) -> Tensor:
+    angles = torch.view_as_real(turns)[:7, None, :, 0]
+    lengths = torch.complex(angles.cos(), angles)
+    return torch.view_as_real(as_complex(x) * torch.polar(torch.ones_like(angles), angles) * lengths)
+
+
+def scaled(x: Tensor, turns: Tensor) -> Tensor:
+    return torch.view_as_real(as_complex(x) * 1.5 * turns[:7, None] * (0.5 - 2j))
+
+
 def with_real(x: Tensor, turns: Tensor) -> Tensor:
     """Not on pairs: the real operand has an imaginary part of zero."""
     return torch.view_as_real(as_complex(x) * x[..., ::2].float())
@@ -59,7 +74,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("program,products", [
-    (rotary, 0), (conjugated, 0), (moved, 0), (with_real, 1), (given_too, 1),
+    (rotary, 0), (conjugated, 0), (moved, 0), (selected, 0), (made, 0), (scaled, 0), (with_real, 1), (given_too, 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("trains", [False, True])
@@ -89,3 +104,7 @@ def test_infinities() -> None:
     turns = torch.complex(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, float("nan")]]))
     torch.testing.assert_close(
         dynamo.compile(rotary, fullgraph=True)(x, turns), rotary(x, turns), equal_nan=True)
+    scale = lambda x: torch.view_as_real(as_complex(x) * 1.0)  # noqa: E731
+    got, want = dynamo.compile(scale, fullgraph=True)(x), scale(x)
+    torch.testing.assert_close(got, want, equal_nan=True)
+    assert got.isnan().sum() == 2

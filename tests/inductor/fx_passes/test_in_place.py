@@ -11,6 +11,7 @@ from torch import Tensor
 
 import dynamo
 from dynamo.base.config import config
+from inductor import metrics
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.places import ELEMENTS, PARTS
 from inductor.lowering.registry import LOWERINGS
@@ -242,6 +243,26 @@ def test_values_out_of_range() -> None:
             if run is program:
                 wanted = raised.type
         assert raised.type is wanted
+
+
+@rotated("dtype, dynamic", [torch.complex64, torch.uint16, torch.float8_e4m3fn], [False, True])
+def test_beside_an_input_without_kernels(dtype: torch.dtype, dynamic: bool) -> None:
+    """That one is read and written by ATen; the others' parts are still written in place."""
+
+    def program(cache: Tensor, odd: Tensor, at: Tensor, row: Tensor) -> Tensor:
+        cache.index_copy_(0, at, row)
+        odd[1:2] = odd[:1].clone()
+        return cache * 2 + odd[2].to(torch.complex64).real
+
+    def inputs() -> list[Tensor]:
+        odd = torch.arange(24).reshape(6, 4).to(torch.complex64 if dtype.is_complex else torch.float32)
+        return [LAYOUTS["dense"](), odd.to(dtype), torch.tensor([3]), torch.ones(1, 4)]
+
+    metrics.reset()
+    want, got = inputs(), inputs()
+    assert dynamo.compile(program, fullgraph=True, dynamic=dynamic)(*got).tolist() == program(*want).tolist()
+    assert [x.to(torch.complex64).tolist() for x in got] == [x.to(torch.complex64).tolist() for x in want]
+    assert not [name for name in metrics.fallbacks() if "index_copy" in name]
 
 
 def test_halves_and_whole_numbers() -> None:

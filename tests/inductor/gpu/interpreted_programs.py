@@ -106,6 +106,13 @@ def integers(x, y):
     return a // 3, b % 4, a.bitwise_and(7) << 2, (b * a).sum(), (a > b).any(1), torch.where(a > 0, a, b)
 
 
+def rare_operators(x, y):
+    a, b = x.round(), (y.abs() * 9).to(torch.uint8)
+    whole = torch.arange(3.0, 3.0 + x.shape[1], dtype=torch.float32) * torch.arange(x.shape[0], 0, -1.0)[:, None]
+    return (torch.sgn(a), torch.xlogy(a.abs(), y.abs()), torch.xlogy(a.half(), y.half().abs()), whole * x,
+            x.t() @ x + torch.eye(x.shape[1]), ((b << 5).view(torch.int8) >> 5) + 1, torch.logit(y.sigmoid(), 0.3))
+
+
 def changes_input(x, y):
     x.add_(y).mul_(2)
     return x + 1
@@ -152,7 +159,7 @@ def signs_and_bytes(x, y):
 
 
 PROGRAMS = [chain, signs_and_bytes, softmax, layer_norm, products, views, statistics, several_results, lookup, scatter,
-            halves, integers, changes_input, changes_rows, chains_of_writes, pools, convolution]
+            halves, integers, rare_operators, changes_input, changes_rows, chains_of_writes, pools, convolution]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
