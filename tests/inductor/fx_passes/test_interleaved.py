@@ -151,7 +151,8 @@ def test_gradients(program: Callable[..., Any], left: int) -> None:
             tangent = torch.randn_like(expected)
             tangent[0], tangent[1] = 0.0, -0.0
             ours, eagers = (torch.autograd.grad(value, [x, y], tangent) for value in (got, expected))
+            slack = {} if dtype is torch.float32 else {"rtol": 1.6e-2, "atol": 1e-2}  # eager rounds each product
             for one, other in zip(ours, eagers, strict=True):
-                torch.testing.assert_close(one, other)
+                torch.testing.assert_close(one, other, **slack)
                 assert torch.equal(one.signbit()[:2], other.signbit()[:2])
     assert found and set(found) == {left}
