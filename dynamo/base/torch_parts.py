@@ -35,7 +35,7 @@ PARTS: dict[str, str] = {
         _DisablePythonDispatcher _DisableTorchDispatch _EnableTorchFunction
         _ExcludeDispatchKeyGuard _ForceDispatchKeyGuard _InferenceMode _TorchDispatchModeKey
         _VariableFunctions _are_functorch_transforms_active
-        _FunctionBase _construct_storage_from_data_pointer _create_function_from_graph
+        _FunctionBase _create_function_from_graph
         _current_autograd_node _current_graph_task_id _disabled_torch_dispatch_impl
         _disabled_torch_function_impl _dispatch_has_kernel_for_dispatch_key
         _dispatch_tls_is_dispatch_key_excluded _dispatch_tls_is_dispatch_key_included

@@ -55,7 +55,7 @@ def test_choices_go_by_multiprocessors() -> None:
         with config.patch(gpu=name):
             assert print_template(replace(template, blocks=blocks), layouts).grid[0] == count
             (kernel,), of_kernel = kernels_of(lambda x: x.sum(1), (16, 1 << 18), torch.float16)
-            columns = (1 << 18) // -(-4 * count // 16)
+            columns = (1 << 18) // -(-16 * count // 16)
             assert print_kernel(kernel, of_kernel).sources[0].splits == -(-(1 << 18) // (-(-columns // 1024) * 1024))
             assert splits_of(properties_of(), 1, 8, 1, 8, 1 << 20) == -(-2 * count // 8)
 
