@@ -48,9 +48,10 @@ def _by_tensor(function: Callable[..., Any]) -> Lists:
 
 
 def _quotient(x: Any, number: Any) -> Any:
-    """Kernels on a GPU divide by a list of numbers; with a single number they multiply with its
-    reciprocal. This overload stands for the former: `inductor/lowering/pointwise.py: div`."""
-    return torch.ops.aten.div.Scalar(x, number)
+    """Kernels on a GPU divide floats by a list of numbers; with a single number, and elsewhere,
+    they multiply with its reciprocal. This overload stands for the former: see `div` in
+    `inductor/lowering/pointwise.py`."""
+    return torch.ops.aten.div.Scalar(x, number) if x.is_floating_point() else torch.div(x, number)
 
 
 def _power_of_number(base: Any, exponents: Any) -> Any:
