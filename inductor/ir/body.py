@@ -232,8 +232,9 @@ class Ops:
             return value
         return self.to_dtype(self.to_dtype(value, dtype), value.dtype)
 
-    def _is_held(self, value: Value, dtype: torch.dtype) -> bool:
-        """Whether half precision surely has this value."""
+    def _is_held(self, value: Value, dtype: torch.dtype, depth: int = 8) -> bool:
+        """Whether half precision surely has this value. depth: of operations that are looked
+        through, which may share operands: each doubles the work."""
         op = self.recorded[value.position]
         args = [Value(arg, self.recorded[arg].dtype) for arg in op.args]
         if op.name == "to_dtype":
@@ -241,7 +242,8 @@ class Ops:
         if op.name == "constant":
             return op.imm in HELD
         chosen = args[1:] if op.name == "where" else args
-        return op.name in CHOOSING and all(self._is_held(arg, dtype) for arg in chosen)
+        return depth > 0 and op.name in CHOOSING and all(
+            self._is_held(arg, dtype, depth - 1) for arg in chosen)
 
     def bitcast(self, value: Value, dtype: torch.dtype) -> Value:
         """The same bits as another dtype."""
