@@ -1,4 +1,4 @@
-"""How many bytes each instruction of a printed kernel moves, by its PTX for a GPU that is not here."""
+"""What printed kernels do, by Triton's PTX for a GPU that is not here: how many bytes each instruction moves."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def kernels_of(
 
 def ptx_of(source: TritonSource, dtypes: Mapping[str, torch.dtype], folder: Path) -> str:
     """The PTX of a function with its first config, for buffers that begin at 16 bytes."""
+    return str(compiled(source, dtypes, folder).asm["ptx"])
+
+
+def compiled(source: TritonSource, dtypes: Mapping[str, torch.dtype], folder: Path) -> Any:
+    """What Triton makes of a function with its first config, for an H100 or H200."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -70,8 +75,7 @@ def ptx_of(source: TritonSource, dtypes: Mapping[str, torch.dtype], folder: Path
         "num_warps": chosen.warps, "debug": source.may_fail, "sanitize_overflow": False,
         "enable_fp_fusion": False,
     }
-    made = triton.compile(what, target=GPUTarget("cuda", 90, 32), options=options)
-    return str(made.asm["ptx"])
+    return triton.compile(what, target=GPUTarget("cuda", 90, 32), options=options)
 
 
 def accesses(text: str) -> list[Counter[int]]:
