@@ -193,7 +193,8 @@ def test_a_number_divides_by_its_reciprocal(dtype) -> None:
     for number in (3.3, 7, 0, float("inf")):
         assert "truediv" not in text_of(lambda x, number=number: torch.log(x / number))
     assert "truediv" in text_of(lambda x: torch.log(x / 3.3), device="cpu")
-    assert "truediv" in text_of(lambda x: torch.log(torch._foreach_div([x], [3.3])[0]))
+    divides = "truediv" in text_of(lambda x: torch.log(torch._foreach_div([x], [3.3])[0]))
+    assert divides == dtype.is_floating_point  # lists of whole numbers go one by one
 
 
 def test_softmax_as_a_factor_of_a_sum() -> None:
