@@ -132,7 +132,7 @@ def schema_text(call: KernelCall, written: frozenset[str] | None) -> str:
 def launcher(
     kernel: Any, call: KernelCall, keep: Callable[[Any, int], object] | None = None
 ) -> Callable[..., None]:
-    """What the operator does. keep: is told what Triton has run, and which grid that had."""
+    """What the operator does. keep: takes what Triton has run, and which grid that had."""
     constants = dict(call.constants)
     numbers = {tuple(value for _, value in grid): n for n, grid in enumerate(call.grids)}
     chosen_by = tuple(name for name, _ in call.grids[0])

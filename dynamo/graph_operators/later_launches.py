@@ -223,7 +223,7 @@ def _names_set_by(layer: Any) -> set[str]:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether nobody can change it in place."""
+    """Whether it can't be changed in place."""
     core = sys.modules["triton.language.core"]
     held = value.value if isinstance(value, core.constexpr) else value
     return type(held) in FIXED or isinstance(held, core.dtype | type)

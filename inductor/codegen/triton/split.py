@@ -24,7 +24,7 @@ from inductor.ir.index import Index, variable
 ENOUGH_PROGRAMS, ENOUGH_FOR_LONG, LONG = 4, 8, 1024
 # Where there are less; where neighbouring rows are read together. The largest of 2^25 numbers in
 # bfloat16 takes 22 us with four for each multiprocessor and 18 to 23 with 16 or 64 (H200), that of
-# their SiLU 41 and 24, and where a sum of products is stored beside it 73 and 53.
+# their SiLU 41 and 24, and where a product is stored in the same kernel 73 and 53.
 WANTED_PROGRAMS = (16, 16)
 ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
 FEWEST_COLUMNS = (2048, 256)  # of a row; where neighbouring rows are read together
