@@ -18,6 +18,7 @@ from torch._decomp import decomposition_table
 
 from dynamo.aot.foreach import FOREACH
 from dynamo.aot.frequent import FREQUENT
+from dynamo.aot.padding import PADDING
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import RESIZING
 
@@ -149,6 +150,21 @@ def norm(x: Tensor, p: Any, dim: list[int], keepdim: bool = False) -> Tensor:
     return torch.linalg.vector_norm(x, 2 if p is None else p, dim, keepdim)
 
 
+def norm_of_all(x: Tensor, p: Any = 2) -> Tensor:
+    return torch.linalg.vector_norm(x, p)
+
+
+def vector_norm(
+    x: Tensor, order: Any = 2, dim: list[int] | None = None, keepdim: bool = False, *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Of floating-point numbers in a wider dtype: the norm of what they are in that dtype."""
+    if dtype is None or x.dtype is dtype or not x.dtype.is_floating_point:
+        return NotImplemented
+    wide = aten._to_copy.default(x, dtype=dtype)
+    return aten.linalg_vector_norm.default(wide, order, dim, keepdim)
+
+
 def logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     low, outside = (0.0, float("nan")) if eps is None else (eps, 0.0)
     slope = gradient / (x * (1.0 - x))
@@ -266,6 +282,21 @@ def fused_rms_norm(
     return result.to(x.dtype).contiguous(), scale
 
 
+def weight_norm_backward(
+    gradient: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """Of v * (g / norms), whose norms are those of v over all other dimensions: both gradients."""
+    if v.numel() == 0 or not v.dtype.is_floating_point:
+        return NotImplemented
+    half = v.dtype in (torch.float16, torch.bfloat16)
+    wide = [one.to(torch.float32) if half else one for one in (gradient, v, g, norms)]
+    others = [at for at in range(v.dim()) if at != dim % v.dim()]
+    slope = torch.sum(wide[0] * wide[1], others, keepdim=True)
+    of_v = wide[2] / wide[3] * (wide[0] - wide[1] * (slope / (wide[3] * wide[3])))
+    of_g = slope / wide[3]
+    return (of_v.to(v.dtype), of_g.to(g.dtype)) if half else (of_v, of_g)
+
+
 def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
     """As ATen's kernel on a GPU computes it, and nothing for backward. That on a CPU has bits of
     its own, and keeps its exponentials."""
@@ -298,6 +329,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "logit.default": logit,
     "logit_backward.default": logit_backward,
     "norm.ScalarOpt_dim": norm,
+    "norm.Scalar": norm_of_all,
     "softplus_backward.default": softplus_backward,
     "smooth_l1_loss_backward.default": smooth_l1_loss_backward,
     "binary_cross_entropy_backward.default": binary_cross_entropy_backward,
@@ -310,6 +342,8 @@ OWN: dict[str, Callable[..., Any]] = {
     "count_nonzero.dim_IntList": count_nonzero,
     "logaddexp.default": logaddexp,
     "index_fill.int_Scalar": index_fill,
+    "_weight_norm_interface_backward.default": weight_norm_backward,
+    **PADDING,
     **RESIZING,
 }
 
@@ -360,6 +394,7 @@ def _of_no_negative_beta(function: Callable[..., Any]) -> Callable[..., Any]:
 PARTIAL = {
     overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"],
     overload("log_sigmoid_forward.default"): log_sigmoid_forward,
+    overload("linalg_vector_norm.default"): vector_norm,
 }
 
 

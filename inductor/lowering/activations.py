@@ -109,7 +109,7 @@ def silu(call: Call, x: Tensor) -> Any:
 
 @lowering(aten.mish.default)
 def mish(call: Call, x: Tensor) -> Any:
-    return _apply(call, [x], lambda v: v * v.call("exp").call("log1p").call("tanh"), 3 * DEAR)
+    return _apply(call, [x], lambda v: v * _log_of_one_and_exp(v).call("tanh"), 3 * DEAR)
 
 
 @lowering(aten.hardtanh.default)
@@ -162,9 +162,16 @@ def selu(call: Call, x: Tensor) -> Any:
 
 @lowering(aten.softplus.default)
 def softplus(call: Call, x: Tensor, beta: Scalar = 1, threshold: Scalar = 20) -> Any:
-    soft = lambda v: (v * beta).call("exp").call("log1p") / beta  # noqa: E731
+    if beta == 1:
+        small = lambda v: v.call("gt", threshold).choose(v, _log_of_one_and_exp(v))  # noqa: E731
+        return _apply(call, [x], small, 2 * DEAR)
+    soft = lambda v: _log_of_one_and_exp(v * beta) / beta  # noqa: E731
     large = lambda v: (v * beta).call("gt", threshold)  # noqa: E731
     return _apply(call, [x], lambda v: large(v).choose(v, soft(v)), 2 * DEAR)
+
+
+def _log_of_one_and_exp(v: Arithmetic) -> Arithmetic:
+    return v.call("exp").call("log1p")
 
 
 @lowering(aten.threshold.default)

@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil",
         "trunc",
     )
-} | {"rint": torch.round, "fast_dividef": torch.div}
+} | {"rint": torch.round, "fast_dividef": torch.div, "fast_log2f": torch.log2}
 
 
 class Libdevice:

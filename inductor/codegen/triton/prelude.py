@@ -313,6 +313,25 @@ def k_tanh_slope(a):
 
 
 @triton.jit
+def k_quick_softplus(a):
+    """log(1 + exp(a)) with the device's approximations, some 2 ** -16 off relative to itself: where
+    the power is below 2 ** -7, one plus it has too few of its places."""
+    power = tl.exp2(a * 1.4426950408889634)
+    return tl.where(
+        power < 0.0078125, power - 0.5 * power * power,
+        libdevice.fast_log2f(1.0 + power) * 0.6931471805599453)
+
+
+@triton.jit
+def k_tanh_of_softplus(a):
+    """tanh(log(1 + exp(a))) with the device's approximations: w / (w + 2) of w = p * (p + 2) for
+    p = exp(a). Beyond 20 it is 1, and the square stays finite."""
+    power = tl.exp2(tl.where(a > 20.0, 20.0, a) * 1.4426950408889634)
+    above = power * (power + 2.0)
+    return libdevice.fast_dividef(above, above + 2.0)
+
+
+@triton.jit
 def k_shift_left(a, b):
     """a << b; 0 where b is no possible distance."""
     bits: tl.constexpr = a.dtype.primitive_bitwidth

@@ -34,6 +34,8 @@ RELAXED = {
     "silu": "k_quick_silu({0})",
     "one_plus_tanh": "k_one_plus_tanh({0})",
     "tanh_slope": "k_tanh_slope({0})",
+    "softplus": "k_quick_softplus({0})",
+    "tanh_of_softplus": "k_tanh_of_softplus({0})",
 }
 # Operations whose results are no farther off than their operands.
 KEEPING = frozenset(
@@ -187,6 +189,8 @@ def _relaxed(stage: Stage, free: Sequence[bool], twins: Mapping[int, int]) -> St
             _relax_product(ops, position, uses)
         elif op.name in ("add", "sub"):
             _relax_tanh(ops, position)
+        elif op.name in ("log1p", "tanh"):
+            _relax_softplus(ops, position, twins)
         elif op.name == "truediv" and _is_silu(stage.ops, op):
             ops[position] = replace(op, name=f"{PREFIX}silu", args=op.args[:1])
         elif op.name == "truediv" and _is_above_one(ops, op.args[1]):
@@ -236,6 +240,35 @@ def _relax_tanh(ops: list[Op], position: int) -> None:
             ops[position] = replace(op, name=f"{PREFIX}tanh_slope", args=root.args)
 
 
+def _relax_softplus(ops: list[Op], position: int, twins: Mapping[int, int]) -> None:
+    """log(1 + exp(v)), and tanh of it, which is mish's factor."""
+    op = ops[position]
+    value = _argument_of_softplus(ops, position if op.name == "log1p" else op.args[0], twins)
+    if value is not None:
+        name = "softplus" if op.name == "log1p" else "tanh_of_softplus"
+        ops[position] = replace(op, name=f"{PREFIX}{name}", args=(value,))
+
+
+def _argument_of_softplus(
+    ops: Sequence[Op], position: int, twins: Mapping[int, int]
+) -> int | None:
+    """Of log1p(exp(v)), or of v itself where that is above 20: the position of v."""
+    op = ops[position]
+    if op.dtype is not torch.float32:
+        return None
+    if op.name == "where":
+        bound, value = ops[op.args[0]], twins.get(op.args[1], op.args[1])
+        if bound.name != "gt" or not _is_number(ops[bound.args[1]], 20.0):
+            return None
+        soft = _argument_of_softplus(ops, op.args[2], twins)
+        return soft if soft == value == bound.args[0] else None
+    if op.name == f"{PREFIX}softplus":
+        return op.args[0]
+    if op.name == "log1p" and ops[op.args[0]].name == "exp":
+        return ops[op.args[0]].args[0]
+    return None
+
+
 def _is_silu(ops: Sequence[Op], op: Op) -> bool:
     """Whether a quotient is v / (1 + exp(-v))."""
     value, below = op.args
@@ -271,4 +304,4 @@ def _scaled(ops: Sequence[Op], position: int, factor: float) -> int | None:
 
 
 def _is_number(op: Op, value: float) -> bool:
-    return op.name == "constant" and isinstance(op.imm, float) and abs(op.imm - value) < 1e-7
+    return op.name == "constant" and isinstance(op.imm, int | float) and abs(op.imm - value) < 1e-7

@@ -420,6 +420,28 @@ def test_gelu_of_great_numbers(monkeypatch) -> None:
     assert "k_one_plus_tanh(" in texts[0] and "k_tanh_slope(" in texts[1] and "k_one_plus_tanh(" in texts[1]
 
 
+def test_softplus_of_great_numbers(monkeypatch) -> None:
+    """And mish: approximations for half precision, near zero and far from it, at infinities, too."""
+    repair(monkeypatch)
+    far = [0.0, 1e-6, 19.9, 20.1, -20.0, 44.5, 88.0, -88.0, 6e4, -6e4, 1e19, -1e19, float("inf"), -float("inf"), float("nan")]
+    x = torch.cat([torch.tensor(far), torch.linspace(-24, 24, 999)])
+    functional = torch.nn.functional
+
+    def halved(x):
+        return functional.softplus(x).half(), functional.mish(x).bfloat16()
+
+    def others(x):
+        return functional.logsigmoid(x).half(), (x * torch.tanh(functional.softplus(x))).half()
+
+    texts.clear()
+    for function in (halved, others):
+        with torch.no_grad():
+            found, wanted = dynamo.compile(function, backend=interpreted)(x), function(x)
+        torch.testing.assert_close(found[0], wanted[0], rtol=1e-3, atol=1e-7, equal_nan=True)
+        torch.testing.assert_close(found[1], wanted[1], rtol=8e-3 if function is halved else 1e-3, atol=1e-7, equal_nan=True)
+    assert "k_quick_softplus(" in texts[0] and "k_tanh_of_softplus(" in texts[0] and "k_tanh_of_softplus(" in texts[1]
+
+
 def test_silu_of_great_numbers(monkeypatch) -> None:
     """The approximation for half precision, at infinities, too."""
     repair(monkeypatch)

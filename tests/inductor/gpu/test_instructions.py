@@ -50,6 +50,8 @@ PROGRAMS = {  # the most instructions of an element, and the most slow ones
     "gelu cast": (lambda x: F.gelu(x).float() * 2, BF16, 1, 24.5, 2.0),
     "gate": (lambda a, b: F.silu(a) * b, BF16, 2, 14.5, 2.0),
     "gate gradient": (gate_gradient, BF16, 3, 27.5, 3.3),
+    "softplus": (F.softplus, BF16, 1, 17.5, 2.6),
+    "mish": (F.mish, BF16, 1, 15.5, 2.0),
     "row in float8": (scaled, BF16, 1, 24.5, 1.3),
     "silu in float8": (lambda x: scaled(F.silu(x)), BF16, 1, 32.0, 3.7),
 }
