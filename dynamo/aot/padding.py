@@ -1,10 +1,10 @@
 """Own decompositions of gradients of padding by reflection and by repeated edges.
 
-In: eager's arguments. Out: the gradient as a sum of the slice behind the padding and of the padding's
-own parts, turned over or summed, one axis after the other: loads with a mask to a loop compiler,
-where eager adds element by element. It is row-major, as torch's meta functions say and its GPU kernels do;
-those on a CPU keep channels last. Its sums come in another order, in the dtype of the gradient;
-half precision is added in float32 here.
+In: eager's arguments. Out: the gradient as a sum of the slice behind the padding and of the
+padding's own parts, turned over or summed, one axis after the other: loads with a mask to a loop
+compiler, where eager adds element by element. It is row-major, as torch's meta functions say and its
+GPU kernels do; those on a CPU keep channels last. Its sums come in another order, in the dtype of
+the gradient; half precision is added in float32 here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def _without(
         rest = extent - edge - part.shape[axis]
         result = result + aten.constant_pad_nd(part, [*behind, edge, rest])
     if after:
-        part = folded(aten.slice.Tensor(gradient, axis, before + extent, before + extent + after), axis)
+        start = before + extent
+        part = folded(aten.slice.Tensor(gradient, axis, start, start + after), axis)
         rest = extent - edge - part.shape[axis]
         result = result + aten.constant_pad_nd(part, [*behind, rest, edge])
     return result
