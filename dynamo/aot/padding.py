@@ -2,9 +2,9 @@
 
 In: eager's arguments. Out: the gradient as a sum of the slice behind the padding and of the
 padding's own parts, turned over or summed, one axis after the other: loads with a mask to a loop
-compiler, where eager adds element by element. It is row-major, as torch's meta functions say and its
-GPU kernels do; those on a CPU keep channels last. Its sums come in another order, in the dtype of
-the gradient; half precision is added in float32 here.
+compiler, where eager adds element by element. It is row-major, as torch's meta functions say and
+its GPU kernels do; those on a CPU keep channels last. Its sums come in another order, in the dtype
+of the gradient; half precision is added in float32 here.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from inductor.fx_passes.fold import fold_constants
 from inductor.fx_passes.growing_cats import share_growing_cats
 from inductor.fx_passes.half_gemms import compute_in_float32
 from inductor.fx_passes.host_numbers import compute_numbers_on_gpu
+from inductor.fx_passes.host_tables import hold_tables
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.interleaved import interleave_writes
 from inductor.fx_passes.layout import channels_last
@@ -106,7 +107,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
     module = in_float32(module)
     if config.kernels:
-        module = compute_numbers_on_gpu(module)
+        module = compute_numbers_on_gpu(hold_tables(module))
     if config.kernels and not has_symbols(module):
         module = large_results_last(compute_on_pairs(module))
     if is_enabled("patterns"):

@@ -19,11 +19,11 @@ from inductor.ir.body import IndexFault, Ops, Value
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import Layout
 from inductor.ir.index import Index, constant, flatten
-from inductor.lowering.builder import converting
+from inductor.lowering.builder import contiguous, converting
 from inductor.lowering.indexing import NOTHING, _index_plan, _places, replaced
 from inductor.lowering.pointwise import broadcast, broadcast_sizes, unsupported
 from inductor.lowering.registry import Call, lowering
-from inductor.lowering.tensor import Indices, Tensor
+from inductor.lowering.tensor import Indices, Tensor, compute_dtype, fits
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
@@ -203,6 +203,19 @@ def scatter_add(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 
 @lowering(aten.scatter_.src)
 def scatter(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    return _scattered(call, x, dim, index, source, False)
+
+
+@lowering(aten.scatter_.value)
+def scatter_number(call: Call, x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    if isinstance(value, complex) or unsupported([x]) or not fits(value, x.dtype):
+        return call.refuse("a number that ATen converts, or raises for")
+    layout = contiguous(index.size, x.dtype, x.layout.device)
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        return ops.to_dtype(ops.constant(value, compute_dtype(x.dtype)), x.dtype)
+
+    source = call.builder.computed(layout, [], 0, compute)
     return _scattered(call, x, dim, index, source, False)
 
 

@@ -129,3 +129,27 @@ def test_places_outside(bad: int) -> None:
     x = torch.randn(8, 8)
     with pytest.raises(IndexError):
         compiled(x, torch.tensor([0, bad]))
+
+
+def test_one_number_at_many_places() -> None:
+    def program(i: Tensor, j: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        kept = x.clone()
+        kept.scatter_(1, i, float("-inf"))
+        return (
+            torch.zeros(5, 7).scatter_(1, i, 1.0), torch.zeros(5, 7, dtype=torch.bool).scatter_(1, i, True),
+            torch.ones(5, 7, dtype=torch.int32).scatter_(0, j, -3), torch.zeros_like(x).scatter(1, i, 2.5) * 2, kept,
+            torch.zeros(5, 7, dtype=torch.int64).scatter_(1, i, 1.5),
+        )  # fmt: skip
+
+    compiled = dynamo.compile(program)
+    i, j = torch.randint(0, 7, (5, 3)), torch.randint(0, 5, (2, 7))
+    metrics.reset()
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(5, 7, dtype=dtype)
+        for found, wanted in zip(compiled(i, j, x), program(i, j, x), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert not metrics.fallbacks()
+    for bad in (7, -1):
+        i[1, 1] = bad
+        with pytest.raises(RuntimeError, match=f"index {bad} is out of bounds for dimension 1 with size 7"):
+            compiled(i, j, x)
