@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +55,23 @@ def test_patches_stay_exact(
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert _wants_last(convolution("cuda", dtype, 1, 2, kernel, stride)) == wanted
+
+
+@pytest.mark.parametrize(("dtype", "channels", "window", "wanted"), [
+    (F32, 16, (5, 1), False), (F32, 16, (1, 3), False), (F32, 64, (5, 1), True), (BF16, 16, (5, 1), True),
+    (F32, 16, (5, 3), True), (F32, 16, (1, 1), True),
+])  # fmt: skip
+def test_flat_windows_over_few_channels(
+    dtype: torch.dtype, channels: int, window: tuple[int, int], wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    node, weight = convolution("cuda", dtype, 1, 2), torch.empty(32, channels, *window, dtype=dtype, device="meta")
+    source: Any = node.args[0]
+    source.meta["val"] = torch.empty(2, channels, 9, 9, dtype=dtype, device="meta")
+    source.meta["val"] = FakeTensor(FakeTensorMode(), source.meta["val"], torch.device("cuda", 0))
+    other: Any = node.args[1]
+    other.meta["val"] = FakeTensor(FakeTensorMode(), weight, torch.device("cuda", 0))
+    assert _wants_last(node) == wanted
 
 
 def test_backward_reads_what_forward_reads() -> None:
