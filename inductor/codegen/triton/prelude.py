@@ -332,6 +332,15 @@ def k_tanh_of_softplus(a):
 
 
 @triton.jit
+def k_rounded_within(a, low, high):
+    """An int32: a, rounded to even, between whole numbers within 2 ** 22; 0 for NaN. A sum with
+    1.5 * 2 ** 23 has no places for fractions."""
+    within = tl.minimum(tl.maximum(a, low), high)
+    whole = (within + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
+    return tl.where(a == a, whole, 0)
+
+
+@triton.jit
 def k_shift_left(a, b):
     """a << b; 0 where b is no possible distance."""
     bits: tl.constexpr = a.dtype.primitive_bitwidth

@@ -5,6 +5,8 @@ values of these dtypes go by the names of `RELAXED`: the device's own approximat
 some hundred times as exact as the rounding that follows. What is compared, before or after that
 rounding, used as an index, or stored in float32 is computed as eager does.
 
+And conversions to integers by cheaper operations that are exact: `whole_numbers`.
+
 A value that leads to both is computed both ways: what is rounded has the bits that it would have in
 a kernel without the other use, which may compute it again. Reductions are made once, then exactly.
 """
@@ -20,6 +22,7 @@ import torch
 
 from inductor.codegen.triton.launch import Launch, Stage
 from inductor.codegen.triton.spelling import HALVES, SUM_OF_EXP, TO_SMALL
+from inductor.codegen.triton.whole_numbers import add_to_round
 from inductor.ir.body import DECIDES, Op
 from inductor.scheduler.assemble import drop_dead
 
@@ -36,6 +39,7 @@ RELAXED = {
     "tanh_slope": "k_tanh_slope({0})",
     "softplus": "k_quick_softplus({0})",
     "tanh_of_softplus": "k_tanh_of_softplus({0})",
+    "rounded_within": "k_rounded_within({0}, {1}, {2})",
 }
 # Operations whose results are no farther off than their operands.
 KEEPING = frozenset(
@@ -57,7 +61,9 @@ def relax_stages(
         exact |= _wanted(stage, own, wants)
         found.append(_relaxed(*_doubled(stage, wants, own, exact)))
     maxima, logs = set[str](), set[str]()
-    return tuple(_with_sums_of_exp(stage, maxima, logs) for stage in reversed(found))
+    summed = [_with_sums_of_exp(stage, maxima, logs) for stage in reversed(found)]
+    name = f"{PREFIX}rounded_within"
+    return tuple(replace(stage, ops=add_to_round(stage.ops, name)) for stage in summed)
 
 
 def rounded_parts(launches: Sequence[Launch], parts: Collection[str]) -> frozenset[str]:

@@ -442,6 +442,32 @@ def test_softplus_of_great_numbers(monkeypatch) -> None:
     assert "k_quick_softplus(" in texts[0] and "k_tanh_of_softplus(" in texts[0] and "k_tanh_of_softplus(" in texts[1]
 
 
+def test_whole_numbers_within_bounds(monkeypatch) -> None:
+    """Integers of what was rounded and lies within constant bounds: ties, infinities and NaN, too."""
+    repair(monkeypatch)
+    far = [0.0, -0.0, 126.5, 127.5, -128.5, -129.0, 1e9, -1e9, 3e38, float("inf"), -float("inf"), float("nan")]
+    x = torch.cat([torch.tensor(far), torch.arange(-300, 300) * 0.5, torch.randn(500) * 100])
+    z = torch.randint(-3, 3, x.shape, dtype=torch.int32)
+
+    def narrow(x, z):
+        q = (torch.round(x) + z).clamp(-8, 7)
+        return x.round().clamp(-128, 127).to(torch.int8), torch.clamp(x.round() + 3, 0, 255).to(torch.uint8), q.to(torch.int32)
+
+    def wide(x, z):
+        cut = x.floor().clamp(min=-4194304.0).clamp(max=4194304.0)
+        return cut.to(torch.int64), cut.to(torch.int16), x.clamp(-100, 100).to(torch.int32), x.round().clamp(-0.5, 9).to(torch.int32)
+
+    texts.clear()
+    for function in (narrow, wide):
+        with torch.no_grad():
+            found, wanted = dynamo.compile(function, backend=interpreted)(x, z), function(x, z)
+        known = ~x.isnan()  # eager's conversions on a CPU give anything for NaN
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one[known], other[known], rtol=0, atol=0)
+            assert not one[~known].any() or function is wide
+    assert texts[0].count("k_rounded_within(") == 3 and texts[1].count("k_rounded_within(") == 1
+
+
 def test_silu_of_great_numbers(monkeypatch) -> None:
     """The approximation for half precision, at infinities, too."""
     repair(monkeypatch)

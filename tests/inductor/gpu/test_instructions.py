@@ -1,7 +1,7 @@
 """How many instructions kernels have for each element, as ptxas makes them without a GPU.
 
-An H200 can begin 27 for each four bytes that it moves, and an eighth as many exponentials, reciprocals or roundings of
-single values to half precision ("slow" ones). The limits are a tenth above what was counted when they were written.
+An H200 can begin 27 for each four bytes that it moves, and an eighth as many exponentials, reciprocals, conversions or
+roundings of single values ("slow" ones). The limits are a tenth above what was counted when they were written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,19 @@ if triton.knobs.runtime.interpret:
 DISASSEMBLER = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
 BF16, F32 = torch.bfloat16, torch.float32
 LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9]+)", re.MULTILINE)
-SLOW = ("MUFU", "F2F", "F2I", "I2F")
+SLOW = ("MUFU", "F2F", "F2I", "I2F", "FRND")
 
 
 def scaled(x):
     """A row in float8, and its scale."""
     scale = (x.abs().amax(1, keepdim=True) / 448).float()
     return (x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+def quantized(x):
+    """A row in int8, and its scale."""
+    scale = (x.abs().amax(1, keepdim=True).float() / 127).clamp(min=1e-5)
+    return (x.float() / scale).round().clamp(-128, 127).to(torch.int8), scale
 
 
 def gate_gradient(g, a, b):
@@ -53,6 +59,7 @@ PROGRAMS = {  # the most instructions of an element, and the most slow ones
     "softplus": (F.softplus, BF16, 1, 17.5, 2.6),
     "mish": (F.mish, BF16, 1, 15.5, 2.0),
     "row in float8": (scaled, BF16, 1, 24.5, 1.3),
+    "row in int8": (quantized, BF16, 1, 50.5, 1.4),
     "silu in float8": (lambda x: scaled(F.silu(x)), BF16, 1, 32.0, 3.7),
 }
 
