@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from inductor.kernels.attention_spec import dense_heads, result_stride
+from inductor.kernels.attention_spec import Leaves, gradient_strides, result_stride
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
@@ -69,16 +69,19 @@ def reference_attention(
     return out, sums.float() if lse else sums.new_empty(0, dtype=torch.float32)
 
 
+def empty_gradient(x: Tensor, leaf: bool) -> Tensor:
+    """An empty tensor of the form of a gradient; see `gradient_strides`."""
+    strides = gradient_strides(x.shape, x.stride(), leaf)
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
+
+
 def shape_of_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, out: Tensor,
     lse: Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
-    bias_grad: bool,
+    bias_grad: bool, leaves: Leaves,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Empty tensors of the forms of the gradients: of q, k, v and bias, strides of q, k, v."""
-    grads = [
-        torch.empty_strided(x.shape, dense_heads(*x.shape), dtype=x.dtype, device=x.device)
-        for x in (q, k, v)
-    ]
+    """Empty tensors of the forms of the gradients: of q, k, v and bias."""
+    grads = [empty_gradient(x, leaf) for x, leaf in zip((q, k, v), leaves, strict=True)]
     if bias is not None and bias_grad:
         return *grads, torch.empty(bias.shape, dtype=bias.dtype, device=q.device)  # type: ignore
     return *grads, q.new_empty(0)  # type: ignore[return-value]
@@ -87,11 +90,12 @@ def shape_of_backward(
 def reference_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, out: Tensor,
     lse: Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
-    bias_grad: bool,
+    bias_grad: bool, leaves: Leaves,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients, by ATen operators."""
     given = shape_of_backward(
-        grad, q, k, v, bias, mask, out, lse, causal, scale, window, cap, nan_rows, bias_grad
+        grad, q, k, v, bias, mask, out, lse, causal, scale, window, cap, nan_rows, bias_grad,
+        leaves,
     )
     raw = scores_of(q, k, None, None, False, scale, 0, 0.0)
     score = scores_of(q, k, bias, mask, causal, scale, window, cap)

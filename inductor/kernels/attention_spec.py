@@ -13,10 +13,14 @@ from typing import Any
 
 import torch
 
+from dynamo.graph_operators.flex_calls import result_strides
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
 from inductor.runtime.gpu_properties import properties_of
 
 Four = tuple[int, int, int, int]
+Form = tuple[Four, Four]  # sizes and strides
+Leaves = Sequence[bool]  # of queries, keys, values
+NO_LEAVES = (False, False, False)
 Grid = tuple[int, int, int]
 HALF = (torch.float16, torch.bfloat16)
 MOST_HEAD = 256  # a larger one has no tile in registers
@@ -80,13 +84,27 @@ class AttentionSpec:
         """Whether a query may see no key."""
         return not self.is_plain or self.mask is not None or self.window > 0
 
-    def constants(self, grad: Four = (0, 0, 0, 0)) -> dict[str, Any]:
+    def gradients(self, leaves: Leaves = NO_LEAVES) -> tuple[Form, Form, Form]:
+        """Sizes and strides of the gradients; see `gradient_strides`."""
+        forms = (
+            ((self.batch, self.heads, self.queries, self.head), self.q),
+            ((self.batch, self.kv_heads, self.keys, self.head), self.k),
+            ((self.batch, self.kv_heads, self.keys, self.value_head), self.v),
+        )
+        dq, dk, dv = ((size, gradient_strides(size, stride, leaf))
+                      for (size, stride), leaf in zip(forms, leaves, strict=True))
+        return dq, dk, dv
+
+    def constants(
+        self, grad: Four = (0, 0, 0, 0), leaves: Leaves = NO_LEAVES
+    ) -> dict[str, Any]:
         """The constants of all kernels, without those of blocks. grad: strides of the gradient."""
+        (_, dq), (_, dk), (_, dv) = self.gradients(leaves)
         bias, mask = self.bias or (0, 0, 0, 0), self.mask or (0, 0, 0, 0)
         strides = {
             "Q": ("BHMD", self.q), "K": ("BHND", self.k), "V": ("BHND", self.v),
             "O": ("BHMD", self.out), "G": ("BHMD", grad), "B": ("BHMN", bias),
-            "M": ("BHMN", mask),
+            "M": ("BHMN", mask), "DQ": ("BHMD", dq), "DK": ("BHND", dk), "DV": ("BHND", dv),
         }  # fmt: skip
         found: dict[str, Any] = {
             f"{name}{axis}": step
@@ -170,6 +188,14 @@ def spec_of(
 def result_stride(q: torch.Tensor, v: torch.Tensor) -> Four:
     """Queries outside of heads, as torch's fused kernels have it."""
     return dense_heads(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
+
+
+def gradient_strides(size: Sequence[int], stride: Sequence[int], leaf: bool) -> Four:
+    """Strides of a gradient. leaf: of a tensor that autograd keeps the gradient of as it is, in the
+    order of its own memory, and would copy it otherwise; what is computed further has lengths
+    outside of heads, as GEMMs in front of attention want it."""
+    b, h, n, d = result_strides(tuple(size), tuple(stride)) if leaf else dense_heads(*size)
+    return b, h, n, d
 
 
 def dense_heads(batch: int, heads: int, length: int, head: int) -> Four:

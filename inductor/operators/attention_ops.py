@@ -51,7 +51,8 @@ LIBRARY.define(
 )
 LIBRARY.define(
     "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask,"
-    f" Tensor out, Tensor lse, {FACTS}, bool bias_grad) -> (Tensor, Tensor, Tensor, Tensor)"
+    f" Tensor out, Tensor lse, {FACTS}, bool bias_grad, bool[] leaves)"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -74,7 +75,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         out, lse = below_autograd("attention", *args[:-1], True)
-        ctx.facts = args[5:10]
+        ctx.facts, ctx.leaves = args[5:10], [x.is_leaf for x in args[:3]]
         ctx.save_for_backward(*args[:5], out, lse)
         ctx.mark_non_differentiable(lse)
         return out, lse
@@ -84,7 +85,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, bias, mask, out, lse = ctx.saved_tensors
         bias_grad = bias is not None and ctx.needs_input_grad[3]
         dq, dk, dv, db = torch.ops.dynamo_jit.attention_backward(
-            grads[0], q, k, v, bias, mask, out, lse, *ctx.facts, bias_grad
+            grads[0], q, k, v, bias, mask, out, lse, *ctx.facts, bias_grad, ctx.leaves
         )
         return dq, dk, dv, db if bias_grad else None, *[None] * 7
 

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from dynamo.graph_operators.flex_calls import LN2, TABLES, FlexCall, cast, result_strides
-from inductor.kernels.attention_spec import HALF, dense_heads
+from inductor.kernels.attention_reference import empty_gradient
+from inductor.kernels.attention_spec import HALF, Leaves
 from inductor.kernels.gpu.attention.flex_launches import FlexKernels
 from inductor.kernels.gpu.attention.flex_program import FlexProgram, program_of
 from inductor.operators.attention_ops import has_kernel
@@ -31,7 +32,7 @@ FACTS = "Tensor[] tables, Tensor[] reads, str program, int[] sparse, float scale
 LIBRARY.define(f"flex_attention(Tensor q, Tensor k, Tensor v, {FACTS}) -> (Tensor, Tensor)")
 LIBRARY.define(
     "flex_attention_backward(Tensor grad, Tensor? lse_grad, Tensor q, Tensor k, Tensor v,"
-    f" Tensor out, Tensor lse, {FACTS}) -> (Tensor, Tensor, Tensor)"
+    f" Tensor out, Tensor lse, {FACTS}, bool[] leaves) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -66,10 +67,7 @@ def shape_of_backward(
     grad: Tensor, lse_grad: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *facts: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Empty tensors of the forms of the gradients."""
-    dq, dk, dv = (
-        torch.empty_strided(x.shape, dense_heads(*x.shape), dtype=x.dtype, device=x.device)
-        for x in (q, k, v)
-    )
+    dq, dk, dv = map(empty_gradient, (q, k, v), facts[-1])
     return dq, dk, dv
 
 
@@ -92,7 +90,7 @@ def above_autograd() -> Any:
 
 def reference_backward(
     program: Program, grad: Tensor, lse_grad: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
-    out: Tensor, lse: Tensor, tables: Tensors, reads: Tensors,
+    out: Tensor, lse: Tensor, tables: Tensors, reads: Tensors, leaves: Leaves,
 ) -> tuple[Tensor, ...]:
     """The gradients by ATen operators."""
     with torch.enable_grad(), above_autograd():
@@ -100,7 +98,7 @@ def reference_backward(
         results = reference_flex(program, given[0], given[1], given[2], tables, reads)
         grads = (grad, torch.zeros_like(lse) if lse_grad is None else lse_grad)
         found = torch.autograd.grad(results, given, grads)
-    made = shape_of_backward(grad, lse_grad, q, k, v)
+    made = shape_of_backward(grad, lse_grad, q, k, v, leaves)
     return tuple(one.copy_(other) for one, other in zip(made, found, strict=True))
 
 
@@ -112,8 +110,8 @@ def _on_cpu(
 
 
 def _backward_on_cpu(*args: Any) -> Any:
-    *given, program, _, _ = args
-    return reference_backward(PROGRAMS[program], *given)
+    *given, program, _, _, leaves = args
+    return reference_backward(PROGRAMS[program], *given, leaves=leaves)
 
 
 def by_kernels(
@@ -128,10 +126,10 @@ def by_kernels(
 
 def backward_by_kernels(*args: Any) -> Any:
     """The gradients, by our kernels."""
-    *given, program, sparse, scale = args
+    *given, program, sparse, scale, leaves = args
     known = PROGRAMS[program]
-    slow = functools.partial(reference_backward, known)
-    return _kernels().backward(known.kernels, slow, sparse, scale, tuple(given))
+    slow = functools.partial(reference_backward, known, leaves=leaves)
+    return _kernels().backward(known.kernels, slow, sparse, scale, leaves, tuple(given))
 
 
 class _Flex(torch.autograd.Function):
@@ -141,6 +139,7 @@ class _Flex(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facts: Any) -> Any:
         out, lse = below_autograd("flex_attention", q, k, v, *facts)
         tables, reads, *ctx.facts = facts
+        ctx.leaves = [x.is_leaf for x in (q, k, v)]
         ctx.tables = len(tables)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, out, lse, *tables, *reads)
@@ -152,7 +151,7 @@ class _Flex(torch.autograd.Function):
         grad = torch.zeros_like(out) if grads[0] is None else grads[0]
         found = torch.ops.dynamo_jit.flex_attention_backward(
             grad, grads[1], q, k, v, out, lse, others[: ctx.tables], others[ctx.tables :],
-            *ctx.facts,
+            *ctx.facts, ctx.leaves,
         )
         return *found, *[None] * 5
 

@@ -19,7 +19,7 @@ def main() -> None:
         op, back = torch.ops.dynamo_jit.attention, torch.ops.dynamo_jit.attention_backward
         out, lse = op(q, k, v, None, None, *facts, True)
         forward = milliseconds(lambda: op(q, k, v, None, None, *facts, True))  # noqa: B023
-        given = torch.randn_like(out), q, k, v, None, None, out, lse, *facts, False
+        given = torch.randn_like(out), q, k, v, None, None, out, lse, *facts, False, (False,) * 3
         backward = milliseconds(lambda: back(*given))  # noqa: B023
         print(f"causal {length} {forward:.4f} {backward:.4f}", flush=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -174,6 +175,7 @@ def test_training(program) -> None:
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-5)
 
 
+
 @pytest.mark.parametrize("program", [reused, viewed, shown], ids=lambda f: f.__name__)
 def test_left_alone(program) -> None:
     gm = fx.symbolic_trace(program)
@@ -220,3 +222,21 @@ def test_heads_that_the_program_repeats(
         expected.square().sum().backward()
         for one, other in zip(given[:3], own[:3], strict=True):
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_lie_where_autograd_keeps_them() -> None:
+    """It would copy those of tensors of its own that lie in another order; others lie as GEMMs want them."""
+    q, k = torch.randn(2, 3, 8, 4, requires_grad=True), torch.randn(2, 8, 3, 4).transpose(1, 2).requires_grad_()
+    v = torch.randn(2, 3, 8, 4, requires_grad=True)
+
+    def program(q, k, v):
+        return torch.ops.dynamo_jit.attention(q, k, v * 2, None, None, False, 0.5, 0, 0.0, False, False)[0]
+
+    for call in (program, dynamo.compile(program)):
+        given: dict[str, torch.Tensor] = {}
+        handles = [x.register_hook(functools.partial(given.__setitem__, name)) for name, x in (("q", q), ("k", k))]
+        call(q, k, v).square().sum().backward()
+        assert given["q"].stride() == q.stride() and given["k"].stride() == k.stride()
+        for handle in handles:
+            handle.remove()
+        q.grad = k.grad = v.grad = None

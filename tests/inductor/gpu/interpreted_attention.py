@@ -13,8 +13,12 @@ from dynamo.aot.capture import capture_forward
 from dynamo.base.counters import counters
 from inductor.driver import cuda
 from inductor.fx_passes.attention.calls import replace_attention
-from inductor.kernels.attention_reference import reference_attention, reference_backward
-from inductor.kernels.attention_spec import Blocks, few_of, four_strides, spec_of
+from inductor.kernels.attention_reference import (
+    empty_gradient,
+    reference_attention,
+    reference_backward,
+)
+from inductor.kernels.attention_spec import NO_LEAVES, Blocks, few_of, four_strides, spec_of
 from inductor.kernels.gpu.attention.launches import (
     AttentionBackwardCall,
     AttentionCall,
@@ -81,14 +85,20 @@ def test_forward_and_backward(name: str, blocks: Blocks) -> None:
     known = torch.isfinite(lse)
     torch.testing.assert_close(lse[known], sums[known], rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(out)
-    backward = prepare_backward(spec, four_strides(grad), bias is not None, q.device, blocks, blocks)
-    got = backward(grad, q, k, v, bias, mask, out, lse)
     sums = torch.where(torch.isnan(lse), torch.nan, sums)
     want = reference_backward(
-        grad.double(), *wide, expected, sums, *facts.values(), bias is not None
+        grad.double(), *wide, expected, sums, *facts.values(), bias is not None, NO_LEAVES
     )
-    for one, other in zip(got, want, strict=True):
-        torch.testing.assert_close(one.double(), other.double(), rtol=1e-2, atol=1e-2, equal_nan=True)
+    for leaves in (NO_LEAVES, (True, False, True)):
+        if leaves[0]:  # gradients as contiguous tensors
+            q, v = q.contiguous(), v.contiguous()
+            spec = spec_of(q, k, v, bias, mask, lse=True, **facts)
+        backward = prepare_backward(spec, four_strides(grad), bias is not None, q.device, blocks, blocks, leaves)
+        got = backward(grad, q, k, v, bias, mask, out, lse)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one.double(), other.double(), rtol=1e-2, atol=1e-2, equal_nan=True)
+        for one, x, leaf in zip(got, (q, k, v), leaves, strict=False):
+            assert one.stride() == empty_gradient(x, leaf).stride()
 
 
 SEEN = {
@@ -180,8 +190,8 @@ def test_calls_keep_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         out, lse = forward(q, k, v, bias, None, *facts.values(), True)
         torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
-        got = backward(out, q, k, v, bias, None, out, lse, *facts.values(), True)
-        want = reference_backward(out, q, k, v, bias, None, out, sums, *facts.values(), True)
+        got = backward(out, q, k, v, bias, None, out, lse, *facts.values(), True, NO_LEAVES)
+        want = reference_backward(out, q, k, v, bias, None, out, sums, *facts.values(), True, NO_LEAVES)
         torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
     assert len(forward.known) == len(backward.known) == 1
     forward(q.clone(), k, v, None, None, *facts.values(), False)

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import dynamo
 from dynamo.graph_operators.flex_calls import TABLES, FlexCall
 from inductor.fx_passes.attention.calls import replace_flex
-from inductor.kernels.attention_spec import Blocks
+from inductor.kernels.attention_spec import NO_LEAVES, Blocks
 from inductor.kernels.gpu.attention.flex_launches import prepare_backward, prepare_forward
 from inductor.kernels.gpu.attention.flex_program import program_of
 from inductor.kernels.gpu.attention.flex_spec import flex_spec_of
@@ -108,12 +108,14 @@ def test_forward_and_backward(name: str, sizes: Any) -> None:
         torch.testing.assert_close(lse, sums, rtol=1e-5, atol=1e-5)
         grad = torch.randn_like(out)
         lse_grad = torch.randn_like(lse).masked_fill(torch.isinf(lse), 0.0)
-        backward = prepare_backward(program, spec, grad, blocks, blocks)
-        got = backward(grad, lse_grad, q, k, v, out, lse, given, reads)
         want = flex_ops.reference_backward(
-            known, grad.double(), lse_grad, *wide, expected, sums, given, reads)
-        for one, other in zip(got, want, strict=True):
-            torch.testing.assert_close(one.double(), other, rtol=1e-2, atol=1e-2)
+            known, grad.double(), lse_grad, *wide, expected, sums, given, reads, NO_LEAVES)
+        for leaves in (NO_LEAVES, (True, True, False)):
+            backward = prepare_backward(program, spec, grad, blocks, blocks, leaves)
+            got = backward(grad, lse_grad, q, k, v, out, lse, given, reads)
+            for one, other, x, leaf in zip(got, want, (q, k, v), leaves, strict=True):
+                torch.testing.assert_close(one.double(), other, rtol=1e-2, atol=1e-2)
+                assert one.stride() == flex_ops.empty_gradient(x, leaf).stride()
 
 
 def test_operators_keep_their_kernels() -> None:
@@ -129,8 +131,8 @@ def test_operators_keep_their_kernels() -> None:
         out, lse = flex_ops.by_kernels(q, k, v, *facts)
         torch.testing.assert_close((out, lse), expected, rtol=5e-3, atol=5e-3)
     grad = torch.randn_like(out)
-    found = flex_ops.backward_by_kernels(grad, None, q, k, v, out, lse, *facts)
-    wanted = flex_ops.reference_backward(program, grad, None, q, k, v, out, lse, tables, reads)
+    found = flex_ops.backward_by_kernels(grad, None, q, k, v, out, lse, *facts, NO_LEAVES)
+    wanted = flex_ops.reference_backward(program, grad, None, q, k, v, out, lse, tables, reads, NO_LEAVES)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
     assert len(flex_ops._kernels().known) == 2 and not dynamo.counters["not_compiled"]

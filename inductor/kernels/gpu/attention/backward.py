@@ -93,6 +93,8 @@ def attention_backward_keys(
     KB: tl.constexpr, KH: tl.constexpr, KN: tl.constexpr, KD: tl.constexpr,
     VB: tl.constexpr, VH: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
     GB: tl.constexpr, GH: tl.constexpr, GM: tl.constexpr, GD: tl.constexpr,
+    DKB: tl.constexpr, DKH: tl.constexpr, DKN: tl.constexpr,
+    DVB: tl.constexpr, DVH: tl.constexpr, DVN: tl.constexpr,
     <facts>
     <walk_constants>
     PLAIN: tl.constexpr, NAN_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -125,9 +127,8 @@ def attention_backward_keys(
         first = b * HEADS + h
         <over_queries>
     <unseen>
-    step: tl.constexpr = HEADS // GROUP
-    dk_at = DK + ((b * N_K + columns[:, None]) * step + own) * D + ds[None, :]
-    dv_at = DV + ((b * N_K + columns[:, None]) * step + own) * E + es[None, :]
+    dk_at = DK + b * DKB + own * DKH + columns[:, None].to(tl.int64) * DKN + ds[None, :]
+    dv_at = DV + b * DVB + own * DVH + columns[:, None].to(tl.int64) * DVN + es[None, :]
     tl.store(dk_at, (dk * SCALE).to(DK.dtype.element_ty),
              mask=(columns[:, None] < N_K) & (ds[None, :] < D))
     tl.store(dv_at, dv.to(DV.dtype.element_ty), mask=(columns[:, None] < N_K) & (es[None, :] < E))
@@ -181,6 +182,7 @@ def attention_backward_queries(
     KB: tl.constexpr, KH: tl.constexpr, KN: tl.constexpr, KD: tl.constexpr,
     VB: tl.constexpr, VH: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
     GB: tl.constexpr, GH: tl.constexpr, GM: tl.constexpr, GD: tl.constexpr,
+    DQB: tl.constexpr, DQH: tl.constexpr, DQM: tl.constexpr,
     <facts>
     <walk_constants>
     PLAIN: tl.constexpr, HAS_DB: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -209,7 +211,7 @@ def attention_backward_queries(
     DB += head * N_Q * N_K
     dq = tl.zeros([ROWS, PAD_D], tl.float32)
     <over_keys>
-    dq_at = DQ + ((b * N_Q + rows[:, None]) * HEADS + h) * D + ds[None, :]
+    dq_at = DQ + b * DQB + h * DQH + rows[:, None].to(tl.int64) * DQM + ds[None, :]
     tl.store(dq_at, (dq * SCALE).to(DQ.dtype.element_ty),
              mask=(rows[:, None] < N_Q) & (ds[None, :] < D))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor.kernels.attention_spec import Blocks, dense_heads, four_strides
+from inductor.kernels.attention_spec import NO_LEAVES, Blocks, Leaves, four_strides
 from inductor.kernels.gpu.attention.flex_kernels import kernel_text
 from inductor.kernels.gpu.attention.flex_program import FlexProgram
 from inductor.kernels.gpu.attention.flex_spec import FlexSpec, flex_spec_of
@@ -117,16 +117,16 @@ class FlexKernels:
 
     def backward(
         self, program: FlexProgram, slow: Callable[..., Any], sparse: Sequence[int], scale: float,
-        given: tuple[Any, ...],
+        leaves: Leaves, given: tuple[Any, ...],
     ) -> Any:
         """given: gradients of result and log-sum-exps, q, k, v, both results, tables, reads."""
-        key = ("backward", program.name, tuple(sparse), scale, *map(_facts, given))
+        key = ("backward", program.name, tuple(sparse), scale, *leaves, *map(_facts, given))
         call = self.known.get(key)
         if call is not None:
             return call(*given)
         grad, _, q, k, v, _, _, tables, _ = given
         spec = flex_spec_of(q, k, v, tables, sparse, scale)
-        made = [functools.partial(prepare_backward, program, spec, grad, keys, queries)
+        made = [functools.partial(prepare_backward, program, spec, grad, keys, queries, leaves)
                 for keys, queries in zip(spec.keys(), spec.queries(), strict=False)]
         self.known[key], result = first_that_runs(made, slow, given)
         return result
@@ -144,7 +144,7 @@ def prepare_forward(
     """The kernel, not compiled yet."""
     base = spec.base
     size = (base.batch, base.heads, base.queries, base.value_head)
-    call = _launch(program, "forward", spec, blocks, base.grid(blocks), 5)
+    call = _launch(program, "forward", spec, blocks, base.grid(blocks), 5, spec.constants())
     return FlexForward(
         call, Allocation(size, base.out, base.dtype, device),
         Allocation(size[:3], _dense(size[:3]), torch.float32, device), program.reads,
@@ -153,19 +153,18 @@ def prepare_forward(
 
 
 def prepare_backward(
-    program: FlexProgram, spec: FlexSpec, grad: torch.Tensor, keys: Blocks, queries: Blocks
+    program: FlexProgram, spec: FlexSpec, grad: torch.Tensor, keys: Blocks, queries: Blocks,
+    leaves: Leaves = NO_LEAVES,
 ) -> FlexBackward:
     """The kernels, not compiled yet. grad: the gradient of the result."""
-    base, device, stride = spec.base, grad.device, four_strides(grad)
+    base, device, given = spec.base, grad.device, spec.constants(four_strides(grad), leaves)
     delta = AttentionLaunch.of(
-        kernel("delta"), base.grid(FEW), spec.constants(stride), FEW, 3)
-    by_keys = _launch(program, "backward_keys", spec, keys, base.grid_of_keys(keys), 8, stride)
-    by_queries = _launch(program, "backward_queries", spec, queries, base.grid(queries), 8, stride)
-    q_size = (base.batch, base.heads, base.queries, base.head)
-    k_size = (base.batch, base.kv_heads, base.keys, base.head)
-    results = [Allocation(size, dense_heads(*size), base.dtype, device)
-               for size in (q_size, k_size, (*k_size[:3], base.value_head))]
-    sums = Allocation(q_size[:3], _dense(q_size[:3]), torch.float32, device)
+        kernel("delta"), base.grid(FEW), given, FEW, 3)
+    by_keys = _launch(program, "backward_keys", spec, keys, base.grid_of_keys(keys), 8, given)
+    by_queries = _launch(program, "backward_queries", spec, queries, base.grid(queries), 8, given)
+    results = [Allocation(*form, base.dtype, device) for form in base.gradients(leaves)]
+    rows = base.batch, base.heads, base.queries
+    sums = Allocation(rows, _dense(rows), torch.float32, device)
     return FlexBackward(
         delta, by_keys, by_queries, (results[0], results[1], results[2]), sums, program.reads,
         spec.tables is not None, device,
@@ -174,14 +173,14 @@ def prepare_backward(
 
 def _launch(
     program: FlexProgram, name: str, spec: FlexSpec, blocks: Blocks, grid: tuple[int, int, int],
-    tensors: int, grad: Any = (0, 0, 0, 0),
+    tensors: int, constants: dict[str, Any],
 ) -> KernelCall:
     """A kernel of a program; tensors: how many it takes besides tables and what is read."""
     has_tables = spec.tables is not None
     function = KernelName(_text(program, has_tables), f"attention_{name}")
     options = {"debug": True} if program.checks else {}
     count = tensors + len(program.reads) + 4 * has_tables
-    return AttentionLaunch.of(function, grid, spec.constants(grad), blocks, count, options)
+    return AttentionLaunch.of(function, grid, constants, blocks, count, options)
 
 
 @functools.lru_cache(256)

@@ -13,9 +13,11 @@ import torch
 
 from dynamo.graph_operators.flex_calls import result_strides
 from inductor.kernels.attention_spec import (
+    NO_LEAVES,
     AttentionSpec,
     Blocks,
     Four,
+    Leaves,
     forward_choices,
     keys_choices,
     queries_choices,
@@ -37,10 +39,12 @@ class FlexSpec:
     full: bool
     sparse: tuple[int, int]
 
-    def constants(self, grad: Four = (0, 0, 0, 0)) -> dict[str, Any]:
+    def constants(
+        self, grad: Four = (0, 0, 0, 0), leaves: Leaves = NO_LEAVES
+    ) -> dict[str, Any]:
         """The constants of all kernels, without those of blocks. grad: strides of the gradient."""
         batch, heads, queries, keys = self.tables or (1, 1, 1, 1)
-        return self.base.constants(grad) | {
+        return self.base.constants(grad, leaves) | {
             "PLAIN": False, "MAY_BE_EMPTY": True, "HAS_DB": False, "FULL": self.full,
             "TB": heads if batch > 1 else 0, "TH": int(heads > 1), "Q_BLOCKS": queries,
             "K_BLOCKS": keys, "SPARSE_Q": self.sparse[0], "SPARSE_K": self.sparse[1],

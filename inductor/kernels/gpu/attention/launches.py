@@ -24,11 +24,12 @@ from dynamo.store.content import cache_store, make_key
 from inductor.cache import kernel_binaries
 from inductor.kernels.attention_reference import reference_attention, reference_backward
 from inductor.kernels.attention_spec import (
+    NO_LEAVES,
     AttentionSpec,
     Blocks,
     Few,
     Four,
-    dense_heads,
+    Leaves,
     few_of,
     forward_choices,
     four_strides,
@@ -215,14 +216,14 @@ class AttentionBackwardCall:
         self, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
         bias: torch.Tensor | None, mask: torch.Tensor | None, out: torch.Tensor,
         lse: torch.Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
-        bias_grad: bool,
+        bias_grad: bool, leaves: Leaves,
     ) -> Any:
         """See `inductor.operators.attention_ops`."""
         key = (
             q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
             grad.stride(), bias is not None and (bias.shape, bias.stride(), bias.dtype),
             mask is not None and (mask.shape, mask.stride()), causal, scale, window, cap, nan_rows,
-            bias_grad, q.device,
+            bias_grad, tuple(leaves), q.device,
         )  # fmt: skip
         backward = self.known.get(key)
         if backward is not None:
@@ -230,10 +231,10 @@ class AttentionBackwardCall:
         facts: dict[str, Any] = {"causal": causal, "scale": scale, "window": window, "cap": cap}
         spec = spec_of(q, k, v, bias, mask, **facts, nan_rows=nan_rows, lse=True)
         fixed = spec, four_strides(grad), bias_grad, q.device
-        made = [functools.partial(prepare_backward, *fixed, keys, queries)
+        made = [functools.partial(prepare_backward, *fixed, keys, queries, leaves)
                 for keys, queries in zip(keys_choices(spec), queries_choices(spec), strict=False)]
         slow = functools.partial(
-            reference_backward, **facts, nan_rows=nan_rows, bias_grad=bias_grad
+            reference_backward, **facts, nan_rows=nan_rows, bias_grad=bias_grad, leaves=leaves
         )
         given = grad, q, k, v, bias, mask, out, lse
         self.known[key], result = first_that_runs(made, slow, given)
@@ -242,11 +243,11 @@ class AttentionBackwardCall:
 
 def prepare_backward(
     spec: AttentionSpec, grad: Four, bias_grad: bool, device: torch.device,
-    keys: Blocks | None = None, queries: Blocks | None = None,
+    keys: Blocks | None = None, queries: Blocks | None = None, leaves: Leaves = NO_LEAVES,
 ) -> Backward:
     """The kernels of a spec, not compiled yet. grad: strides of the gradient of the result."""
     keys, queries = keys or keys_choices(spec)[0], queries or queries_choices(spec)[0]
-    constants = spec.constants(grad) | {"HAS_DB": bias_grad}
+    constants = spec.constants(grad, leaves) | {"HAS_DB": bias_grad}
     few = Blocks(64, 1, 4, 1)
     delta = AttentionLaunch.of(kernel("delta"), spec.grid(few), constants, few, 3)
     by_keys = AttentionLaunch.of(
@@ -255,14 +256,12 @@ def prepare_backward(
     by_queries = AttentionLaunch.of(
         kernel("backward_queries"), spec.grid(queries), constants, queries, 10
     )
-    q_size = (spec.batch, spec.heads, spec.queries, spec.head)
-    k_size = (spec.batch, spec.kv_heads, spec.keys, spec.head)
-    results = [Allocation(size, dense_heads(*size), spec.dtype, device)
-               for size in (q_size, k_size, (*k_size[:3], spec.value_head))]
+    results = [Allocation(*form, spec.dtype, device) for form in spec.gradients(leaves)]
+    rows = spec.batch, spec.heads, spec.queries
     scores = Allocation(
-        (*q_size[:3], spec.keys), _dense((*q_size[:3], spec.keys)), spec.dtype, device
+        (*rows, spec.keys), _dense((*rows, spec.keys)), spec.dtype, device
     ) if bias_grad else None
-    sums = Allocation(q_size[:3], _dense(q_size[:3]), torch.float32, device)
+    sums = Allocation(rows, _dense(rows), torch.float32, device)
     nothing = torch.empty(0, dtype=spec.dtype, device=device)
     partly = bias_grad and (spec.causal or spec.window > 0)
     return Backward(
