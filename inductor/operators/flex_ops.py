@@ -110,8 +110,8 @@ def _on_cpu(
 
 
 def _backward_on_cpu(*args: Any) -> Any:
-    *given, program, _, _, leaves = args
-    return reference_backward(PROGRAMS[program], *given, leaves=leaves)
+    given, (program, _, _, leaves) = args[:-4], args[-4:]
+    return reference_backward(PROGRAMS[program], *given, leaves)
 
 
 def by_kernels(
