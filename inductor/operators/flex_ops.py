@@ -89,8 +89,8 @@ def above_autograd() -> Any:
 
 
 def reference_backward(
-    program: Program, grad: Tensor, lse_grad: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
-    out: Tensor, lse: Tensor, tables: Tensors, reads: Tensors, leaves: Leaves,
+    program: Program, leaves: Leaves, grad: Tensor, lse_grad: Tensor | None, q: Tensor, k: Tensor,
+    v: Tensor, out: Tensor, lse: Tensor, tables: Tensors, reads: Tensors,
 ) -> tuple[Tensor, ...]:
     """The gradients by ATen operators."""
     with torch.enable_grad(), above_autograd():
@@ -110,8 +110,8 @@ def _on_cpu(
 
 
 def _backward_on_cpu(*args: Any) -> Any:
-    given, (program, _, _, leaves) = args[:-4], args[-4:]
-    return reference_backward(PROGRAMS[program], *given, leaves)
+    *given, program, _, _, leaves = args
+    return reference_backward(PROGRAMS[program], leaves, *given)
 
 
 def by_kernels(
@@ -128,7 +128,7 @@ def backward_by_kernels(*args: Any) -> Any:
     """The gradients, by our kernels."""
     *given, program, sparse, scale, leaves = args
     known = PROGRAMS[program]
-    slow = functools.partial(reference_backward, known, leaves=leaves)
+    slow = functools.partial(reference_backward, known, leaves)
     return _kernels().backward(known.kernels, slow, sparse, scale, leaves, tuple(given))
 
 

@@ -109,7 +109,7 @@ def test_forward_and_backward(name: str, sizes: Any) -> None:
         grad = torch.randn_like(out)
         lse_grad = torch.randn_like(lse).masked_fill(torch.isinf(lse), 0.0)
         want = flex_ops.reference_backward(
-            known, grad.double(), lse_grad, *wide, expected, sums, given, reads, NO_LEAVES)
+            known, NO_LEAVES, grad.double(), lse_grad, *wide, expected, sums, given, reads)
         for leaves in (NO_LEAVES, (True, True, False)):
             backward = prepare_backward(program, spec, grad, blocks, blocks, leaves)
             got = backward(grad, lse_grad, q, k, v, out, lse, given, reads)
@@ -132,7 +132,7 @@ def test_operators_keep_their_kernels() -> None:
         torch.testing.assert_close((out, lse), expected, rtol=5e-3, atol=5e-3)
     grad = torch.randn_like(out)
     found = flex_ops.backward_by_kernels(grad, None, q, k, v, out, lse, *facts, NO_LEAVES)
-    wanted = flex_ops.reference_backward(program, grad, None, q, k, v, out, lse, tables, reads, NO_LEAVES)
+    wanted = flex_ops.reference_backward(program, NO_LEAVES, grad, None, q, k, v, out, lse, tables, reads)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
     assert len(flex_ops._kernels().known) == 2 and not dynamo.counters["not_compiled"]
