@@ -19,6 +19,7 @@ from inductor.fx_passes.attention.patterns import replace_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.chunked_gemms import with_chunks
 from inductor.fx_passes.complex_pairs import compute_on_pairs
+from inductor.fx_passes.counted_sorts import sort_by_counts
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
@@ -109,7 +110,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if config.kernels:
         module = compute_numbers_on_gpu(hold_tables(module))
     if config.kernels and not has_symbols(module):
-        module = large_results_last(compute_on_pairs(module))
+        module = sort_by_counts(large_results_last(compute_on_pairs(module)))
     if is_enabled("patterns"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):

@@ -1,0 +1,98 @@
+"""Sorts of places among few columns, by counting; here on a CPU, where the pass stays out otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dynamo
+from inductor.fx_passes import counted_sorts
+
+aten = torch.ops.aten
+Sorted = tuple[Tensor, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def replaced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sorts of a graph were replaced."""
+    seen: list[int] = []
+    replace = counted_sorts._replace
+
+    def noting(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
+        seen.append(replace(graph, node))
+        return bool(seen[-1])
+
+    monkeypatch.setattr(counted_sorts, "_replace", noting)
+    monkeypatch.setattr(counted_sorts, "on_gpu", lambda device: True)
+    return seen
+
+
+def experts(z: Tensor) -> Sorted:
+    return torch.sort(torch.topk(z, 2, -1)[1].reshape(-1))
+
+
+def stable(z: Tensor) -> Sorted:
+    return torch.sort(z.softmax(-1).argmax(-1).to(torch.int32), stable=True)
+
+
+def places(z: Tensor) -> Any:
+    return z.max(1)[1].repeat(2)[:-3].argsort(stable=True)
+
+
+def run(program: Callable[..., Any], z: Tensor) -> None:
+    dynamo.reset()
+    found, wanted = dynamo.compile(program, fullgraph=True, options={"graph_cache": False})(z), program(z)
+    if program is experts:  # whose order of equal elements is anyone's
+        wanted = torch.sort(torch.topk(z, 2, -1)[1].reshape(-1), stable=True)
+    torch.testing.assert_close(tuple(found) if isinstance(found, tuple) else found, tuple(wanted) if isinstance(wanted, tuple) else wanted)
+
+
+@pytest.mark.parametrize("program", [experts, stable, places])
+@pytest.mark.parametrize("rows, columns", [(2048, 8), (2051, 64), (5000, 5), (1100, 512)])
+def test_order_and_places(replaced: list[int], program: Callable[..., Any], rows: int, columns: int) -> None:
+    run(program, torch.randn(rows, columns))
+    assert replaced == [1]
+    run(program, torch.zeros(rows, columns))  # all are equal
+
+
+def descending(z: Tensor) -> Any:
+    return z.argmax(-1).sort(descending=True, stable=True)
+
+
+def unknown(z: Tensor) -> Any:
+    return (z[:, 0] * 3).long().sort(stable=True)
+
+
+def numbers(z: Tensor) -> Any:
+    return z[:, 0].sort(stable=True)
+
+
+def narrow(z: Tensor) -> Any:
+    return z.argmax(-1).to(torch.int8).sort(stable=True)
+
+
+def rows_of(z: Tensor) -> Any:
+    return z.argmax(-1).view(4, -1).sort(stable=True)
+
+
+def short(z: Tensor) -> Any:
+    return z[:512].argmax(-1).sort(stable=True)
+
+
+def added(z: Tensor) -> Any:
+    return (z.argmax(-1) + z.argmin(-1)).sort(stable=True)
+
+
+@pytest.mark.parametrize("program", [descending, unknown, numbers, narrow, rows_of, short, added])
+def test_what_stays(replaced: list[int], program: Callable[..., Any]) -> None:
+    run(program, torch.randn(2048, 16))
+    assert replaced == [0]
+
+
+def test_many_columns_stay(replaced: list[int]) -> None:
+    run(stable, torch.randn(2048, 600))
+    assert replaced == [0]
