@@ -181,7 +181,8 @@ class ChosenFlex:
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             query, key, value = (cast(x, dtype) for x in (query, key, value))
-        key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
+        if key.shape[0] != query.shape[0]:
+            key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
         reads = inputs[TABLES:]
         trains = torch.is_grad_enabled() and any(x.requires_grad for x in reads)
         if trains or not has_kernel(query, key, value):

@@ -163,5 +163,6 @@ def test_graphs_call_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     grads = [torch.autograd.grad([x.sum() for x in many], inputs)
              for many, inputs in ((results, given), (wanted, wide))]
     assert "flex_attention_backward" in texts[-1]
+    assert [grad.stride() for grad in grads[0][1:]] == [x.stride() for x in given[1:]], "of leaves"
     for one, other in zip((*results, *grads[0]), (*wanted, *grads[1]), strict=True):
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-2, atol=1e-2)
