@@ -36,6 +36,7 @@ from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.permutations import read_by_inverses
+from inductor.fx_passes.short_topk import take_from_rows
 from inductor.fx_passes.table import decompositions as decompositions
 from inductor.fx_passes.table_gradients import add_rows_to_gemms
 from inductor.lowering.registry import LOWERINGS
@@ -111,6 +112,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = compute_numbers_on_gpu(hold_tables(module))
     if config.kernels and not has_symbols(module):
         module = sort_by_counts(large_results_last(compute_on_pairs(module)))
+        module = take_from_rows(module)
     if is_enabled("patterns"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):

@@ -1,0 +1,62 @@
+"""Which calls of `topk` become a kernel of our own; here on a CPU, where ATen is its implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from inductor.fx_passes import short_topk
+
+Program = Callable[[torch.Tensor], Any]
+
+
+@pytest.fixture(autouse=True)
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Arguments of the operator's calls."""
+    seen: list[Any] = []
+    has_kernel = short_topk._has_kernel
+
+    def noting(x: Any, k: Any, dim: int) -> bool:
+        seen.append(has_kernel(x, k, dim))
+        return bool(seen[-1])
+
+    monkeypatch.setattr(short_topk, "on_gpu", lambda device: True)
+    monkeypatch.setattr(short_topk, "_has_kernel", noting)
+    return seen
+
+
+@pytest.mark.parametrize("program, has_kernel", [
+    (lambda x: torch.topk(x, 3), True), (lambda x: x.topk(k=2, dim=2, largest=False, sorted=False), True),
+    (lambda x: x.half().topk(1), True), (lambda x: x[0, 0].topk(5), True), (lambda x: x.topk(2, 0), False),
+    (lambda x: x.double().topk(2), False), (lambda x: (x * 9).int().topk(2), False), (lambda x: x.topk(17), False),
+    (lambda x: x.topk(0), False), (lambda x: x.repeat(1, 1, 60).topk(2), False),
+])  # fmt: skip
+def test_calls(taken: list[Any], program: Program, has_kernel: bool) -> None:
+    x = torch.randn(2, 3, 18)
+    dynamo.reset()
+    found, wanted = dynamo.compile(program, fullgraph=True, options={"graph_cache": False})(x), program(x)
+    torch.testing.assert_close(tuple(found), tuple(wanted))
+    assert taken == [has_kernel]
+
+
+def test_gradients(taken: list[Any]) -> None:
+    x, y = (torch.randn(4, 9, requires_grad=True) for _ in range(2))
+    y.data.copy_(x.data)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        values, places = torch.topk(x.softmax(-1), 3)
+        return (values * places).sum()
+
+    dynamo.compile(program, fullgraph=True, options={"graph_cache": False})(x).backward()
+    program(y).backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert taken == [True]
+
+
+def test_what_eager_raises(taken: list[Any]) -> None:
+    with pytest.raises(RuntimeError, match="selected index k out of range"):
+        dynamo.compile(lambda x: x.topk(9))(torch.randn(2, 5))
