@@ -73,6 +73,39 @@ def _bytes_fp16(w):
 
 
 @triton.jit
+def _eight(w, ABOVE: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr,
+           D: tl.constexpr, E: tl.constexpr, F: tl.constexpr, G: tl.constexpr, H: tl.constexpr):
+    """The numbers of int32 words at eight bits as int16, the bits of what they are added to; along
+    a new last axis of three: numbers of one thread, side by side."""
+    low = tl.join(tl.join(_one(w, ABOVE, A), _one(w, ABOVE, E)),
+                  tl.join(_one(w, ABOVE, C), _one(w, ABOVE, G)))
+    high = tl.join(tl.join(_one(w, ABOVE, B), _one(w, ABOVE, F)),
+                   tl.join(_one(w, ABOVE, D), _one(w, ABOVE, H)))
+    return tl.join(low, high)
+
+
+@triton.jit
+def _one(w, ABOVE: tl.constexpr, AT: tl.constexpr):
+    """Half of a pair that the compiler makes once for both: bits AT and 16 above or below it."""
+    pair = ((w >> (AT % 16)) & 0x000F000F) | (ABOVE * 65537)
+    return (pair >> (AT // 16 * 16)).to(tl.int16)
+
+
+@triton.jit
+def k_eight_bf16(w, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+                 E: tl.constexpr, F: tl.constexpr, G: tl.constexpr, H: tl.constexpr):
+    """128 and each number of int32 words at these bits, in bfloat16, along three new axes."""
+    return _eight(w, 0x4300, A, B, C, D, E, F, G, H).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def k_eight_fp16(w, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+                 E: tl.constexpr, F: tl.constexpr, G: tl.constexpr, H: tl.constexpr):
+    """1024 and each number of int32 words at these bits, in float16, along three new axes."""
+    return _eight(w, 0x6400, A, B, C, D, E, F, G, H).to(tl.float16, bitcast=True)
+
+
+@triton.jit
 def _plain_nibbles_bf16(w, AT: tl.constexpr):
     return (((w >> AT) & 15).to(tl.float32) + 128.0).to(tl.bfloat16)
 

@@ -24,10 +24,13 @@ from inductor.codegen.triton.matrix_sums import (
     ELEMENT,
     NIBBLES,
     PLANES,
+    ROWS_OF_WORD,
+    SPREAD,
     STRETCHES,
     MatrixSum,
     MatrixSums,
     in_elements,
+    index_of_words,
     shape_of,
 )
 from inductor.codegen.triton.print_stage import Memory, StagePrinter
@@ -148,16 +151,48 @@ class MatrixPrinter(StagePrinter):
         assert each.weight.index is not None
         kind = self.made.kind
         index = in_elements(each.weight.index, self.made, self.columns.extent)
+        if kind == SPREAD:
+            return self._print_spread(each, lefts[0], dtype, masked)
         at = print_index(index, {"x": "rows", "r": "terms"}, self.frame.numbers)
         pointer = self.frame.parameters[each.weight.buffer]
         if ELEMENT[kind] is not each.weight.dtype:
             pointer = f"{pointer}.to(tl.pointer_type({print_dtype(ELEMENT[kind])}))"
         word = self.writer.fresh("words")
         self.writer.line(f"{word} = tl.load({pointer} + ({at}){f', {masked}' if masked else ''})")
+        if each.flip:
+            self.writer.line(f"{word} = {word} ^ {self._flip(each.flip)}")
         part = self.writer.fresh("part")
         for n, numbers in enumerate(self._numbers(word, dtype)):
             before = f", {part}" if n else ""
             self.writer.line(f"{part} = tl.dot({numbers}, {lefts[n]}{before})")
+        return part
+
+    def _flip(self, bits: int) -> str:
+        """Those of an element as it is read."""
+        width = 8 * ELEMENT[self.made.kind].itemsize
+        low = bits & ((1 << width) - 1)
+        number = low - (1 << width) if low >> (width - 1) else low
+        return f"tl.full([1, 1, 1], {number}, {print_dtype(ELEMENT[self.made.kind])})"
+
+    def _print_spread(
+        self, each: MatrixSum, left: str, dtype: torch.dtype, masked: str
+    ) -> str:
+        """The same of words that have a number of each of eight rows. A thread unpacks a word and
+        stores its numbers side by side in shared memory, from where they are loaded as operands,
+        turned; the masks are those of terms, which are rows of this tile."""
+        line, define, launch = self.writer.line, self.writer.define, self.frame.launch
+        assert each.weight.index is not None and type(launch.rows) is int
+        index = index_of_words(each.weight.index, launch.rows)
+        count = f"XBLOCK // {ROWS_OF_WORD}"
+        first = f"({program(self.frame)} * ({count}) + tl.arange(0, {count}))[None, None, :]"
+        names = {"c": define(first), "r": define("begin + along[None, :, None]")}
+        at = print_index(index, names, self.frame.numbers)
+        mask = ", inside[None, :, None] & (share >= 0), other=0" if masked else ""
+        word = define(f"tl.load({self.frame.parameters[each.weight.buffer]} + ({at}){mask})")
+        numbers = define(f"k_eight_{SUFFIX[dtype]}({word}, {', '.join(map(str, each.places))})")
+        turned = f"tl.reshape({numbers}, [{self.shape_of_sums.shares}, STEP, XBLOCK])"
+        part = self.writer.fresh("part")
+        line(f"{part} = tl.dot(tl.permute({turned}, (0, 2, 1)), {left})")
         return part
 
     def _numbers(self, word: str, dtype: torch.dtype) -> list[str]:
