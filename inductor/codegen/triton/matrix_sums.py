@@ -176,7 +176,7 @@ def longest_stretch(launch: Launch, made: MatrixSums) -> int:
 class Shape:
     """How a launch sums. shares: warps that share the terms of a row. terms: elements, as they are
     read, of a share; step: of those that are summed at a time; stretch: of those in one column.
-    stages: of the pipeline of loads."""
+    stages: of the pipeline of loads. parts: tiles of terms of a step, one after the other."""
 
     rows: int
     shares: int
@@ -184,6 +184,7 @@ class Shape:
     step: int
     stretch: int
     stages: int
+    parts: int = 1
 
 
 # On an H200, torch 2.11, triton 3.6, us with weights that are not in the cache, by scalar units and
@@ -195,8 +196,9 @@ class Shape:
 # Steps of columns have as many bytes of weights as those of nibbles (chosen, not measured).
 # (Those of SPREAD likewise; a program's rows are as many as a tile of numbers needs to be stored
 # and loaded in 16 bytes on its way from words to operands, 2.8 instructions a number; 4.5 of 32.)
-STEPS = {NIBBLES: 128, BYTES: 256, COLUMNS: 64, SPREAD: 64}  # elements as they are read
-ROWS_OF_SPREAD, MOST_SHARES_OF_SPREAD = 64, 8
+STEPS = {NIBBLES: 128, BYTES: 256, COLUMNS: 64, SPREAD: 128}  # elements as they are read
+ROWS_OF_SPREAD, MOST_SHARES_OF_SPREAD, STAGES_OF_SPREAD = 64, 8, 3
+MOST_TERMS_OF_SPREAD = 64  # of a tile of numbers in shared memory
 ENOUGH_WARPS = 384  # sum at a time
 ENOUGH_TERMS, FEWEST_STEPS = {NIBBLES: 1024, COLUMNS: 512, SPREAD: 512}, 2  # of a share
 MOST_SHARES = 4
@@ -229,9 +231,12 @@ def shape_of(launch: Launch, made: MatrixSums) -> Shape:
         rows = least_rows
     many = launch.rows // rows >= launch.gpu.scaled(MANY_PROGRAMS)
     stages = 2 if not alone or made.kind == BYTES and many else 3
+    parts = 1
     if made.vectors > 1:
         stages = STAGES_OF_SEVERAL
-    found = Shape(rows, shares, terms // shares, step, stretch, stages)
+    if made.kind == SPREAD:
+        stages, parts = STAGES_OF_SPREAD, max(1, step // MOST_TERMS_OF_SPREAD)
+    found = Shape(rows, shares, terms // shares, step, stretch, stages, parts)
     while _shared_of(found, made) > launch.gpu.shared and (found.stages > 2 or found.shares > 1):
         if found.stages > 2:
             found = replace(found, stages=found.stages - 1)
@@ -250,7 +255,10 @@ def _shared_of(shape: Shape, made: MatrixSums) -> int:
     left = PLANES[made.kind] * made.columns * made.left[0].dtype.itemsize
     stretches = 2 * count * shape.rows * made.columns * torch.float32.itemsize
     of_step = shape.shares * (shape.step * (weights + left) + stretches)
-    return (shape.stages - 1) * of_step
+    turned = 0
+    if made.kind == SPREAD:
+        turned = shape.shares * shape.step // shape.parts * shape.rows * torch.float16.itemsize
+    return (shape.stages - 1) * of_step + turned
 
 
 def _moves(op: Op) -> bool:

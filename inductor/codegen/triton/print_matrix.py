@@ -91,11 +91,15 @@ class MatrixPrinter(StagePrinter):
         line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
         line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
         line(f"column = tl.arange(0, {made.columns})[None, None, :]")
-        line("along = tl.arange(0, STEP)")
-        if made.vectors == 1:
-            line(f"own = (along // {shape.stretch})[None, :, None] == column")
-        else:
-            line(f"own = (along >= 0)[None, :, None] & (column < {made.vectors})")
+        for part in range(shape.parts):
+            along = f"along{part or ''}"
+            width = f"STEP // {shape.parts}" if shape.parts > 1 else "STEP"
+            line(f"{along} = {f'{width} * {part} + ' if part else ''}tl.arange(0, {width})")
+            if made.vectors == 1:
+                text = f"({along} // {shape.stretch})[None, :, None] == column"
+            else:
+                text = f"({along} >= 0)[None, :, None] & (column < {made.vectors})"
+            line(f"own{part or ''} = {text}")
         tile = f"[{shape.shares}, XBLOCK, {made.columns}]"
         totals = [self.writer.fresh("acc") for _ in made.sums]
         for total in totals:
@@ -106,8 +110,10 @@ class MatrixPrinter(StagePrinter):
             line("terms = begin + along[None, None, :]")
             masked = ""
             if shape.terms % shape.step:
-                line(f"inside = base + along < {shape.terms}")
-                line("own_inside = own & inside[None, :, None]")
+                for part in map(str, range(shape.parts)):
+                    n = part if part != "0" else ""
+                    line(f"inside{n} = base + along{n} < {shape.terms}")
+                    line(f"own_inside{n} = own{n} & inside{n}[None, :, None]")
                 masked = "inside[None, None, :] & (rows >= 0), other=0"
             self._print_step_of_sums(totals, masked)
         return totals
@@ -115,15 +121,17 @@ class MatrixPrinter(StagePrinter):
     def _print_step_of_sums(self, totals: list[str], masked: str) -> None:
         line, made = self.writer.line, self.made
         dtype = made.left[0].dtype
-        own = "own_inside" if masked else "own & (share >= 0)"
         lefts = []
         for load in made.left:
             assert load.index is not None
             place = load.index.substitute({"r": 0}).offset
-            lefts.append(self.writer.fresh("left"))
-            at = f"begin + along[None, :, None] + {made.apart} * column + {place}"
-            pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
-            line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
+            for part in range(self.shape_of_sums.parts):
+                n = part or ""
+                own = f"own_inside{n}" if masked else f"own{n} & (share >= 0)"
+                lefts.append(self.writer.fresh("left"))
+                at = f"begin + along{n}[None, :, None] + {made.apart} * column + {place}"
+                pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
+                line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
         shift = ""
         if made.kind != BYTES:
             shift = self._print_sums_of_left(lefts, dtype)
@@ -138,7 +146,9 @@ class MatrixPrinter(StagePrinter):
 
     def _print_sums_of_left(self, lefts: list[str], dtype: torch.dtype) -> str:
         """The sums of the stretches, which the units make, too."""
-        ones = f"tl.full([{self.shape_of_sums.shares}, XBLOCK, STEP], 1.0, tl.float32)"
+        shape = self.shape_of_sums
+        width = f"STEP // {shape.parts}" if shape.parts > 1 else "STEP"
+        ones = f"tl.full([{shape.shares}, XBLOCK, {width}], 1.0, tl.float32)"
         name = self.writer.define(f"{ones}.to({print_dtype(dtype)})")
         total = self.writer.fresh("sums")
         for n, left in enumerate(lefts):
@@ -152,7 +162,7 @@ class MatrixPrinter(StagePrinter):
         kind = self.made.kind
         index = in_elements(each.weight.index, self.made, self.columns.extent)
         if kind == SPREAD:
-            return self._print_spread(each, lefts[0], dtype, masked)
+            return self._print_spread(each, lefts, dtype, masked)
         at = print_index(index, {"x": "rows", "r": "terms"}, self.frame.numbers)
         pointer = self.frame.parameters[each.weight.buffer]
         if ELEMENT[kind] is not each.weight.dtype:
@@ -175,24 +185,29 @@ class MatrixPrinter(StagePrinter):
         return f"tl.full([1, 1, 1], {number}, {print_dtype(ELEMENT[self.made.kind])})"
 
     def _print_spread(
-        self, each: MatrixSum, left: str, dtype: torch.dtype, masked: str
+        self, each: MatrixSum, lefts: list[str], dtype: torch.dtype, masked: str
     ) -> str:
         """The same of words that have a number of each of eight rows. A thread unpacks a word and
         stores its numbers side by side in shared memory, from where they are loaded as operands,
-        turned; the masks are those of terms, which are rows of this tile."""
-        line, define, launch = self.writer.line, self.writer.define, self.frame.launch
+        turned; terms are the rows of this tile."""
+        define, launch, shape = self.writer.define, self.frame.launch, self.shape_of_sums
         assert each.weight.index is not None and type(launch.rows) is int
         index = index_of_words(each.weight.index, launch.rows)
         count = f"XBLOCK // {ROWS_OF_WORD}"
         first = f"({program(self.frame)} * ({count}) + tl.arange(0, {count}))[None, None, :]"
-        names = {"c": define(first), "r": define("begin + along[None, :, None]")}
-        at = print_index(index, names, self.frame.numbers)
-        mask = ", inside[None, :, None] & (share >= 0), other=0" if masked else ""
-        word = define(f"tl.load({self.frame.parameters[each.weight.buffer]} + ({at}){mask})")
-        numbers = define(f"k_eight_{SUFFIX[dtype]}({word}, {', '.join(map(str, each.places))})")
-        turned = f"tl.reshape({numbers}, [{self.shape_of_sums.shares}, STEP, XBLOCK])"
+        first = define(first)
         part = self.writer.fresh("part")
-        line(f"{part} = tl.dot(tl.permute({turned}, (0, 2, 1)), {left})")
+        for number, left in enumerate(lefts):
+            n = number or ""
+            names = {"c": first, "r": define(f"begin + along{n}[None, :, None]")}
+            at = print_index(index, names, self.frame.numbers)
+            mask = f", inside{n}[None, :, None] & (share >= 0), other=0" if masked else ""
+            word = define(f"tl.load({self.frame.parameters[each.weight.buffer]} + ({at}){mask})")
+            eight = define(f"k_eight_{SUFFIX[dtype]}({word}, {', '.join(map(str, each.places))})")
+            size = f"[{shape.shares}, STEP // {shape.parts}, XBLOCK]"
+            turned = f"tl.permute(tl.reshape({eight}, {size}), (0, 2, 1))"
+            before = f", {part}" if number else ""
+            self.writer.line(f"{part} = tl.dot({turned}, {left}{before})")
         return part
 
     def _numbers(self, word: str, dtype: torch.dtype) -> list[str]:
