@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,11 +117,12 @@ def nibble_weights(ops: Ops, weights: Sequence[Value]) -> NibbleWeights | None:
         return None
     first, bits = fields[0], [field.low for field in fields]
     word = Value(first.word, torch.int32)
-    if first.amount is not None:
-        if len(fields) > 1:
-            return None
-        amount = Value(first.amount, ops.recorded[first.amount].dtype)
-        return NibbleWeights(word, (), amount=ops.to_dtype(amount, torch.int32))
+    amounts = [
+        Value(at, ops.recorded[at].dtype) for field in fields if (at := field.amount) is not None]
+    if amounts and len(fields) == 1:
+        return NibbleWeights(word, (), amount=ops.to_dtype(amounts[0], torch.int32))
+    if amounts:
+        return _as_usual(ops, word, amounts) if len(amounts) == len(fields) == IN_WORD else None
     signed = {field.signed for field in fields}
     if sorted(bits) != [*range(0, 32, 4)] or len(signed) != 1:
         return None
@@ -130,6 +132,20 @@ def nibble_weights(ops: Ops, weights: Sequence[Value]) -> NibbleWeights | None:
     # Numbers from -8 to 7 count from 0 to 15 where their highest bits are the other way round.
     word = ops.call("bitwise_xor", word, ops.constant(HIGHEST_BITS, torch.int32))
     return NibbleWeights(word, order, shift=ops.constant(-float(HALF_OF_NIBBLES), torch.float32))
+
+
+def _as_usual(ops: Ops, word: Value, distances: Sequence[Value]) -> NibbleWeights | None:
+    """The weights of a word that is shifted by numbers that are loaded, where these are 0, 4, 8 ..;
+    else the scale is no number, so that what is made of them is summed again as it is written."""
+    if any(ops.recorded[each.position].name != "load" for each in distances):
+        return None
+    good = None
+    for place, each in zip(range(0, 32, BITS_OF_NIBBLE), distances, strict=True):
+        same = ops.eq(each, ops.constant(place, each.dtype))
+        good = same if good is None else ops.bitwise_and(good, same)
+    assert good is not None
+    one, none = (ops.constant(number, torch.float32) for number in (1.0, math.nan))
+    return NibbleWeights(word, tuple(range(IN_WORD)), ops.where(good, one, none))
 
 
 def sum_by_units(ops: Ops, weights: NibbleWeights, left: Sequence[Value]) -> Value:
@@ -314,11 +330,11 @@ def _field_behind(ops: Ops, op: Op) -> _Field | None:
 
 
 def _is_place(ops: Ops, position: int) -> bool:
-    """Whether a distance follows from the row: none that is loaded."""
+    """Whether a distance follows from the row, or lies in memory at a place that is known."""
     op = ops.recorded[position]
     if op.name == "to_dtype":
         return _is_place(ops, op.args[0])
-    return op.name == "index_expr"
+    return op.name == "index_expr" or op.name == "load" and not op.args
 
 
 def _constant(ops: Ops, position: int) -> int | None:
