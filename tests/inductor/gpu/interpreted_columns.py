@@ -109,6 +109,27 @@ def test_matrix_units(monkeypatch, program, k, group, dtype, rows) -> None:
     assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
 
 
+def shifted_by(x, w, z, s, by):
+    """As AutoGPTQ writes it, by distances that are a buffer of the module."""
+    z = torch.bitwise_right_shift(torch.unsqueeze(z, 2).expand(-1, -1, 8), by.unsqueeze(0)).to(torch.int8)
+    z = (torch.bitwise_and(z, 15) + 1).reshape(-1, 1, s.shape[1])
+    w = torch.bitwise_right_shift(torch.unsqueeze(w, 1).expand(-1, 8, -1), by.unsqueeze(-1)).to(torch.int8)
+    w = torch.bitwise_and(w, 15).reshape(s.shape[0], -1, s.shape[1])
+    return torch.matmul(x, (s[:, None] * (w - z)).reshape(-1, s.shape[1])) + s[0]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 11])
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5, 6, 6]])
+def test_distances_that_are_a_buffer(monkeypatch, order, dtype, rows) -> None:
+    """They are taken to be 0, 4, 8 ..; where they are not, weights are summed one by one."""
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    by = torch.tensor(order, dtype=I32)[None] * 4
+    is_near(shifted_by, *gptq_inputs(rows, 512, N, 128, dtype), by)
+    assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
+
+
 def by_place(x, w, z, s, places):
     """Groups of terms in any order (GPTQ's `g_idx`)."""
     w = ((w[:, None, :] >> shifts()[None, :, None]) & 15).flatten(0, 1)
