@@ -35,7 +35,13 @@ from inductor.codegen.triton.print_stage import (
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import gpu_of
-from inductor.codegen.triton.template_weights import print_weight, stage_of_weight, words_of
+from inductor.codegen.triton.template_weights import (
+    PROLOGUE_NAMES,
+    WeightText,
+    print_weight,
+    stage_of_weight,
+    words_of,
+)
 from inductor.codegen.triton.templates.gemm import GEMM
 from inductor.codegen.triton.window import (
     WindowText,
@@ -56,7 +62,6 @@ TEMPLATE_VERSION = "5"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
 MOST_BATCHES = 1 << 16  # of the second axis of a grid
-PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +199,14 @@ class _Printer:
         first, spell = self.first, self.numbers.spell
         windows = self._windows()
         chosen: list[str] = []
-        weights: list[str] = []
+        weights: list[WeightText] = []
         if windows:
             rights = [each.right for each in windows]
             prologue, left = "", windows[0].left
         else:
             if self.weights:
-                made = [self._weight(number) for number in range(len(self.weights))]
-                weights, rights = [each[0] for each in made], [each[1] for each in made]
+                weights = [self._weight(number) for number in range(len(self.weights))]
+                rights = [each.tile for each in weights]
             else:
                 chosen, rights = self._rights()
             prologue, left = self._prologue() if self.before else ("", self._left())
@@ -210,7 +215,8 @@ class _Printer:
             "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
             "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
-            "weights": weights, "right_mask": self._right_mask(), "words": words_of(weights),
+            "weights": [each.lines for each in weights], "right_mask": self._right_mask(),
+            "words": words_of(weights), "faults": [two for each in weights for two in each.faults],
             "window": windows[0] if windows else None,
             "inside": windows[0].inside if windows else "",
             **_print_sums(bool(windows) and windows[0].turned),
@@ -280,7 +286,7 @@ class _Printer:
             return ""
         return f"right_row < {self.numbers.spell(self.first.k)}"
 
-    def _weight(self, number: int) -> tuple[str, str]:
+    def _weight(self, number: int) -> WeightText:
         """As `_prologue`, of the right operand of a GEMM: `x` is its row, `r` its column."""
         one, stage, mask = self.template.gemms()[number], self.weights[number], ""
         if self._right_mask():

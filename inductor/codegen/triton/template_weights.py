@@ -10,7 +10,7 @@ then put together in registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from inductor.codegen.triton.launch import Launch, Stage
 from inductor.codegen.triton.print_stage import Columns, Frame, Memory, StagePrinter, Writer
@@ -21,6 +21,7 @@ from inductor.scheduler.gemms import epilogue_ops, place_of_right
 from inductor.scheduler.schedule import Gemm, Kernel
 
 PACKED = (8, 4, 2)  # elements of a word
+PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 WORD = "w"  # the variable that counts words
 WORDS = {"x": "right_word_of_", "r": "right_words_of_"}  # how it is spelled, with how many elements
 
@@ -61,35 +62,49 @@ def _depends_on(atom: Atom, name: str) -> bool:
     return atom.base.depends_on(name)
 
 
+@dataclass(frozen=True, slots=True)
+class WeightText:
+    """lines: of a step of the loop. tile: what they make. faults: variables that gather which
+    places were out of range, and their shapes."""
+
+    lines: str
+    tile: str
+    faults: tuple[tuple[str, str], ...]
+
+
 def print_weight(
-    stage: Stage, columns: Columns, frame: Frame, mask: str, dtype: str, first: int,
-    terms: int,
-) -> tuple[str, str]:
-    """Lines, and the tile. mask: of the tile's rows, "" where all are there. first: the number of
-    the first variable. terms: rows of the whole operand."""
+    stage: Stage, columns: Columns, frame: Frame, mask: str, dtype: str, first: int, terms: int
+) -> WeightText:
+    """mask: of the tile's rows, "" where all are there. first: the number of the first variable.
+    terms: rows of the whole operand."""
     (stage,) = relax_stages([stage], ())
-    writer = Writer()
+    writer, faults = Writer(), dict[str, str]()
     writer.depth, writer.count = 2, first
     masked = bool(mask or columns.mask)
     axis, count = ("", 1) if masked else packing_of(stage, terms, columns.extent)
-    planes = []
-    for place in range(count):
-        planes.append(_print_plane(stage, columns, frame, writer, (axis, count, place), terms))
-    if count == 1:
-        right = f"tl.broadcast_to({planes[0]}, [BLOCK_K, BLOCK_N])"
-        right = f"tl.where({mask}, {right}, 0.0)" if mask else right
-        return "\n".join(writer.lines), f"{right}.to({dtype})"
-    size = [f"BLOCK_K // {count}", "BLOCK_N"] if axis == "x" else ["BLOCK_K", f"BLOCK_N // {count}"]
-    narrow = [f"tl.broadcast_to({plane}, [{', '.join(size)}]).to({dtype})" for plane in planes]
-    joined, new = _joined(narrow), [*range(2, 1 + count.bit_length())]
-    order = (0, *new, 1) if axis == "x" else (0, 1, *new)
-    return "\n".join(writer.lines), f"tl.reshape(tl.permute({joined}, {order}), [BLOCK_K, BLOCK_N])"
+    rows = f"(BLOCK_K // {count})" if axis == "x" else "BLOCK_K"
+    width = f"(BLOCK_N // {count})" if axis == "r" else "BLOCK_N"
+    columns = replace(columns, block=width)
+    planes = [
+        _print_plane(stage, columns, frame, writer, (axis, count, place), terms, faults)
+        for place in range(count)
+    ]
+    narrow = [f"tl.broadcast_to({plane}, [{rows}, {width}])" for plane in planes]
+    if mask:
+        narrow = [f"tl.where({mask}, {plane}, 0.0)" for plane in narrow]
+    joined, new = _joined([f"{plane}.to({dtype})" for plane in narrow]), count.bit_length() + 1
+    if count > 1:
+        order = (0, *range(2, new), 1) if axis == "x" else range(new)
+        joined = f"tl.reshape(tl.permute({joined}, {(*order,)}), [BLOCK_K, BLOCK_N])"
+    return WeightText(
+        "\n".join(writer.lines).replace("XBLOCK", rows), joined,
+        tuple((name, shape.replace("XBLOCK", rows)) for shape, name in faults.items()))
 
 
-def words_of(weights: Sequence[str]) -> tuple[tuple[str, int], ...]:
+def words_of(weights: Sequence[WeightText]) -> tuple[tuple[str, int], ...]:
     """Which counts of words these lines want: those along terms, or columns, and of how many
     elements."""
-    text = "\n".join(weights)
+    text = "\n".join(each.lines for each in weights)
     return tuple(
         (name, count) for name in WORDS.values() for count in PACKED if f"{name}{count}" in text)
 
@@ -103,12 +118,11 @@ def _joined(parts: Sequence[str]) -> str:
 
 def _print_plane(
     stage: Stage, columns: Columns, frame: Frame, writer: Writer, where: tuple[str, int, int],
-    terms: int,
+    terms: int, faults: dict[str, str],
 ) -> str:
     """The elements at one place of each word; the name of their tile."""
     axis, count, place = where
     *ops, store = stage.ops
-    block = "BLOCK_K"
     if count > 1:
         words = (terms if axis == "x" else columns.extent) // count
         at = variable(WORD, words) * count + place
@@ -116,20 +130,14 @@ def _print_plane(
             op if op.index is None else replace(op, index=op.index.substitute({axis: at}))
             for op in ops
         ]  # fmt: skip
-        if axis == "x":
-            block = f"(BLOCK_K // {count})"
-        else:
-            columns = replace(columns, block=f"(BLOCK_N // {count})")
     launch = Launch(frame.launch.name, 1, (replace(stage, ops=tuple(ops)),), tiled=True)
-    begin = len(writer.lines)
-    printer = StagePrinter(
-        launch.stages[0], columns, replace(frame, launch=launch), writer, Memory())
+    frame = replace(frame, launch=launch)
+    printer = StagePrinter(launch.stages[0], columns, frame, writer, Memory())
+    printer.faults, printer.fault_name = faults, f"fault{writer.count // PROLOGUE_NAMES}"
     printer.names["x"] = "right_row"
     if count > 1:
         printer.names[WORD] = f"{WORDS[axis]}{count}"
         printer.axes[WORD] = frozenset(axis)
     printer.print()
-    lines = [line.replace("XBLOCK", block) for line in writer.lines[begin:]]
-    writer.lines[begin:] = lines
     (value,) = (printer.values[arg] for arg in store.args)
     return value.name
