@@ -28,7 +28,8 @@ COUNTING = {aten.arange.default, aten.arange.start, aten.arange.start_step}
 # Operations on numbers that are counted out, beside views and what torch tags as pointwise.
 OTHERS = {
     aten.index.Tensor, aten._to_copy.default, aten.clone.default, aten.lift_fresh_copy.default,
-    aten.lift_fresh.default, aten.cat.default, aten.stack.default,
+    aten.lift_fresh.default, aten.cat.default, aten.stack.default, aten._unsafe_view.default,
+    aten.reshape.default,
 }  # fmt: skip
 MOST_COUNTED = 1 << 18  # numbers, which are computed while compiling
 LONGEST_PERIOD = 64  # of an order that repeats

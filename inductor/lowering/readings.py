@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
-from inductor.ir.index import Atom, FloorDiv, Index, Var, constant, mod, values_in_period
+from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, constant, mod, values_in_period
 from inductor.lowering.builder import contiguous
 from inductor.lowering.packed import InWords, nibble_weights
 from inductor.lowering.registry import Call
@@ -38,7 +38,8 @@ MOST_PACKED = 8  # values in an element of a packed weight
 # units take sixteen elements at a time with one scale: halves of words, or, by columns, words.
 ROWS_OF_UNITS, TERMS_OF_UNITS, FEWEST_ALIKE = 16, 256, 4
 FEWEST_ALIKE_OF_SEVERAL = (8, 16)
-# Of words whose numbers belong to as many columns: columns that a program sums, terms with one scale.
+# Of words whose numbers belong to as many columns: columns that a program sums, terms with one
+# scale.
 COLUMNS_OF_SPREAD, FEWEST_ALIKE_OF_SPREAD = 64, 32
 FIRST_WITH_UNITS = 80  # compute capability
 MOST_VECTORS = 16  # columns of two matrix units
@@ -176,7 +177,10 @@ def _is_spread(index: Index) -> bool:
 
 
 def _has_variable(atom: Atom, name: str) -> bool:
-    return atom.name == name if isinstance(atom, Var) else atom.base.depends_on(name)
+    if isinstance(atom, Var):
+        return atom.name == name
+    assert isinstance(atom, FloorDiv | Mod)
+    return atom.base.depends_on(name)
 
 
 def _by_spread_units(

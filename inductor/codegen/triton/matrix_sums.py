@@ -21,7 +21,17 @@ from inductor.codegen.triton.exact_sums import SUM_OR_EXACT
 from inductor.codegen.triton.launch import Launch
 from inductor.ir.body import Op
 from inductor.ir.extent import power_of_two, up_to_multiple
-from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, floordiv, mod, values_in_period, variable
+from inductor.ir.index import (
+    Atom,
+    FloorDiv,
+    Index,
+    Mod,
+    Var,
+    floordiv,
+    mod,
+    values_in_period,
+    variable,
+)
 
 FIRST_WITH_UNITS = 80  # compute capability, of asynchronous copies and matrix units of bfloat16
 STRETCHES = 8  # columns of a matrix unit

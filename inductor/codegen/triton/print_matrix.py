@@ -91,15 +91,14 @@ class MatrixPrinter(StagePrinter):
         line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
         line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
         line(f"column = tl.arange(0, {made.columns})[None, None, :]")
-        for part in range(shape.parts):
-            along = f"along{part or ''}"
-            width = f"STEP // {shape.parts}" if shape.parts > 1 else "STEP"
-            line(f"{along} = {f'{width} * {part} + ' if part else ''}tl.arange(0, {width})")
+        width = self._width_of_part()
+        for number, n in enumerate(self._parts_of_step()):
+            first = f"{width} * {number} + " if number else ""
+            line(f"along{n} = {first}tl.arange(0, {width})")
             if made.vectors == 1:
-                text = f"({along} // {shape.stretch})[None, :, None] == column"
+                line(f"own{n} = (along{n} // {shape.stretch})[None, :, None] == column")
             else:
-                text = f"({along} >= 0)[None, :, None] & (column < {made.vectors})"
-            line(f"own{part or ''} = {text}")
+                line(f"own{n} = (along{n} >= 0)[None, :, None] & (column < {made.vectors})")
         tile = f"[{shape.shares}, XBLOCK, {made.columns}]"
         totals = [self.writer.fresh("acc") for _ in made.sums]
         for total in totals:
@@ -110,13 +109,20 @@ class MatrixPrinter(StagePrinter):
             line("terms = begin + along[None, None, :]")
             masked = ""
             if shape.terms % shape.step:
-                for part in map(str, range(shape.parts)):
-                    n = part if part != "0" else ""
+                for n in self._parts_of_step():
                     line(f"inside{n} = base + along{n} < {shape.terms}")
                     line(f"own_inside{n} = own{n} & inside{n}[None, :, None]")
                 masked = "inside[None, None, :] & (rows >= 0), other=0"
             self._print_step_of_sums(totals, masked)
         return totals
+
+    def _parts_of_step(self) -> tuple[str, ...]:
+        """What the names of each part of a step end with."""
+        return "", *map(str, range(1, self.shape_of_sums.parts))
+
+    def _width_of_part(self) -> str:
+        parts = self.shape_of_sums.parts
+        return "STEP" if parts == 1 else f"STEP // {parts}"
 
     def _print_step_of_sums(self, totals: list[str], masked: str) -> None:
         line, made = self.writer.line, self.made
@@ -125,8 +131,7 @@ class MatrixPrinter(StagePrinter):
         for load in made.left:
             assert load.index is not None
             place = load.index.substitute({"r": 0}).offset
-            for part in range(self.shape_of_sums.parts):
-                n = part or ""
+            for n in self._parts_of_step():
                 own = f"own_inside{n}" if masked else f"own{n} & (share >= 0)"
                 lefts.append(self.writer.fresh("left"))
                 at = f"begin + along{n}[None, :, None] + {made.apart} * column + {place}"
@@ -146,9 +151,8 @@ class MatrixPrinter(StagePrinter):
 
     def _print_sums_of_left(self, lefts: list[str], dtype: torch.dtype) -> str:
         """The sums of the stretches, which the units make, too."""
-        shape = self.shape_of_sums
-        width = f"STEP // {shape.parts}" if shape.parts > 1 else "STEP"
-        ones = f"tl.full([{shape.shares}, XBLOCK, {width}], 1.0, tl.float32)"
+        size = f"[{self.shape_of_sums.shares}, XBLOCK, {self._width_of_part()}]"
+        ones = f"tl.full({size}, 1.0, tl.float32)"
         name = self.writer.define(f"{ones}.to({print_dtype(dtype)})")
         total = self.writer.fresh("sums")
         for n, left in enumerate(lefts):
@@ -197,16 +201,15 @@ class MatrixPrinter(StagePrinter):
         first = f"({program(self.frame)} * ({count}) + tl.arange(0, {count}))[None, None, :]"
         first = define(first)
         part = self.writer.fresh("part")
-        for number, left in enumerate(lefts):
-            n = number or ""
+        for n, left in zip(self._parts_of_step(), lefts, strict=True):
             names = {"c": first, "r": define(f"begin + along{n}[None, :, None]")}
             at = print_index(index, names, self.frame.numbers)
             mask = f", inside{n}[None, :, None] & (share >= 0), other=0" if masked else ""
             word = define(f"tl.load({self.frame.parameters[each.weight.buffer]} + ({at}){mask})")
             eight = define(f"k_eight_{SUFFIX[dtype]}({word}, {', '.join(map(str, each.places))})")
-            size = f"[{shape.shares}, STEP // {shape.parts}, XBLOCK]"
+            size = f"[{shape.shares}, {self._width_of_part()}, XBLOCK]"
             turned = f"tl.permute(tl.reshape({eight}, {size}), (0, 2, 1))"
-            before = f", {part}" if number else ""
+            before = f", {part}" if n else ""
             self.writer.line(f"{part} = tl.dot({turned}, {left}{before})")
         return part
 

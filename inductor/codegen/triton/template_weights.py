@@ -101,12 +101,20 @@ def print_weight(
         tuple((name, shape.replace("XBLOCK", rows)) for shape, name in faults.items()))
 
 
-def words_of(weights: Sequence[WeightText]) -> tuple[tuple[str, int], ...]:
-    """Which counts of words these lines want: those along terms, or columns, and of how many
-    elements."""
+def words_of(weights: Sequence[WeightText], wide: str) -> tuple[str, ...]:
+    """The lines with the counts of words that these want, those along terms and those along
+    columns. wide: what makes positions int64."""
     text = "\n".join(each.lines for each in weights)
-    return tuple(
-        (name, count) for name in WORDS.values() for count in PACKED if f"{name}{count}" in text)
+    found = []
+    for axis, name in WORDS.items():
+        for count in PACKED:
+            if f"{name}{count}" not in text:
+                continue
+            first = f"base // {count}" if axis == "x" else f"jn{wide} * (BLOCK_N // {count})"
+            block, place = ("BLOCK_K", "[:, None]") if axis == "x" else ("BLOCK_N", "[None, :]")
+            at = f"{first} + tl.arange(0, {block} // {count}){wide}"
+            found.append(f"{name}{count} = ({at}){place}")
+    return tuple(found)
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -92,12 +92,8 @@ def {{ name }}({{ signature }}):
         right_mask = {{ right_mask }}
         {%- endif %}
         {%- endif %}
-        {%- for name, count in words %}
-        {%- if name == "right_word_of_" %}
-        {{ name }}{{ count }} = (base // {{ count }} + tl.arange(0, BLOCK_K // {{ count }}){{ wide }})[:, None]
-        {%- else %}
-        {{ name }}{{ count }} = (jn{{ wide }} * (BLOCK_N // {{ count }}) + tl.arange(0, BLOCK_N // {{ count }}))[None, :]
-        {%- endif %}
+        {%- for text in words %}
+        {{ text }}
         {%- endfor %}
         {%- for right in rights %}
         {%- if weights %}
