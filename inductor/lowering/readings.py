@@ -246,7 +246,9 @@ def _has_places(ops: Ops, amount: Value) -> bool:
     op = ops.recorded[amount.position]
     while op.name == "to_dtype":
         op = ops.recorded[op.args[0]]
-    places = None if op.index is None else values_in_period(op.index, "i0", MOST_PACKED)
+    if op.name != "index_expr" or op.index is None:
+        return False
+    places = values_in_period(op.index, "i0", MOST_PACKED)
     return places is not None and set(places) <= {*range(0, 32, 4)}
 
 

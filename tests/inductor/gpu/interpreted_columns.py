@@ -202,6 +202,16 @@ def test_words_of_eight_columns_that_stay_with_the_library(monkeypatch, rows, n,
     assert "aten::mm'" in texts[-1] and texts[-1].count("@triton.jit") == 1
 
 
+def test_places_that_are_loaded(monkeypatch) -> None:
+    """Where they lie says nothing of what they are."""
+    def program(x, w, z, s, by):
+        return x @ (((w[:, :, None] >> by[::4]) & 15).flatten(1).to(x.dtype) * s.repeat_interleave(128, 0))
+
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    is_near(program, *awq_inputs(2, 512, 64, 128, BF16), torch.randint(0, 29, (32,)).int())
+    assert "k_eight_" not in texts[-1].partition("@triton.jit")[2]
+
+
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 6e4])
 def test_what_is_not_finite_in_words_of_eight_columns(monkeypatch, value) -> None:
     monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
