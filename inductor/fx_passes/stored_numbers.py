@@ -104,8 +104,8 @@ class _Counted:
             held: Any = self.module
             for part in str(node.target).split("."):
                 held = getattr(held, part)
-            small = type(held) is torch.Tensor and held.device.type == "cpu"
-            return held if small and held.numel() <= MOST_COUNTED else None
+            known = type(held) is torch.Tensor and held.dtype in INDICES and not held.is_meta
+            return held.cpu() if known and held.numel() <= MOST_COUNTED else None
         if node.op != "call_function" or not isinstance(fake, torch.Tensor):
             return None
         if fake.dtype not in INDICES or fake.numel() > MOST_COUNTED:
