@@ -308,7 +308,7 @@ class _Writer:
         unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
         prepared = (
             f"prepare({source.name}, ((0, 0, {source.blocks.warps}),), ({dtypes}), "
-            f"unsure={unsure!r}, asserts=False, repeatable=True, kinds={kinds!r}, "
+            f"unsure={unsure!r}, asserts={source.may_fail}, repeatable=True, kinds={kinds!r}, "
             f"options={source.options()!r}, scratch={source.scratch})"
         )
         launcher = self.launchers.setdefault(prepared, f"triton{len(self.launchers)}")

@@ -37,6 +37,7 @@ from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.permutations import read_by_inverses
 from inductor.fx_passes.short_topk import take_from_rows
+from inductor.fx_passes.stored_numbers import name_stored_numbers
 from inductor.fx_passes.table import decompositions as decompositions
 from inductor.fx_passes.table_gradients import add_rows_to_gemms
 from inductor.lowering.registry import LOWERINGS
@@ -108,6 +109,8 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A functional ATen graph as it is lowered."""
     module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
     module = in_float32(module)
+    if config.kernels and is_enabled("patterns") and not has_symbols(module):
+        module = name_stored_numbers(module)  # of which tables need not be held
     if config.kernels:
         module = compute_numbers_on_gpu(hold_tables(module))
     if config.kernels and not has_symbols(module):

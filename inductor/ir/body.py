@@ -254,6 +254,11 @@ class Ops:
         mask = self.constant(15 << at, torch.int32)
         return self._append("above_one", (word, mask), torch.float32)
 
+    def nibble(self, word: Value, distance: Value) -> Value:
+        """The number, in float32, that four bits of an int32 count from a bit on that is one of
+        its first 29."""
+        return self._append("nibble", (word, distance), torch.float32)
+
     def nibbles_dot(self, word: Value, numbers: Sequence[Value]) -> Value:
         """The sum of eight numbers in float32, each times four bits of an int32, from the lowest
         on."""

@@ -325,6 +325,22 @@ def mod(base: IndexLike, divisor: int) -> Index:
     return _make(((Mod(base, divisor), 1),), 0)
 
 
+def values_in_period(index: Index, name: str, period: int) -> tuple[int, ...] | None:
+    """What an index is where the variable is n * period, n * period + 1 .., for any n; None where
+    that differs, or other variables do.
+
+    >>> x = variable("x", 640)
+    >>> values_in_period(mod(x, 2) * 16 + mod(floordiv(x, 2), 2) * 4, "x", 4)
+    (0, 16, 4, 20)
+    """
+    size = max((var.size for var in index.variables() if var.name == name), default=period)
+    begin = variable(name, max(size // period, 1)) * period
+    found = [index.substitute({name: begin + n}) for n in range(period)]
+    if not all(each.is_constant and type(each.offset) is int for each in found):
+        return None
+    return tuple(each.offset for each in found)
+
+
 def print_index(
     index: Index, divide: Callable[[str, str], str], modulo: Callable[[str, str], str]
 ) -> str:

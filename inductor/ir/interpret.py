@@ -183,6 +183,11 @@ def _evaluate_above_one(state: _BodyState, op: Op) -> torch.Tensor:
     return 1 + (word & mask).to(op.dtype) / (1 << 23)
 
 
+def _evaluate_nibble(state: _BodyState, op: Op) -> torch.Tensor:
+    word, distance = state.args(op)
+    return ((word >> distance) & 15).to(op.dtype)
+
+
 def _evaluate_nibbles_dot(state: _BodyState, op: Op) -> torch.Tensor:
     word, *numbers = state.args(op)
     parts = [x * ((word >> 4 * at) & 15).to(op.dtype) for at, x in enumerate(numbers)]
@@ -235,6 +240,7 @@ _EVALUATORS: dict[str, Callable[[_BodyState, Op], Any]] = {
     "to_dtype": _evaluate_to_dtype,
     "bitcast": _evaluate_bitcast,
     "above_one": _evaluate_above_one,
+    "nibble": _evaluate_nibble,
     "nibbles_dot": _evaluate_nibbles_dot,
 }
 

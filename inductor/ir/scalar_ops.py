@@ -202,6 +202,11 @@ _SPECIAL = [
         "k_above_one({0}, {1})", None, "1.0 whose mantissa has these bits of an int32",
     ),
     ScalarOp(
+        "nibble", 2, GIVEN, "i", "((f32)(({0} >> {1}) & 15))",
+        "((({0} >> {1}) & 15).to(tl.float32))", None,
+        "the number in float32 that four bits of an int32 count, from the second operand's bit on",
+    ),
+    ScalarOp(
         "nibbles_dot", 9, GIVEN, "if", f"({_NIBBLES_IN_CPP})",
         "k_nibbles_dot({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})", None,
         "the sum of eight numbers in float32, each times four bits of an int32, the lowest first",

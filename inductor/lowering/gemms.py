@@ -136,7 +136,7 @@ def _gemm(
         return functools.reduce(ops.add, map(ops.mul, given(ops, row, step), rounded))
 
     quick_terms = call.builder.computed(layout, [turned, right], 2, element)
-    total = summed(call, quick_terms, exact if steps > 1 else None)
+    total = summed(call, quick_terms, exact if steps > 1 or reading.by_units else None)
     return call.builder.computed(
         call.layout, [total, *more], 1, lambda ops, i: finish(ops, total.load(ops, i), i))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from inductor.lowering.tensor import HALVES, Tensor
 
 BITS = 8
 IN_WORD = 8  # numbers of 4 bits
+BITS_OF_NIBBLE, HALF_OF_NIBBLES, HIGHEST_BITS = 4, 8, 0x88888888 - (1 << 32)  # as an int32
 NIBBLE, NIBBLES_AT = 15, (16, 12)  # in the mantissa, where enough of it is above and below
 MANTISSA = 23
 # Up to so large, all integers are numbers of the dtype.
@@ -84,46 +86,77 @@ def sum_of_products(
 @dataclass(frozen=True, slots=True)
 class NibbleWeights:
     """The weights of a sum as what four bits of `word` count, times `scale`, and `shift` added to
-    it; order: for each four bits, from the lowest on, which weight they are."""
+    it; order: for each four bits, from the lowest on, which weight they are. amount: of one weight
+    alone, where in the word it begins, which is another place for each row."""
 
     word: Value
     order: tuple[int, ...]
-    scale: Value | None
-    shift: Value | None
+    scale: Value | None = None
+    shift: Value | None = None
+    amount: Value | None = None
 
 
 def nibble_weights(ops: Ops, weights: Sequence[Value]) -> NibbleWeights | None:
     """The weights so; None where they are something else, or not all bits of a word."""
     for name in ("mul", "add", "sub"):
-        found = _common(ops, weights, name)
-        if found is None:
-            continue
-        shared, rest = found
-        inner = nibble_weights(ops, rest)
-        if inner is None:
-            return None
-        scale, shift = inner.scale, inner.shift
-        if name == "mul":
-            return replace(
-                inner, scale=shared if scale is None else ops.mul(scale, shared),
-                shift=None if shift is None else ops.mul(shift, shared))
-        if shift is not None:
-            return replace(inner, shift=ops.call(name, shift, shared))
-        return replace(inner, shift=shared if name == "add" else ops.neg(shared))
-    places = [_nibble_of(ops, weight) for weight in weights]
-    known = [place for place in places if place is not None]
-    bits = [bit for _, bit in known]
-    if len({word.position for word, _ in known}) != 1 or sorted(bits) != [*range(0, 32, 4)]:
+        for shared, rest in _common(ops, weights, name):
+            inner = nibble_weights(ops, rest)
+            if inner is None:
+                continue
+            scale, shift = inner.scale, inner.shift
+            if name == "mul":
+                return replace(
+                    inner, scale=shared if scale is None else ops.mul(scale, shared),
+                    shift=None if shift is None else ops.mul(shift, shared))
+            if shift is not None:
+                return replace(inner, shift=ops.call(name, shift, shared))
+            return replace(inner, shift=shared if name == "add" else ops.neg(shared))
+    found = [_nibble_of(ops, weight) for weight in weights]
+    fields = [field for field in found if field is not None]
+    if len(fields) != len(weights) or len({field.word for field in fields}) != 1:
+        return None
+    first, bits = fields[0], [field.low for field in fields]
+    word = Value(first.word, torch.int32)
+    amounts = [
+        Value(at, ops.recorded[at].dtype) for field in fields if (at := field.amount) is not None]
+    if amounts and len(fields) == 1:
+        return NibbleWeights(word, (), amount=ops.to_dtype(amounts[0], torch.int32))
+    if amounts:
+        return _as_usual(ops, word, amounts) if len(amounts) == len(fields) == IN_WORD else None
+    signed = {field.signed for field in fields}
+    if sorted(bits) != [*range(0, 32, 4)] or len(signed) != 1:
         return None
     order = tuple(bits.index(bit) for bit in range(0, 32, 4))
-    return NibbleWeights(known[0][0], order, None, None)
+    if signed == {False}:
+        return NibbleWeights(word, order)
+    # Numbers from -8 to 7 count from 0 to 15 where their highest bits are the other way round.
+    word = ops.call("bitwise_xor", word, ops.constant(HIGHEST_BITS, torch.int32))
+    return NibbleWeights(word, order, shift=ops.constant(-float(HALF_OF_NIBBLES), torch.float32))
+
+
+def _as_usual(ops: Ops, word: Value, distances: Sequence[Value]) -> NibbleWeights | None:
+    """The weights of a word that is shifted by numbers that are loaded, where these are 0, 4, 8 ..;
+    else the scale is no number, so that what is made of them is summed again as it is written."""
+    if any(ops.recorded[each.position].name != "load" for each in distances):
+        return None
+    good = None
+    for place, each in zip(range(0, 32, BITS_OF_NIBBLE), distances, strict=True):
+        same = ops.eq(each, ops.constant(place, each.dtype))
+        good = same if good is None else ops.bitwise_and(good, same)
+    assert good is not None
+    one, none = (ops.constant(number, torch.float32) for number in (1.0, math.nan))
+    return NibbleWeights(word, tuple(range(IN_WORD)), ops.where(good, one, none))
 
 
 def sum_by_units(ops: Ops, weights: NibbleWeights, left: Sequence[Value]) -> Value:
-    """left[0] * weights[0] + .., of one word's eight, as matrix units take it
+    """left[0] * weights[0] + .., of one word's eight, or its one, as matrix units take it
     (`codegen/triton/matrix_sums.py`)."""
-    given = [left[at] for at in weights.order]
-    total = ops.nibbles_dot(weights.word, given)
+    if weights.amount is not None:
+        given = list(left)
+        total = ops.mul(left[0], ops.nibble(weights.word, weights.amount))
+    else:
+        given = [left[at] for at in weights.order]
+        total = ops.nibbles_dot(weights.word, given)
     if weights.scale is not None:
         total = ops.mul(total, weights.scale)
     if weights.shift is not None:
@@ -146,7 +179,7 @@ def _parts(
     """What the sum is made of, and what that is to be multiplied with in the end; more than one
     where the first has nothing of the right in it."""
     for name in ("mul", "add", "sub"):
-        found = _common(ops, right, name) if len(right) > 1 else None
+        found = next(_common(ops, right, name), None) if len(right) > 1 else None
         if found is None:
             continue
         shared, rest = found
@@ -161,9 +194,20 @@ def _parts(
         moved = ops.mul(_added(ops, left), shared)
         return [ops.call(name, _whole(ops, parts, factor), moved)], 1.0
     places = [_nibble_of(ops, value) for value in right] if quick else []
-    known = [place for place in places if place is not None]
-    if len(known) == len(right) > 1:
-        return _products_of_nibbles(ops, left, known)
+    known = [field for field in places if field is not None and field.amount is None]
+    signed = {field.signed for field in known}
+    if len(known) == len(right) > 1 and len(signed) == 1:
+        if signed == {False}:
+            words = [(Value(field.word, torch.int32), field.low) for field in known]
+            return _products_of_nibbles(ops, left, words)
+        flip = ops.constant(HIGHEST_BITS, torch.int32)
+        words = [
+            (ops.call("bitwise_xor", Value(field.word, torch.int32), flip), field.low)
+            for field in known
+        ]  # fmt: skip
+        parts, factor = _products_of_nibbles(ops, left, words)
+        less = ops.constant(HALF_OF_NIBBLES / factor, torch.float32)
+        return [ops.sub(parts[0], ops.mul(_added(ops, left), less)), *parts[1:]], factor
     return [functools.reduce(ops.add, map(ops.mul, left, right))], 1.0
 
 
@@ -188,37 +232,109 @@ def _products_of_nibbles(
     return [ops.neg(_added(ops, given)), *map(ops.mul, given, above)], factor
 
 
-def _nibble_of(ops: Ops, value: Value) -> tuple[Value, int] | None:
-    """The word, and the place of the lowest of its four bits that are this number; None where it is
-    not so made."""
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """An integer that is `count` bits of a word, from bit `low` on, times 2**at; signed: the
+    highest of them is a sign. amount: the position of a distance by which the word was shifted to
+    the right before, which is not a number that is known."""
+
+    word: int
+    low: int
+    count: int
+    at: int
+    signed: bool
+    amount: int | None = None
+
+    def within(self, bits: int, signed: bool) -> _Field | None:
+        """The same in an integer of so many bits; None where that has nothing of it, or more."""
+        if self.at >= bits:
+            return None
+        if self.at + self.count >= bits:
+            return replace(self, count=bits - self.at, signed=signed)
+        return self if signed or not self.signed else None
+
+    def shifted(self, distance: int, bits: int, signed: bool) -> _Field | None:
+        """The same after a shift to the left, or a negative one to the right."""
+        if not -bits < distance < bits:
+            return None
+        at = self.at + distance
+        if at >= 0:
+            return replace(self, at=at).within(bits, signed)
+        count = self.count + at
+        return replace(self, low=self.low - at, count=count, at=0) if count > 0 else None
+
+    def masked(self, mask: int) -> _Field | None:
+        begin = (mask & -mask).bit_length() - 1
+        end = mask.bit_length()
+        if mask <= 0 or mask != (1 << end) - (1 << begin):
+            return None
+        first, last = max(self.at, begin), min(self.at + self.count, end)
+        if first >= last or self.signed and end > self.at + self.count:
+            return None
+        low = self.low + first - self.at
+        return replace(self, low=low, count=last - first, at=first, signed=False)
+
+
+def _nibble_of(ops: Ops, value: Value) -> _Field | None:
+    """The four bits of a word that are this number; None where it is not so made."""
     op = ops.recorded[value.position]
     if op.name != "to_dtype" or op.dtype is not torch.float32:
         return None
     position = op.args[0]
     while (low := ops.recorded[position]).name == "to_dtype" and low.dtype in HALVES:
         position = low.args[0]  # which have each such number
-    if low.name == "bitwise_and":
-        at = next((n for n in (0, 1) if _constant(ops, low.args[n]) == NIBBLE), None)
-        return None if at is None else _place_of(ops, low.args[1 - at])
-    if low.name == "shift_right" and low.dtype is torch.uint8 and _constant(ops, low.args[1]) == 4:
-        return _place_of(ops, position)
+    field = _field_of(ops, position)
+    if field is None or (field.count, field.at) != (BITS_OF_NIBBLE, 0):
+        return None
+    if field.amount is not None:
+        return None if field.low or field.signed else field
+    return None if field.low % BITS_OF_NIBBLE else field
+
+
+def _field_of(ops: Ops, position: int) -> _Field | None:
+    """The bits of an int32 that an integer is made of."""
+    op = ops.recorded[position]
+    if op.dtype not in INTEGERS:
+        return None
+    found = _field_behind(ops, op)
+    if found is None and op.dtype is torch.int32:
+        return _Field(position, 0, INTEGERS[torch.int32], 0, True)
+    return found
+
+
+def _field_behind(ops: Ops, op: Op) -> _Field | None:
+    """The same of what an operation is made of."""
+    bits, signed = INTEGERS[op.dtype], op.dtype.is_signed
+    if op.name == "to_dtype":
+        field = _field_of(ops, op.args[0])
+        return None if field is None else field.within(bits, signed)
+    if op.name in ("shift_right", "shift_left"):
+        field, distance = _field_of(ops, op.args[0]), _constant(ops, op.args[1])
+        if field is None:
+            return None
+        if distance is not None:
+            right = op.name == "shift_right"
+            if field.amount is not None or not 0 <= distance < bits:
+                return None
+            return field.shifted(-distance if right else distance, bits, signed)
+        whole = replace(field, word=0) == _Field(0, 0, INTEGERS[torch.int32], 0, True)
+        known = op.name == "shift_right" and _is_place(ops, op.args[1])
+        return replace(field, amount=op.args[1]) if whole and known else None
+    if op.name == "bitwise_and":
+        for one, other in (op.args, op.args[::-1]):
+            mask = _constant(ops, other)
+            field = None if mask is None else _field_of(ops, one)
+            if mask is not None and field is not None:
+                return field.masked(mask)
     return None
 
 
-def _place_of(ops: Ops, position: int) -> tuple[Value, int] | None:
-    """The word of which these are the lowest four bits."""
-    op, at = ops.recorded[position], 0
-    while op.name in ("shift_right", "to_dtype") and op.dtype in INTEGERS:
-        if op.name == "to_dtype" and ops.recorded[op.args[0]].dtype is torch.int64:
-            break  # one word of two
-        distance = _constant(ops, op.args[1]) if op.name == "shift_right" else 0
-        if distance is None or not 0 <= at + distance <= INTEGERS[op.dtype] - 4:
-            return None
-        at, position = at + distance, op.args[0]
-        op = ops.recorded[position]
-    if op.dtype is not torch.int32 or at > INTEGERS[torch.int32] - 4:
-        return None
-    return Value(position, torch.int32), at
+def _is_place(ops: Ops, position: int) -> bool:
+    """Whether a distance follows from the row, or lies in memory at a place that is known."""
+    op = ops.recorded[position]
+    if op.name == "to_dtype":
+        return _is_place(ops, op.args[0])
+    return op.name == "index_expr" or op.name == "load" and not op.args
 
 
 def _constant(ops: Ops, position: int) -> int | None:
@@ -246,47 +362,48 @@ def _added(ops: Ops, values: Sequence[Value]) -> Value:
 
 def _common(
     ops: Ops, values: Sequence[Value], name: str
-) -> tuple[Value, list[Value]] | None:
+) -> Iterator[tuple[Value, list[Value]]]:
     """The second operand that values, all results of this operation, have in common, or but
     for a difference the first one; and what else they are made of."""
     made = [ops.recorded[value.position] for value in values]
     if any(op.name != name or op.dtype is not torch.float32 for op in made):
-        return _common_integer(ops, values, name)
-    return _shared(ops, [op.args for op in made], name, lambda at: Value(at, torch.float32))
+        yield from _common_integer(ops, values, name)
+        return
+    args = [op.args for op in made]
+    yield from _shared(args, name, lambda at: Value(at, torch.float32))
 
 
 def _common_integer(
     ops: Ops, values: Sequence[Value], name: str
-) -> tuple[Value, list[Value]] | None:
+) -> Iterator[tuple[Value, list[Value]]]:
     """The same of values that were integers when this was done to them, so small that it comes to
     the same in float32: the unpacked numbers of a word less a zero point, say."""
     made = []
     for value in values:
         found = _integer_of(ops, value)
         if found is None or ops.recorded[found].name != name or name == "mul":
-            return None
+            return
         made.append(ops.recorded[found])
     for op in made:
         ranges = [range_of(ops, arg) for arg in op.args]
         if not all(_is_within(each, MOST_EXACT) for each in ranges):
-            return None
+            return
         if _range_of_sum(ops, op) is None:
-            return None
+            return
     given = {arg: ops.recorded[arg].dtype for op in made for arg in op.args}
-    return _shared(
-        ops, [op.args for op in made], name,
+    yield from _shared(
+        [op.args for op in made], name,
         lambda at: ops.to_dtype(Value(at, given[at]), torch.float32))
 
 
 def _shared(
-    ops: Ops, made: Sequence[tuple[int, ...]], name: str, in_float: Callable[[int], Value]
-) -> tuple[Value, list[Value]] | None:
+    made: Sequence[tuple[int, ...]], name: str, in_float: Callable[[int], Value]
+) -> Iterator[tuple[Value, list[Value]]]:
     """made: the operands of each."""
     for side in (1,) if name == "sub" else (1, 0):
         shared = {args[side] for args in made}
         if len(shared) == 1:
-            return in_float(shared.pop()), [in_float(args[1 - side]) for args in made]
-    return None
+            yield in_float(shared.pop()), [in_float(args[1 - side]) for args in made]
 
 
 def _integer_of(ops: Ops, value: Value) -> int | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import LoopBody, Op, Ops, trace_body
-from inductor.ir.index import FloorDiv, Index, Var, constant, mod
+from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
+from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, constant, mod, values_in_period
 from inductor.lowering.builder import contiguous
 from inductor.lowering.packed import InWords, nibble_weights
 from inductor.lowering.registry import Call
@@ -38,6 +38,9 @@ MOST_PACKED = 8  # values in an element of a packed weight
 # units take sixteen elements at a time with one scale: halves of words, or, by columns, words.
 ROWS_OF_UNITS, TERMS_OF_UNITS, FEWEST_ALIKE = 16, 256, 4
 FEWEST_ALIKE_OF_SEVERAL = (8, 16)
+# Of words whose numbers belong to as many columns: columns that a program sums, terms with one
+# scale.
+COLUMNS_OF_SPREAD, FEWEST_ALIKE_OF_SPREAD = 64, 32
 FIRST_WITH_UNITS = 80  # compute capability
 MOST_VECTORS = 16  # columns of two matrix units
 BYTES = (torch.int8, torch.uint8)
@@ -94,6 +97,8 @@ def _reading_of_weight(call: Call, left: Tensor, right: Tensor) -> Reading | Non
     for op in _moving(body):
         assert op.index is not None
         along = _along(op.index)
+        if along and _is_spread(op.index):
+            return _by_spread_units(call, left, right, body)
         if along not in (0, 1) and op.index.stride_of("i0") != 1:
             return None
         if along:
@@ -161,6 +166,42 @@ def _by_units(
     return reading if _is_of_nibbles(call, right, reading) else None
 
 
+def _is_spread(index: Index) -> bool:
+    """Whether what is read is the same for as many neighbouring columns as a word has numbers, and
+    then comes what lies beside it."""
+    of_columns = [(atom, factor) for atom, factor in index.terms if _has_variable(atom, "i0")]
+    return _along(index) > 1 and len(of_columns) == 1 and all(
+        factor == 1 and isinstance(atom, FloorDiv) and atom.divisor == MOST_PACKED
+        and atom.base.stride_of("i0") == 1 and not atom.base.offset and len(atom.base.terms) == 1
+        for atom, factor in of_columns)
+
+
+def _has_variable(atom: Atom, name: str) -> bool:
+    if isinstance(atom, Var):
+        return atom.name == name
+    assert isinstance(atom, FloorDiv | Mod)
+    return atom.base.depends_on(name)
+
+
+def _by_spread_units(
+    call: Call, left: Tensor, right: Tensor, body: LoopBody
+) -> Reading | None:
+    """The reading by matrix units of words that have one term of eight columns each."""
+    terms, columns = right.size
+    if not has_matrix_units(call) or call.result.dtype not in HALVES:
+        return None
+    if left.size[0] > MOST_VECTORS or left.dtype is not call.result.dtype:
+        return None
+    if columns % COLUMNS_OF_SPREAD or terms % TERMS_OF_UNITS:
+        return None
+    if not _has_long_groups(body, FEWEST_ALIKE_OF_SPREAD):
+        return None
+    if columns * terms // 2 < scaled(call, FEWEST_BYTES):
+        return None
+    reading = Reading(1, by_units=True, by_columns=True)
+    return reading if _is_of_nibbles(call, right, reading) else None
+
+
 def has_matrix_units(call: Call) -> bool:
     device = call.builder.device
     return device.type != "cpu" and properties_of(device).capability >= FIRST_WITH_UNITS
@@ -187,12 +228,28 @@ def _is_of_nibbles(call: Call, right: Tensor, reading: Reading) -> bool:
 
     def body(ops: Ops, i: Indices, r: Indices) -> None:
         bytewise: Any = ops if words is None else InWords(ops, reading.words, words)
-        weights = [right.load(bytewise, (r[0] * 8 + at, i[0])) for at in range(MOST_PACKED)]
-        found.append(nibble_weights(ops, weights))
+        steps = reading.steps
+        weights = [right.load(bytewise, (r[0] * steps + at, i[0])) for at in range(steps)]
+        made = nibble_weights(ops, weights)
+        if made is not None and made.amount is not None:
+            made = made if _has_places(ops, made.amount) else None
+        found.append(made)
         ops.store("", constant(0), weights[0])
 
-    trace_body((columns,), (terms // MOST_PACKED,), body)
+    trace_body((columns,), (terms // reading.steps,), body)
     return found[-1] is not None
+
+
+def _has_places(ops: Ops, amount: Value) -> bool:
+    """Whether the column says, as it does for the next eight, at which bit of a word its number
+    begins."""
+    op = ops.recorded[amount.position]
+    while op.name == "to_dtype":
+        op = ops.recorded[op.args[0]]
+    if op.name != "index_expr" or op.index is None:
+        return False
+    places = values_in_period(op.index, "i0", MOST_PACKED)
+    return places is not None and set(places) <= {*range(0, 32, 4)}
 
 
 def scaled(call: Call, count: int) -> int:

@@ -21,6 +21,10 @@ from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor
 
 aten = torch.ops.aten
+# Operations that are rather repeated for each copy of a number than stored. Zero points are taken
+# out of their word where a GEMM reads them, which knows then how large they are.
+MOST_REPEATED, MOST_UNPACKED = 4, 8
+UNPACKED = (torch.int8, torch.uint8, torch.int16, torch.int32)
 Reindex = Callable[[Indices], Indices]
 
 
@@ -140,7 +144,8 @@ def expand(call: Call, x: Tensor, size: Sequence[int], implicit: bool = False) -
     for axis, extent in enumerate(new):
         old = 1 if axis < skip else x.size[axis - skip]
         grown *= extent if old != extent else 1
-    if x.view is None and hint_of(grown) >= 4 and x.root().cost >= 4 and x.root().reads:
+    dear = MOST_UNPACKED if x.dtype in UNPACKED else MOST_REPEATED
+    if x.view is None and hint_of(grown) >= 4 and x.root().cost >= dear and x.root().reads:
         x.realize()  # otherwise recomputed for each copy
 
     def reindex(indices: Indices) -> Indices:

@@ -240,7 +240,7 @@ class _Launches:
         for name in step.writes():
             self._make(name)
         operands = self._operands(source.parameters)
-        options = {**EXACT, "debug": False, **source.options()}
+        options = {**EXACT, "debug": source.may_fail, **source.options()}
         text = f"{MODULE_HEAD}\n\n{source.text}"
         function = Function.of(text, source.name, operands, {}, options)
         yield Launch(function, source.grid, operands)

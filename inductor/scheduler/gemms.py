@@ -299,7 +299,8 @@ class _Finder(Uses):
         nobody else, and where it stands, if it can move down to the candidate."""
         makers = self.writers.get(view.buffer, [])
         kernel = self.steps[makers[0]] if len(makers) == 1 else None
-        if not isinstance(kernel, Kernel) or not is_plain(kernel):
+        looks_up = view == one.right  # scales of groups in any order, say
+        if not isinstance(kernel, Kernel) or not is_plain(kernel, looks_up):
             return None
         if not self._makes(kernel, one, view, place):
             return None
@@ -396,12 +397,15 @@ def _clash(one: TemplateCandidate, other: TemplateCandidate) -> bool:
     return not set(above.template.reads()).isdisjoint(below.template.writes())
 
 
-def is_plain(kernel: Kernel) -> bool:
-    """One stage, no reductions, each element stored once at a place that is known."""
+def is_plain(kernel: Kernel, looks_up: bool = False) -> bool:
+    """One stage, no reductions, each element stored once at a place that is known. looks_up: it
+    may load at places that it has loaded."""
     if len(kernel.stages) != 1 or kernel.locals or kernel.stages[0].reduction_ranges:
         return False
     stage: LoopBody = kernel.stages[0]
-    if len(stage.ops) > MOST_OPS or any(op.name in STRUCTURAL for op in stage.ops):
+    if len(stage.ops) > MOST_OPS:
+        return False
+    if any(op.name in STRUCTURAL and not (looks_up and op.name == "indirect") for op in stage.ops):
         return False
     stored = {op.buffer for op in stage.stores()}
     return all(op.imm == "set" for op in stage.stores()) and not any(

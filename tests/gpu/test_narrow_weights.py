@@ -57,6 +57,56 @@ def test_int4(program, stored, dtype, rows) -> None:
     is_near(program, (x, *weights))
 
 
+def words(*size):
+    return torch.randint(-(2**31), 2**31, size, device="cuda").int()
+
+
+def awq(x, w, z, s, places, by):
+    order = torch.arange(s.shape[1], device=x.device).view(-1, 8)[:, [0, 4, 1, 5, 2, 6, 3, 7]].view(-1)
+    w, z = (((v[:, :, None] >> torch.arange(0, 32, 4, device=x.device)) & 15).to(torch.int8).flatten(1)[:, order] for v in (w, z))
+    return x @ ((w - z.repeat_interleave(GROUP, 0)) * s.repeat_interleave(GROUP, 0))
+
+
+def gptq(x, w, z, s, places, by):
+    w = ((w.unsqueeze(1) >> by[None, :, None]) & 15).view(s.shape[0], -1, s.shape[1])
+    z = ((z.unsqueeze(2) >> by) & 15).view(s.shape[0], 1, -1) + 1
+    return F.relu(x @ (s[:, None] * (w - z).to(x.dtype)).flatten(0, 1))
+
+
+def in_any_order(x, w, z, s, places, by):
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=x.device)
+    w = ((w.unsqueeze(1) >> shifts[None, :, None]) & 15).view(-1, s.shape[1])
+    z = ((z.unsqueeze(2) >> by) & 15).view(s.shape) + 1
+    return x @ (s[places] * (w - z[places]).to(x.dtype))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 13, 16, 40])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("program", "columns"), [(awq, 4096), (awq, 4128), (gptq, 4096), (in_any_order, 4096), (in_any_order, 4104)])
+def test_int4_along_columns(program, columns, dtype, rows) -> None:
+    w = words(TERMS, columns // 8) if program is awq else words(TERMS // 8, columns)
+    s = torch.randn(TERMS // GROUP, columns, device="cuda").mul(0.02).to(dtype)
+    places = torch.randperm(TERMS, device="cuda") // GROUP
+    x = torch.randn(rows, TERMS, device="cuda").to(dtype)
+    by = torch.arange(0, 32, 4, dtype=torch.int32, device="cuda")
+    is_near(program, (x, w, words(TERMS // GROUP, columns // 8), s, places, by))
+    if program is gptq:
+        is_near(program, (x, w, words(TERMS // GROUP, columns // 8), s, places, by.flip(0)))
+
+
+def signed(x, w, s):
+    n = torch.stack([(w << 4).view(torch.int8) >> 4, w.view(torch.int8) >> 4], -1)
+    return F.linear(x, (n.view(len(w), -1, GROUP).to(x.dtype) * s[..., None]).flatten(1))
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 40])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_signed_int4(dtype, rows) -> None:
+    w = torch.randint(0, 256, (COLUMNS, TERMS // 2), dtype=torch.uint8, device="cuda")
+    s = torch.randn(COLUMNS, TERMS // GROUP, device="cuda").mul(0.02).to(dtype)
+    is_near(signed, (torch.randn(rows, TERMS, device="cuda").to(dtype), w, s))
+
+
 @pytest.mark.parametrize("columns", [4096, 16384])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_int8(dtype, columns) -> None:

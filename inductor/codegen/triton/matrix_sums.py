@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -20,7 +21,17 @@ from inductor.codegen.triton.exact_sums import SUM_OR_EXACT
 from inductor.codegen.triton.launch import Launch
 from inductor.ir.body import Op
 from inductor.ir.extent import power_of_two, up_to_multiple
-from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, floordiv, mod, variable
+from inductor.ir.index import (
+    Atom,
+    FloorDiv,
+    Index,
+    Mod,
+    Var,
+    floordiv,
+    mod,
+    values_in_period,
+    variable,
+)
 
 FIRST_WITH_UNITS = 80  # compute capability, of asynchronous copies and matrix units of bfloat16
 STRETCHES = 8  # columns of a matrix unit
@@ -28,12 +39,16 @@ MOST_VECTORS = 16  # in two units
 LEAST_ROWS = 16
 # COLUMNS: words of nibbles, of which neighbours in memory belong to neighbouring rows of the sums
 # (columns of the GEMM), not to neighbouring terms; they are turned on their way into registers.
-NIBBLES, BYTES, COLUMNS = "nibbles", "bytes", "columns"
-PLANES = {NIBBLES: 4, BYTES: 1, COLUMNS: 8}  # numbers of an element as it is read
-ELEMENT = {NIBBLES: torch.int16, BYTES: torch.int8, COLUMNS: torch.int32}
+# SPREAD: words of nibbles of eight neighbouring rows each, of one term.
+NIBBLES, BYTES, COLUMNS, SPREAD = "nibbles", "bytes", "columns", "spread"
+PLANES = {NIBBLES: 4, BYTES: 1, COLUMNS: 8, SPREAD: 1}  # terms of an element as it is read
+ELEMENT = {
+    NIBBLES: torch.int16, BYTES: torch.int8, COLUMNS: torch.int32, SPREAD: torch.int32,
+}  # fmt: skip
+ROWS_OF_WORD = 8
 LEAST_TERMS = 16  # elements that units multiply at a time
 # Elements of a stretch, at least: a copy of what they are multiplied with has eight, or four.
-LEAST_STRETCH = {NIBBLES: 8, BYTES: 8, COLUMNS: 4}
+LEAST_STRETCH = {NIBBLES: 8, BYTES: 8, COLUMNS: 4, SPREAD: 8}
 ALIGNMENT = 16  # bytes of a copy
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -43,13 +58,16 @@ class MatrixSum:
     """Sums of one weight: scale * (weight @ left) + shift * sum of left, for each vector.
 
     reductions: their positions among the ops, a vector each. weight: its load. scale, shift:
-    positions of values that are the same for a stretch, or None.
+    positions of values that are the same for a stretch, or None. flip: bits of a word that are
+    taken the other way round. places: for each row of a word where in it its number begins.
     """
 
     reductions: tuple[int, ...]
     weight: Op
     scale: int | None = None
     shift: int | None = None
+    flip: int = 0
+    places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,8 @@ class _Found:
     left: tuple[Op, ...]
     scale: int | None = None
     shift: int | None = None
+    flip: int = 0
+    places: tuple[int, ...] = ()
 
     @property
     def per_column(self) -> int:
@@ -129,18 +149,19 @@ def find_matrix_sums(launch: Launch) -> MatrixSums | None:
 
 def _by_weight(found: Sequence[_Found]) -> MatrixSums | None:
     """The same, those of one weight together; None unless each has all vectors."""
-    groups: dict[tuple[Op, int | None, int | None], list[_Found]] = {}
+    groups: dict[tuple[Any, ...], list[_Found]] = {}
     for each in found:
-        groups.setdefault((each.weight, each.scale, each.shift), []).append(each)
+        key = (each.weight, each.scale, each.shift, each.flip, each.places)
+        groups.setdefault(key, []).append(each)
     sums = []
     lefts: list[tuple[Op, ...]] = []
-    for (weight, scale, shift), group in groups.items():
+    for key, group in groups.items():
         group.sort(key=lambda each: _index(each.left[0]).offset)
         lefts = lefts or [each.left for each in group]
         if [each.left for each in group] != lefts:
             return None
         reductions = tuple(each.reduction for each in group)
-        sums.append(MatrixSum(reductions, weight, scale, shift))
+        sums.append(MatrixSum(reductions, *key))
     apart = _index(lefts[1][0]).offset - _index(lefts[0][0]).offset if len(lefts) > 1 else 0
     for n, left in enumerate(lefts):
         for one, other in zip(lefts[0], left, strict=True):
@@ -165,7 +186,7 @@ def longest_stretch(launch: Launch, made: MatrixSums) -> int:
 class Shape:
     """How a launch sums. shares: warps that share the terms of a row. terms: elements, as they are
     read, of a share; step: of those that are summed at a time; stretch: of those in one column.
-    stages: of the pipeline of loads."""
+    stages: of the pipeline of loads. parts: tiles of terms of a step, one after the other."""
 
     rows: int
     shares: int
@@ -173,6 +194,7 @@ class Shape:
     step: int
     stretch: int
     stages: int
+    parts: int = 1
 
 
 # On an H200, torch 2.11, triton 3.6, us with weights that are not in the cache, by scalar units and
@@ -182,9 +204,13 @@ class Shape:
 # 7.6 and 7.8, 8192 x 8192 24.1 and 21.2, 4096 x 14336 19.5 and 18.1, two of 14336 x 4096 33.7 and
 # 32.3, so that only large ones do. More stages or longer steps leave room for fewer programs.
 # Steps of columns have as many bytes of weights as those of nibbles (chosen, not measured).
-STEPS = {NIBBLES: 128, BYTES: 256, COLUMNS: 64}  # elements as they are read
+# (Those of SPREAD likewise; a program's rows are as many as a tile of numbers needs to be stored
+# and loaded in 16 bytes on its way from words to operands, 2.8 instructions a number; 4.5 of 32.)
+STEPS = {NIBBLES: 128, BYTES: 256, COLUMNS: 64, SPREAD: 128}  # elements as they are read
+ROWS_OF_SPREAD, MOST_SHARES_OF_SPREAD, STAGES_OF_SPREAD = 64, 8, 3
+MOST_TERMS_OF_SPREAD = 64  # of a tile of numbers in shared memory
 ENOUGH_WARPS = 384  # sum at a time
-ENOUGH_TERMS, FEWEST_STEPS = {NIBBLES: 1024, COLUMNS: 512}, 2  # of a share
+ENOUGH_TERMS, FEWEST_STEPS = {NIBBLES: 1024, COLUMNS: 512, SPREAD: 512}, 2  # of a share
 MOST_SHARES = 4
 STAGES_OF_SEVERAL = 4  # vectors, of which a step is short (chosen, not measured)
 FEWEST_BYTES = 48 << 20  # of int8
@@ -202,7 +228,9 @@ def shape_of(launch: Launch, made: MatrixSums) -> Shape:
         step = min(step, STRETCHES * stretch)
     alone = len(made.sums) == 1
     rows = 2 * LEAST_ROWS if made.kind != BYTES and alone else LEAST_ROWS
-    wanted = MOST_SHARES
+    least_rows = ROWS_OF_SPREAD if made.kind == SPREAD else LEAST_ROWS
+    rows = max(rows, least_rows)
+    wanted = MOST_SHARES_OF_SPREAD if made.kind == SPREAD else MOST_SHARES
     if made.kind != BYTES:
         few = power_of_two(up_to_multiple(launch.gpu.scaled(ENOUGH_WARPS), launch.rows // rows))
         wanted = min(wanted, max(few, power_of_two(up_to_multiple(terms, ENOUGH_TERMS[made.kind]))))
@@ -210,12 +238,15 @@ def shape_of(launch: Launch, made: MatrixSums) -> Shape:
     while shares > 1 and (terms % (shares * stretch) or terms < shares * FEWEST_STEPS * step):
         shares //= 2
     if shares < wanted or launch.rows % rows:
-        rows = LEAST_ROWS
+        rows = least_rows
     many = launch.rows // rows >= launch.gpu.scaled(MANY_PROGRAMS)
     stages = 2 if not alone or made.kind == BYTES and many else 3
+    parts = 1
     if made.vectors > 1:
         stages = STAGES_OF_SEVERAL
-    found = Shape(rows, shares, terms // shares, step, stretch, stages)
+    if made.kind == SPREAD:
+        stages, parts = STAGES_OF_SPREAD, max(1, step // MOST_TERMS_OF_SPREAD)
+    found = Shape(rows, shares, terms // shares, step, stretch, stages, parts)
     while _shared_of(found, made) > launch.gpu.shared and (found.stages > 2 or found.shares > 1):
         if found.stages > 2:
             found = replace(found, stages=found.stages - 1)
@@ -229,10 +260,15 @@ def _shared_of(shape: Shape, made: MatrixSums) -> int:
     to warp in the end."""
     count = len(made.sums)
     weights = count * shape.rows * ELEMENT[made.kind].itemsize
+    if made.kind == SPREAD:
+        weights //= ROWS_OF_WORD
     left = PLANES[made.kind] * made.columns * made.left[0].dtype.itemsize
     stretches = 2 * count * shape.rows * made.columns * torch.float32.itemsize
     of_step = shape.shares * (shape.step * (weights + left) + stretches)
-    return (shape.stages - 1) * of_step
+    turned = 0
+    if made.kind == SPREAD:
+        turned = shape.shares * shape.step // shape.parts * shape.rows * torch.float16.itemsize
+    return (shape.stages - 1) * of_step + turned
 
 
 def _moves(op: Op) -> bool:
@@ -286,13 +322,16 @@ def _nibbles_of(ops: Sequence[Op], position: int) -> _Found | None:
             return None
         total, shift = ops[shifted].args
     scale = None
-    if ops[at].name == "mul":
+    if ops[at].name == "mul" and not _is_of_nibble(ops, at):
         at, scale = ops[at].args
+    if _is_of_nibble(ops, at):
+        return _spread_of(ops, position, at, scale, total, shift)
     dot = ops[at]
     if dot.name != "nibbles_dot" or total is not None and not _adds(ops, total, dot.args[1:]):
         return None
     word, *numbers = dot.args
-    weight, left = ops[word], [_loaded(ops, number) for number in numbers]
+    weight, flip = _flipped(ops, word)
+    left = [_loaded(ops, number) for number in numbers]
     if weight.name != "load" or weight.args or weight.dtype is not torch.int32:
         return None
     known = [load for load in left if load is not None]
@@ -300,13 +339,56 @@ def _nibbles_of(ops: Sequence[Op], position: int) -> _Found | None:
     if len(known) != 2 * planes or any(load.dtype not in HALVES for load in known):
         return None
     if weight.index is not None and weight.index.stride_of("x") == 1:
-        return _Found(position, COLUMNS, weight, tuple(known), scale, shift)
+        return _Found(position, COLUMNS, weight, tuple(known), scale, shift, flip)
     low, high = known[:planes], known[planes:]
     beside = all(
         one.buffer == other.buffer and _index(one) + 1 == _index(other)
         for one, other in zip(low, high, strict=True)
     )
-    return _Found(position, NIBBLES, weight, tuple(low), scale, shift) if beside else None
+    if not beside:
+        return None
+    return _Found(position, NIBBLES, weight, tuple(low), scale, shift, flip)
+
+
+def _flipped(ops: Sequence[Op], word: int) -> tuple[Op, int]:
+    """The load of a word, and the bits of it that are the other way round."""
+    op = ops[word]
+    if op.name == "bitwise_xor" and ops[op.args[1]].name == "constant":
+        number = ops[op.args[1]].imm
+        assert type(number) is int
+        return ops[op.args[0]], number
+    return op, 0
+
+
+def _is_of_nibble(ops: Sequence[Op], at: int) -> bool:
+    """Whether it is the product with one number of a word."""
+    return ops[at].name == "mul" and any(ops[arg].name == "nibble" for arg in ops[at].args)
+
+
+def _spread_of(
+    ops: Sequence[Op], position: int, at: int, scale: int | None, total: int | None,
+    shift: int | None,
+) -> _Found | None:
+    """The sum of scale * x * nibble + shift * x, where the nibble is that of a row in a word that
+    it has in common with its neighbours."""
+    number, nibble = ops[at].args
+    if ops[nibble].name != "nibble":
+        number, nibble = nibble, number
+    word, place = ops[nibble].args
+    weight, left = ops[word], _loaded(ops, number)
+    if left is None or left.dtype not in HALVES or total not in (None, number):
+        return None
+    if weight.name != "load" or weight.args or weight.dtype is not torch.int32:
+        return None
+    while ops[place].name == "to_dtype":
+        (place,) = ops[place].args
+    index = ops[place].index
+    if ops[place].name != "index_expr" or index is None:
+        return None
+    places = values_in_period(index, "x", ROWS_OF_WORD)
+    if places is None or not set(places) <= {*range(0, 32, 4)}:
+        return None
+    return _Found(position, SPREAD, weight, (left,), scale, shift, 0, places)
 
 
 def _adds(ops: Sequence[Op], position: int, numbers: Sequence[int]) -> bool:
@@ -329,8 +411,17 @@ def _index(op: Op) -> Index:
 def _reads_rows(found: _Found, rows: int, columns: int) -> bool:
     """Whether rows of the weight lie in memory element by element, in stretches at least, and what
     they are multiplied with too, all at multiples of what is copied at a time."""
-    lies = _lies_in_columns if found.kind == COLUMNS else _lies_in_stretches
-    if not lies(_index(found.weight), found.weight.dtype.itemsize):
+    index, lies = _index(found.weight), _lies_in_stretches
+    if found.kind == SPREAD:
+        if rows % ROWS_OF_SPREAD:
+            return False
+        index = index_of_words(index, rows)
+        if index.depends_on("x"):
+            return False
+        index = index.substitute({"c": variable("x", rows // ROWS_OF_WORD)})
+    if found.kind in (COLUMNS, SPREAD):
+        lies = _lies_in_columns
+    if not lies(index, found.weight.dtype.itemsize):
         return False
     r = variable("r", columns)
     first = found.left[0]
@@ -381,10 +472,15 @@ def _is_of_rows(atom: Atom) -> bool:
     return all(var.name == "x" for var in atom.base.variables())
 
 
+def index_of_words(index: Index, rows: int) -> Index:
+    """The index of a word as `c`, the number of its eight rows, has it."""
+    return index.substitute({"x": variable("c", rows // ROWS_OF_WORD) * ROWS_OF_WORD})
+
+
 def in_elements(index: Index, made: MatrixSums, columns: int) -> Index:
     """The index of a weight in elements as they are read; `r` counts those, too."""
     count = made.per_column
-    if made.kind == COLUMNS:
+    if made.kind in (COLUMNS, SPREAD):
         return index
     r = variable("r", columns * count)
     total = index.substitute({"r": 0}) * count
@@ -434,7 +530,7 @@ def _steps(index: Index) -> Iterator[int]:
 def _are_loads_of_stretches(ops: Sequence[Op], positions: Sequence[int | None]) -> bool:
     """Whether scales and shifts are made of loads and arithmetic alone."""
     return all(
-        op.name not in ("reduction", "indirect", "keep", "nibbles_dot", "store")
+        op.name not in ("reduction", "indirect", "keep", "nibble", "nibbles_dot", "store")
         and not (op.name == "load" and op.args)
         for op in _behind(ops, positions)
     )

@@ -47,7 +47,7 @@ from inductor.codegen.triton.prelude import (
     libdevice,
 )
 from inductor.codegen.triton.prelude_units import (
-    k_bytes_bf16, k_bytes_fp16, k_nibbles_bf16, k_nibbles_fp16,
+    k_bytes_bf16, k_bytes_fp16, k_eight_bf16, k_eight_fp16, k_nibbles_bf16, k_nibbles_fp16,
 )
 """
 

@@ -24,10 +24,13 @@ from inductor.codegen.triton.matrix_sums import (
     ELEMENT,
     NIBBLES,
     PLANES,
+    ROWS_OF_WORD,
+    SPREAD,
     STRETCHES,
     MatrixSum,
     MatrixSums,
     in_elements,
+    index_of_words,
     shape_of,
 )
 from inductor.codegen.triton.print_stage import Memory, StagePrinter
@@ -88,11 +91,14 @@ class MatrixPrinter(StagePrinter):
         line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
         line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
         line(f"column = tl.arange(0, {made.columns})[None, None, :]")
-        line("along = tl.arange(0, STEP)")
-        if made.vectors == 1:
-            line(f"own = (along // {shape.stretch})[None, :, None] == column")
-        else:
-            line(f"own = (along >= 0)[None, :, None] & (column < {made.vectors})")
+        width = self._width_of_part()
+        for number, n in enumerate(self._parts_of_step()):
+            first = f"{width} * {number} + " if number else ""
+            line(f"along{n} = {first}tl.arange(0, {width})")
+            if made.vectors == 1:
+                line(f"own{n} = (along{n} // {shape.stretch})[None, :, None] == column")
+            else:
+                line(f"own{n} = (along{n} >= 0)[None, :, None] & (column < {made.vectors})")
         tile = f"[{shape.shares}, XBLOCK, {made.columns}]"
         totals = [self.writer.fresh("acc") for _ in made.sums]
         for total in totals:
@@ -103,24 +109,34 @@ class MatrixPrinter(StagePrinter):
             line("terms = begin + along[None, None, :]")
             masked = ""
             if shape.terms % shape.step:
-                line(f"inside = base + along < {shape.terms}")
-                line("own_inside = own & inside[None, :, None]")
+                for n in self._parts_of_step():
+                    line(f"inside{n} = base + along{n} < {shape.terms}")
+                    line(f"own_inside{n} = own{n} & inside{n}[None, :, None]")
                 masked = "inside[None, None, :] & (rows >= 0), other=0"
             self._print_step_of_sums(totals, masked)
         return totals
 
+    def _parts_of_step(self) -> tuple[str, ...]:
+        """What the names of each part of a step end with."""
+        return "", *map(str, range(1, self.shape_of_sums.parts))
+
+    def _width_of_part(self) -> str:
+        parts = self.shape_of_sums.parts
+        return "STEP" if parts == 1 else f"STEP // {parts}"
+
     def _print_step_of_sums(self, totals: list[str], masked: str) -> None:
         line, made = self.writer.line, self.made
         dtype = made.left[0].dtype
-        own = "own_inside" if masked else "own & (share >= 0)"
         lefts = []
         for load in made.left:
             assert load.index is not None
             place = load.index.substitute({"r": 0}).offset
-            lefts.append(self.writer.fresh("left"))
-            at = f"begin + along[None, :, None] + {made.apart} * column + {place}"
-            pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
-            line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
+            for n in self._parts_of_step():
+                own = f"own_inside{n}" if masked else f"own{n} & (share >= 0)"
+                lefts.append(self.writer.fresh("left"))
+                at = f"begin + along{n}[None, :, None] + {made.apart} * column + {place}"
+                pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
+                line(f"{lefts[-1]} = tl.load({pointer}, {own}, other=0.0)")
         shift = ""
         if made.kind != BYTES:
             shift = self._print_sums_of_left(lefts, dtype)
@@ -135,7 +151,8 @@ class MatrixPrinter(StagePrinter):
 
     def _print_sums_of_left(self, lefts: list[str], dtype: torch.dtype) -> str:
         """The sums of the stretches, which the units make, too."""
-        ones = f"tl.full([{self.shape_of_sums.shares}, XBLOCK, STEP], 1.0, tl.float32)"
+        size = f"[{self.shape_of_sums.shares}, XBLOCK, {self._width_of_part()}]"
+        ones = f"tl.full({size}, 1.0, tl.float32)"
         name = self.writer.define(f"{ones}.to({print_dtype(dtype)})")
         total = self.writer.fresh("sums")
         for n, left in enumerate(lefts):
@@ -148,16 +165,52 @@ class MatrixPrinter(StagePrinter):
         assert each.weight.index is not None
         kind = self.made.kind
         index = in_elements(each.weight.index, self.made, self.columns.extent)
+        if kind == SPREAD:
+            return self._print_spread(each, lefts, dtype, masked)
         at = print_index(index, {"x": "rows", "r": "terms"}, self.frame.numbers)
         pointer = self.frame.parameters[each.weight.buffer]
         if ELEMENT[kind] is not each.weight.dtype:
             pointer = f"{pointer}.to(tl.pointer_type({print_dtype(ELEMENT[kind])}))"
         word = self.writer.fresh("words")
         self.writer.line(f"{word} = tl.load({pointer} + ({at}){f', {masked}' if masked else ''})")
+        if each.flip:
+            self.writer.line(f"{word} = {word} ^ {self._flip(each.flip)}")
         part = self.writer.fresh("part")
         for n, numbers in enumerate(self._numbers(word, dtype)):
             before = f", {part}" if n else ""
             self.writer.line(f"{part} = tl.dot({numbers}, {lefts[n]}{before})")
+        return part
+
+    def _flip(self, bits: int) -> str:
+        """Those of an element as it is read."""
+        width = 8 * ELEMENT[self.made.kind].itemsize
+        low = bits & ((1 << width) - 1)
+        number = low - (1 << width) if low >> (width - 1) else low
+        return f"tl.full([1, 1, 1], {number}, {print_dtype(ELEMENT[self.made.kind])})"
+
+    def _print_spread(
+        self, each: MatrixSum, lefts: list[str], dtype: torch.dtype, masked: str
+    ) -> str:
+        """The same of words that have a number of each of eight rows. A thread unpacks a word and
+        stores its numbers side by side in shared memory, from where they are loaded as operands,
+        turned; terms are the rows of this tile."""
+        define, launch, shape = self.writer.define, self.frame.launch, self.shape_of_sums
+        assert each.weight.index is not None and type(launch.rows) is int
+        index = index_of_words(each.weight.index, launch.rows)
+        count = f"XBLOCK // {ROWS_OF_WORD}"
+        first = f"({program(self.frame)} * ({count}) + tl.arange(0, {count}))[None, None, :]"
+        first = define(first)
+        part = self.writer.fresh("part")
+        for n, left in zip(self._parts_of_step(), lefts, strict=True):
+            names = {"c": first, "r": define(f"begin + along{n}[None, :, None]")}
+            at = print_index(index, names, self.frame.numbers)
+            mask = f", inside{n}[None, :, None] & (share >= 0), other=0" if masked else ""
+            word = define(f"tl.load({self.frame.parameters[each.weight.buffer]} + ({at}){mask})")
+            eight = define(f"k_eight_{SUFFIX[dtype]}({word}, {', '.join(map(str, each.places))})")
+            size = f"[{shape.shares}, {self._width_of_part()}, XBLOCK]"
+            turned = f"tl.permute(tl.reshape({eight}, {size}), (0, 2, 1))"
+            before = f", {part}" if n else ""
+            self.writer.line(f"{part} = tl.dot({turned}, {left}{before})")
         return part
 
     def _numbers(self, word: str, dtype: torch.dtype) -> list[str]:

@@ -69,6 +69,10 @@ class StagePrinter(AccessPrinter):
             self.stage = replace(stage, ops=ops)
         self.unlikely = only_for(self.stage.ops, [*self.exact.values()])
         self.partial: dict[int, tuple[str, ...]] = {}
+        # Of a step of a loop: which variable, for each shape, gathers what is out of range. An
+        # assertion in a loop would be a barrier, and loads would not be on their way before it.
+        self.faults: dict[str, str] | None = None
+        self.fault_name = ""
         self.maxima: set[int] = set()  # that a sum of exponentials keeps
 
     def print(self) -> None:
@@ -305,7 +309,14 @@ class StagePrinter(AccessPrinter):
             tiles = self._mask(axes)
             good = f"({name} >= 0) & ({name} < {size})"
             good += f" | ~({tiles})" if tiles else ""
-            self.writer.line(f'tl.device_assert({good}, "index out of range")')
+            if self.faults is None:
+                self.writer.line(f'tl.device_assert({good}, "index out of range")')
+            else:
+                shape = self.shape(axes)
+                fault = self.faults.setdefault(shape, f"{self.fault_name}_{len(self.faults)}")
+                good = self.writer.define(good)
+                self.writer.line(f"{fault} = {fault} | ({good} == 0)")
+                name = self.writer.define(f"tl.where({good}, {name}, 0)")
         if not self.frame.wide:
             name = self.writer.define(f"{name}.to(tl.int32)")
         self.names[imm.var.name] = name

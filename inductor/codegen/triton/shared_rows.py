@@ -18,6 +18,7 @@ from inductor.scheduler.schedule import Kernel
 
 MOST_ROWS = 16  # chosen, not measured: bounds the code that is written out
 MOST_OPS = 4096  # of a stage that is written out (chosen, not measured)
+UNPACKED = ("above_one", "nibble", "nibbles_dot")
 FEWEST_LEFT = 256  # iterations of the other outer loops, on the device measured
 
 
@@ -49,7 +50,7 @@ def _can_share(kernel: Kernel, axis: int, gpu: GpuProperties) -> bool:
 
 def _is_converted(op: Op) -> bool:
     """Whether these are weights of 8 bits, or of 4, which take longer to convert than to load."""
-    return op.name in ("above_one", "nibbles_dot") or op.name == "load" and op.dtype.itemsize == 1
+    return op.name in UNPACKED or op.name == "load" and op.dtype.itemsize == 1
 
 
 def _reads_weights(stage: LoopBody, axis: int) -> bool:

@@ -35,6 +35,13 @@ from inductor.codegen.triton.print_stage import (
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_dtype, print_index
 from inductor.codegen.triton.template_configs import gpu_of
+from inductor.codegen.triton.template_weights import (
+    PROLOGUE_NAMES,
+    WeightText,
+    print_weight,
+    stage_of_weight,
+    words_of,
+)
 from inductor.codegen.triton.templates.gemm import GEMM
 from inductor.codegen.triton.window import (
     WindowText,
@@ -48,14 +55,13 @@ from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, constant, floordiv, mod, variable
-from inductor.scheduler.gemms import epilogue_ops, place, place_of_left, place_of_right
+from inductor.scheduler.gemms import epilogue_ops, place, place_of_left
 from inductor.scheduler.schedule import Blocks, Gemm, Kernel, Part, TemplateKernel
 
 TEMPLATE_VERSION = "5"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
 MOST_BATCHES = 1 << 16  # of the second axis of a grid
-PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,11 @@ class TemplateSource:
     scratch: int
     partial: Scratch | None = None
     combine: TritonKernel | None = None
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it checks what it reads at."""
+        return "tl.device_assert" in self.text
 
     def options(self) -> dict[str, int]:
         """Options of the compiler."""
@@ -163,7 +174,7 @@ class _Printer:
             for part in template.parts if part.prologue is not None
         ]
         self.weights = [
-            _stage_before(kernel, place_of_right(one), one.n)
+            stage_of_weight(kernel, one)
             for kernel, one in zip(template.weights(), template.gemms(), strict=False)
         ]
         self.written = frozenset(writes)
@@ -188,14 +199,14 @@ class _Printer:
         first, spell = self.first, self.numbers.spell
         windows = self._windows()
         chosen: list[str] = []
-        weights: list[str] = []
+        weights: list[WeightText] = []
         if windows:
             rights = [each.right for each in windows]
             prologue, left = "", windows[0].left
         else:
             if self.weights:
-                made = [self._weight(number) for number in range(len(self.weights))]
-                weights, rights = [each[0] for each in made], [each[1] for each in made]
+                weights = [self._weight(number) for number in range(len(self.weights))]
+                rights = [each.tile for each in weights]
             else:
                 chosen, rights = self._rights()
             prologue, left = self._prologue() if self.before else ("", self._left())
@@ -204,7 +215,9 @@ class _Printer:
             "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
             "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
-            "weights": weights, "right_mask": self._right_mask(),
+            "weights": [each.lines for each in weights], "right_mask": self._right_mask(),
+            "words": words_of(weights, ".to(tl.int64)" if self.wide else ""),
+            "faults": [two for each in weights for two in each.faults],
             "window": windows[0] if windows else None,
             "inside": windows[0].inside if windows else "",
             **_print_sums(bool(windows) and windows[0].turned),
@@ -274,29 +287,19 @@ class _Printer:
             return ""
         return f"right_row < {self.numbers.spell(self.first.k)}"
 
-    def _weight(self, number: int) -> tuple[str, str]:
+    def _weight(self, number: int) -> WeightText:
         """As `_prologue`, of the right operand of a GEMM: `x` is its row, `r` its column."""
-        (stage,) = relax_stages(self.weights[number : number + 1], ())
-        *ops, store = stage.ops
-        one = self.template.gemms()[number]
-        launch = Launch(self.template.name, 1, (replace(stage, ops=tuple(ops)),), tiled=True)
-        mask = "right_mask" if self._right_mask() else ""
+        one, stage, mask = self.template.gemms()[number], self.weights[number], ""
+        if self._right_mask():
+            mask = "right_mask"
+        launch = Launch(self.template.name, 1, (stage,), tiled=True)
         frame = Frame(
             launch, self.wide, False, mask, self.written, self.parameters, self.numbers
         )
         masked = not divides(self.blocks.columns, one.n)
         columns = Columns("n0", "n_mask" if masked else "", "BLOCK_N", stage.columns)
-        writer = Writer()
-        writer.depth, writer.count = 2, PROLOGUE_NAMES * (number + 2)
-        printer = StagePrinter(launch.stages[0], columns, frame, writer, Memory())
-        printer.names["x"] = "right_row"
-        printer.print()
-        (value,) = (printer.values[at] for at in store.args)
-        right = f"tl.broadcast_to({value.name}, [BLOCK_K, BLOCK_N])"
-        if mask:
-            right = f"tl.where(right_mask, {right}, 0.0)"
-        text = "\n".join(writer.lines).replace("XBLOCK", "BLOCK_K")
-        return text, f"{right}.to({print_dtype(self.first.dtype)})"
+        first, dtype = PROLOGUE_NAMES * (number + 2), print_dtype(self.first.dtype)
+        return print_weight(stage, columns, frame, mask, dtype, first, one.k)
 
     def _bounds(self) -> str:
         """The part of the sum that a program computes."""

@@ -8,10 +8,12 @@ tiles there, and what comes through a copy engine is left out where there is non
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 from inductor.codegen.triton.configs import by_factor
+from inductor.codegen.triton.template_weights import is_word, packing_of, stage_of_weight
 from inductor.codegen.triton.window import can_describe_window, takes_taps
 from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
@@ -120,16 +122,29 @@ def shared_of(blocks: Blocks, template: TemplateKernel) -> int:
     """Bytes of shared memory for the tiles of operands, and of all that weights are made of where
     they are read."""
     itemsize = template.gemms()[0].dtype.itemsize
-    weights = [max(itemsize, _loaded_for_one(kernel)) for kernel in template.weights()]
+    weights: list[float] = [
+        max(itemsize, _loaded_for_one(kernel, one))
+        for kernel, one in zip(template.weights(), template.gemms(), strict=False)
+    ]
     weights = weights or [itemsize] * width_of(template)
     of_term = blocks.rows * itemsize + blocks.columns * sum(weights)
-    return blocks.stages * blocks.depth * of_term
+    return math.ceil(blocks.stages * blocks.depth * of_term)
 
 
-def _loaded_for_one(kernel: Kernel) -> int:
-    """Bytes that are loaded for an element."""
-    ops = [op for stage in kernel.stages for op in stage.ops if op.name == "load"]
-    return sum(op.dtype.itemsize for op in ops)
+def _loaded_for_one(kernel: Kernel, one: Gemm) -> float:
+    """Bytes that are loaded for an element; what is the same for whole rows or columns of a tile
+    takes hardly any."""
+    stage = stage_of_weight(kernel, one)
+    _, packed = packing_of(stage, one.k, one.n)
+    found = 0.0
+    for op in stage.ops:
+        if op.name != "load" or op.index is None:
+            continue
+        if op.index.depends_on("x") and op.index.depends_on("r"):
+            found += op.dtype.itemsize / (packed if is_word(op, packed) else 1)
+        elif {var.name for var in op.index.variables()} - {"x", "r"}:  # looked up
+            found += op.dtype.itemsize
+    return found
 
 
 def gpu_of(template: TemplateKernel) -> GpuProperties:

@@ -23,6 +23,7 @@ from inductor.codegen.triton.template_configs import (
     programs_of,
     width_of,
 )
+from inductor.codegen.triton.template_weights import packing_of, stage_of_weight
 from inductor.codegen.triton.tiling import SLOW
 from inductor.codegen.triton.window import takes_taps, terms_of
 from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
@@ -50,6 +51,10 @@ WINDOW_GAIN = 0.93
 ALL_CHANNELS = 64  # of a step
 SLOW_OPERATION = 8
 FEW_ROWS_OF_WEIGHTS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 32, 128, 4, 4))  # one GEMM, two
+# The same of words of several numbers, of which a thread unpacks as many as that is worth (by the
+# instructions that ptxas makes for sm_90: 10.8 a number of GPTQ's in any order of groups, 12.5 with
+# a step of 128).
+FEW_ROWS_OF_WORDS = (Blocks(16, 32, 256, 4, 3), Blocks(16, 32, 128, 4, 3))
 # What may follow a full tile: functions without a branch (where there is one, a tile's values wait
 # in registers until all have taken it), in half precision; sums and tiles that are read with them
 # have so many registers of a thread.
@@ -120,7 +125,10 @@ def _for_weights(
         )
         if hint_of(read) >= one.n * one.k * one.dtype.itemsize:
             return None
-    return _with_fitting(template, FEW_ROWS_OF_WEIGHTS[width_of(template) - 1])
+    (kernel, *_), (one, *_) = template.weights(), template.gemms()
+    _, packed = packing_of(stage_of_weight(kernel, one), one.k, one.n)
+    blocks = FEW_ROWS_OF_WORDS if packed > 1 else FEW_ROWS_OF_WEIGHTS
+    return _with_fitting(template, blocks[width_of(template) - 1])
 
 
 def _for_many_rows(

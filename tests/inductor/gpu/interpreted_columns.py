@@ -109,6 +109,27 @@ def test_matrix_units(monkeypatch, program, k, group, dtype, rows) -> None:
     assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
 
 
+def shifted_by(x, w, z, s, by):
+    """As AutoGPTQ writes it, by distances that are a buffer of the module."""
+    z = torch.bitwise_right_shift(torch.unsqueeze(z, 2).expand(-1, -1, 8), by.unsqueeze(0)).to(torch.int8)
+    z = (torch.bitwise_and(z, 15) + 1).reshape(-1, 1, s.shape[1])
+    w = torch.bitwise_right_shift(torch.unsqueeze(w, 1).expand(-1, 8, -1), by.unsqueeze(-1)).to(torch.int8)
+    w = torch.bitwise_and(w, 15).reshape(s.shape[0], -1, s.shape[1])
+    return torch.matmul(x, (s[:, None] * (w - z)).reshape(-1, s.shape[1])) + s[0]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 11])
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5, 6, 6]])
+def test_distances_that_are_a_buffer(monkeypatch, order, dtype, rows) -> None:
+    """They are taken to be 0, 4, 8 ..; where they are not, weights are summed one by one."""
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    by = torch.tensor(order, dtype=I32)[None] * 4
+    is_near(shifted_by, *gptq_inputs(rows, 512, N, 128, dtype), by)
+    assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
+
+
 def by_place(x, w, z, s, places):
     """Groups of terms in any order (GPTQ's `g_idx`)."""
     w = ((w[:, None, :] >> shifts()[None, :, None]) & 15).flatten(0, 1)
@@ -122,6 +143,83 @@ def test_groups_in_any_order(monkeypatch, rows) -> None:
     given = gptq_inputs(rows, 512, N, 128, BF16)
     is_near(by_place, *given, (torch.randperm(512) // 128).int())
     assert ("aten::mm'" in texts[-1]) == (rows > 1)
+
+
+AWQ = [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def eights(w, dtype=torch.int64):
+    return ((w[:, :, None] >> shifts(dtype)) & 15).to(torch.int8).flatten(1)
+
+
+def order_of(n, order=AWQ):
+    return torch.arange(n).view(-1, 8)[:, order].view(-1)
+
+
+def awq(x, w, z, s):
+    """As AutoAWQ writes it: words of eight columns each, in an order of their own."""
+    w, z = eights(w)[:, order_of(s.shape[1])], eights(z)[:, order_of(s.shape[1])]
+    group = w.shape[0] // s.shape[0]
+    return x @ ((w - z.repeat_interleave(group, 0)) * s.repeat_interleave(group, 0))
+
+
+def awq_in_dtype(x, w, z, s):
+    w, z = eights(w, I32)[:, order_of(s.shape[1])].to(x.dtype), eights(z, I32)[:, order_of(s.shape[1])].to(x.dtype)
+    return F.silu(x @ ((w.view(s.shape[0], -1, s.shape[1]) - z[:, None]) * s[:, None]).flatten(0, 1)) + x[:, :1]
+
+
+def other_order(x, w, z, s):
+    order = order_of(s.shape[1], [0, 2, 4, 6, 1, 3, 5, 7])
+    return x @ (eights(w)[:, order].to(x.dtype) * s.repeat_interleave(x.shape[1] // s.shape[0], 0))
+
+
+def in_columns(x, w, z, s):
+    group = x.shape[1] // s.shape[0]
+    return (x @ ((eights(w).to(x.dtype) - 8) * s.repeat_interleave(group, 0) + eights(z).to(x.dtype).repeat_interleave(group, 0))) * s[0]
+
+
+def awq_inputs(rows, k, n, group, dtype):
+    torch.manual_seed(0)
+    return torch.randn(rows, k).to(dtype) * 0.1, words(k, n // 8), words(k // group, n // 8), torch.randn(k // group, n).to(dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+@pytest.mark.parametrize("program", [awq, awq_in_dtype, other_order, in_columns])
+@pytest.mark.parametrize(("k", "group", "n"), [(512, 128, 64), (768, 256, 64), (1280, 32, 128)])
+def test_words_of_eight_columns(monkeypatch, program, k, group, n, dtype, rows) -> None:
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    is_near(program, *awq_inputs(rows, k, n, group, dtype))
+    assert "mm', ''" not in texts[-1] and "= k_eight_" in texts[-1]
+
+
+@pytest.mark.parametrize(("rows", "n", "dtype"), [(1, 48, BF16), (17, 64, BF16), (2, 64, torch.float32)])
+def test_words_of_eight_columns_that_stay_with_the_library(monkeypatch, rows, n, dtype) -> None:
+    """Odd columns, many rows, float32: one kernel unpacks the weight, which looks nothing up."""
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    is_near(awq, *awq_inputs(rows, 512, n, 128, dtype))
+    assert "aten::mm'" in texts[-1] and texts[-1].count("@triton.jit") == 1
+
+
+def test_places_that_are_loaded(monkeypatch) -> None:
+    """Where they lie says nothing of what they are."""
+    def program(x, w, z, s, by):
+        return x @ (((w[:, :, None] >> by[::4]) & 15).flatten(1).to(x.dtype) * s.repeat_interleave(128, 0))
+
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    is_near(program, *awq_inputs(2, 512, 64, 128, BF16), torch.randint(0, 29, (32,)).int())
+    assert "k_eight_" not in texts[-1].partition("@triton.jit")[2]
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 6e4])
+def test_what_is_not_finite_in_words_of_eight_columns(monkeypatch, value) -> None:
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    x, *rest = awq_inputs(2, 512, 64, 128, torch.float16)
+    x[0, 5], x[1, 3], x[1, 300] = value, 6e4, -6e4
+    found, eager = dynamo.compile(awq, backend=interpreted)(x, *rest), awq(x, *rest)
+    assert torch.equal(found.isnan(), eager.isnan()) and torch.equal(found.isinf(), eager.isinf())
 
 
 def cast(x, w, s):

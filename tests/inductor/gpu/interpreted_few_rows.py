@@ -90,6 +90,10 @@ def packed_with_offsets(x, w, s, z):
     return F.linear(x, ((w - 8) * s[..., None] + z[..., None]).view(N, K))
 
 
+def packed_signed(x, w, s, z):
+    return grouped(x, torch.stack([(w << 4).view(torch.int8) >> 4, w.view(torch.int8) >> 4], -1).reshape(N, K), s, z)
+
+
 GROUPS = (BF16, N, K // GROUP)
 CASES = [
     (scaled, (torch.int8, N, K), (BF16, N)), (scaled_before, (torch.int8, N, K), (BF16, N)),
@@ -97,6 +101,7 @@ CASES = [
     (residual, (torch.int8, N, K), (BF16, N)), (scaled, (BF16, N, K), (BF16, N)),
     (scaled, (torch.float8_e4m3fn, N, K), (BF16, N)), (scaled_before, (torch.float8_e5m2, N, K), (BF16, N)),
     (grouped, (torch.int8, N, K), GROUPS, GROUPS), (packed, (torch.uint8, N, K // 2), GROUPS, GROUPS),
+    (packed_signed, (torch.uint8, N, K // 2), GROUPS, GROUPS),
     (packed_with_offsets, (torch.uint8, N, K // 2), GROUPS, GROUPS), (packed_in_words, (torch.int32, N, K // 8), GROUPS, GROUPS),
 ]
 
@@ -151,6 +156,17 @@ def gated_zeros(x, w, s, z):
     return F.silu(plus_zeros(x, w[:16], s[:16], z[:16])) * minus_zeros(x, w[16:32], s[16:32], z[16:32])
 
 
+def signed(x, w, s, z):
+    """Numbers from -8 to 7, as bytes are shifted to the left and back."""
+    n = torch.stack([(w << 4).view(torch.int8) >> 4, w.view(torch.int8) >> 4], -1)
+    return F.linear(x, (n.view(w.shape[0], s.shape[1], -1).to(x.dtype) * s[..., None] + z[..., None]).flatten(1))
+
+
+def signed_of_words(x, w, s, z):
+    n = ((w[..., None] << torch.arange(28, -4, -4, dtype=torch.int32)) >> 28).view(w.shape[0], s.shape[1], -1)
+    return F.linear(x, (n.to(x.dtype) * s[..., None]).flatten(1))
+
+
 def of_int8(x, w, s, z):
     return x.sum(-1, keepdim=True) + F.linear(x, w.to(x.dtype)) * s[:, 0]
 
@@ -158,7 +174,8 @@ def of_int8(x, w, s, z):
 @pytest.mark.parametrize("dtype", [BF16, torch.float16])
 @pytest.mark.parametrize(("k", "group"), [(512, 128), (512, 64), (768, 32), (1280, 256), (2816, 128)])
 @pytest.mark.parametrize(("program", "stored"), [
-    (minus_zeros, torch.int32), (minus_zeros, torch.uint8), (plus_zeros, torch.int32), (gated_zeros, torch.int32), (of_int8, torch.int8)])
+    (minus_zeros, torch.int32), (minus_zeros, torch.uint8), (plus_zeros, torch.int32), (gated_zeros, torch.int32), (of_int8, torch.int8),
+    (signed, torch.uint8), (signed_of_words, torch.int32)])
 @pytest.mark.parametrize("rows", [1, 3, 8, 11])
 def test_matrix_units(monkeypatch, program, stored, k, group, dtype, rows) -> None:
     """Shares, stretches and ends of many lengths; several rows of int8, and of short groups, go another way."""

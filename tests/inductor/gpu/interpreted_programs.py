@@ -21,6 +21,7 @@ from inductor.driver import cuda
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.pipeline import decompositions
+from inductor.fx_passes.stored_numbers import name_stored_numbers
 from inductor.lowering import reductions
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
@@ -29,7 +30,7 @@ from inductor.scheduler.run import schedule_graph
 
 
 def compile_aten(module, fakes):
-    module = write_in_place(read_parts(module), LOWERINGS.__contains__)
+    module = write_in_place(read_parts(name_stored_numbers(module)), LOWERINGS.__contains__)
     graph = lower_graph(module).graph
     there = dataclasses.replace(graph, device=torch.device("cuda"))
     text = cuda.generate(graph, with_less_held(there, schedule_graph(there, 8))).text

@@ -77,3 +77,58 @@ def test_instructions_of_an_element(name, tmp_path, monkeypatch) -> None:
     assert counts["LDG"] and counts["STG"] and counts["EXIT"], "nothing was read"
     assert counts.total() / elements <= most, counts
     assert sum(counts[each] for each in SLOW) / elements <= most_slow, counts
+
+
+def awq(x, w, z, s):
+    """Words of eight columns each, whose numbers lie in the order 0, 4, 1, 5 .. ."""
+    n, by = s.shape[1], torch.arange(0, 32, 4, device=x.device)
+    order = torch.arange(n, device=x.device).view(-1, 2, 4).transpose(1, 2).flatten()
+    w, z = (((v[:, :, None] >> by) & 15).to(torch.int8).flatten(1)[:, order] for v in (w, z))
+    return x @ ((w - z.repeat_interleave(128, 0)) * s.repeat_interleave(128, 0))
+
+
+def gptq(x, w, z, s):
+    by = torch.arange(0, 32, 4, device=x.device, dtype=torch.int32)
+    w = ((w[:, None] >> by[None, :, None]) & 15).view(s.shape[0], -1, s.shape[1])
+    z = ((z[:, :, None] >> by) & 15).view(s.shape[0], 1, -1) + 1
+    return x @ (s[:, None] * (w - z)).flatten(0, 1)
+
+
+def signed(x, w, s):
+    n = torch.stack([(w << 4).view(torch.int8) >> 4, w.view(torch.int8) >> 4], -1)
+    return F.linear(x, (n.view(len(w), -1, 128).to(x.dtype) * s).flatten(1))
+
+
+K, N, I32 = 4096, 4096, torch.int32
+ZEROS = ((K // 128, N // 8), I32), ((K // 128, N), BF16)
+PACKED = {  # the most instructions of a number, in the loop
+    "awq": (awq, (((K, N // 8), I32), *ZEROS), 4.5),
+    "gptq": (gptq, (((K // 8, N), I32), *ZEROS), 3.4),
+    "signed": (signed, (((N, K // 2), torch.uint8), ((N, K // 128, 1), BF16)), 3.2),
+}
+PLACE, JUMP = re.compile(r"^\s*(\.L_x_\d+):"), re.compile(r"BRA\s+`\((\.L_x_\d+)\)")
+
+
+def loop_of_units(text: str) -> Counter[str]:
+    """The instructions of the loop with most products of matrix units."""
+    lines, places, loops = text.splitlines(), {}, [Counter()]
+    for at, line in enumerate(lines):
+        if found := PLACE.match(line):
+            places[found[1]] = at
+        if (found := JUMP.search(line)) and found[1] in places:
+            loops.append(Counter(LINE.findall("\n".join(lines[places[found[1]] : at + 1]))))
+    return max(loops, key=lambda counts: (counts["HMMA"], -counts.total()))
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16])
+@pytest.mark.parametrize("name", PACKED)
+def test_instructions_of_a_packed_number(name, rows, tmp_path) -> None:
+    program, given, most = PACKED[name]
+    inputs = [torch.empty(size, dtype=dtype, device="meta") for size, dtype in (((rows, K), BF16), *given)]
+    *_, (source, buffers) = kernels_of(program, inputs, capture)
+    assert "k_nibbles_bf16(" in source.text or "k_eight_bf16(" in source.text
+    (tmp_path / "cubin").write_bytes(compiled(source, {n: b[0] for n, b in buffers.items()}, tmp_path).asm["cubin"])
+    text = subprocess.run([DISASSEMBLER, "-c", tmp_path / "cubin"], capture_output=True, text=True, check=True).stdout
+    shape = source.choices.classes[0].configs[0]
+    counts, numbers = loop_of_units(text), shape.rows * shape.columns * (1 if name == "awq" else 8) / 32
+    assert counts["HMMA"] and counts.total() / numbers <= most, counts

@@ -67,6 +67,9 @@ def {{ name }}({{ signature }}):
     n_mask = n0 < {{ part.n }}
     {%- endfor %}
     {%- endif %}
+    {%- for name, size in faults %}
+    {{ name }} = tl.zeros({{ size }}, tl.int1)
+    {%- endfor %}
     for base in range({{ bounds }}, BLOCK_K):
         {%- if window %}
         {%- for text in window.step %}
@@ -89,6 +92,9 @@ def {{ name }}({{ signature }}):
         right_mask = {{ right_mask }}
         {%- endif %}
         {%- endif %}
+        {%- for text in words %}
+        {{ text }}
+        {%- endfor %}
         {%- for right in rights %}
         {%- if weights %}
 {{ weights[loop.index0] }}
@@ -96,6 +102,9 @@ def {{ name }}({{ signature }}):
         right = {{ right }}
         acc{{ loop.index0 }} = tl.dot({{ operands }}, acc{{ loop.index0 }}{{ precision }})
         {%- endfor %}
+    {%- for name, size in faults %}
+    tl.device_assert({{ name }} == 0, "index out of range")
+    {%- endfor %}
     {%- if turned %}
     {%- for right in rights %}
     acc{{ loop.index0 }} = acc{{ loop.index0 }}.T

@@ -1,0 +1,151 @@
+"""Triton text of what makes a tile of a template's right operand out of a stored weight.
+
+In: the stage that computes an element (`x` is its row, a term of the sum, `r` its column). Out:
+lines of a step of the loop, and the tile. Where several neighbouring elements lie in one word, the
+words are a tile of their own, smaller by that number: each is loaded once and the elements at each
+place in it are computed side by side, so that what hangs on the place alone is a number. They are
+then put together in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from inductor.codegen.triton.launch import Launch, Stage
+from inductor.codegen.triton.print_stage import Columns, Frame, Memory, StagePrinter, Writer
+from inductor.codegen.triton.relax import relax_stages
+from inductor.ir.body import Op
+from inductor.ir.index import Atom, FloorDiv, Mod, Var, variable
+from inductor.scheduler.gemms import epilogue_ops, place_of_right
+from inductor.scheduler.schedule import Gemm, Kernel
+
+PACKED = (8, 4, 2)  # elements of a word
+PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
+WORD = "w"  # the variable that counts words
+WORDS = {"x": "right_word_of_", "r": "right_words_of_"}  # how it is spelled, with how many elements
+
+
+def stage_of_weight(kernel: Kernel, one: Gemm) -> Stage:
+    """What makes each element of a right operand, at row x and column r."""
+    return Stage(epilogue_ops(kernel, place_of_right(one)), 1, one.n, False)
+
+
+def packing_of(stage: Stage, terms: int, columns: int) -> tuple[str, int]:
+    """The axis along which neighbours lie in one word, and how many; ("", 1) where they do not."""
+    for axis, extent in (("x", terms), ("r", columns)):
+        for count in PACKED:
+            if extent % count == 0 and any(_is_word(op, axis, count) for op in stage.ops):
+                return axis, count
+    return "", 1
+
+
+def is_word(op: Op, count: int) -> bool:
+    """Whether a load is the same for so many neighbours along one of the axes."""
+    return count > 1 and any(_is_word(op, axis, count) for axis in "xr")
+
+
+def _is_word(op: Op, axis: str, count: int) -> bool:
+    """Whether a load is the same for so many neighbours along an axis, and moves along both."""
+    if op.name != "load" or op.index is None or op.args:
+        return False
+    if not (op.index.depends_on("x") and op.index.depends_on("r")):
+        return False
+    moving = [atom for atom, _ in op.index.terms if _depends_on(atom, axis)]
+    return all(isinstance(atom, FloorDiv) and atom.divisor == count for atom in moving)
+
+
+def _depends_on(atom: Atom, name: str) -> bool:
+    if isinstance(atom, Var):
+        return atom.name == name
+    assert isinstance(atom, FloorDiv | Mod)
+    return atom.base.depends_on(name)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightText:
+    """lines: of a step of the loop. tile: what they make. faults: variables that gather which
+    places were out of range, and their shapes."""
+
+    lines: str
+    tile: str
+    faults: tuple[tuple[str, str], ...]
+
+
+def print_weight(
+    stage: Stage, columns: Columns, frame: Frame, mask: str, dtype: str, first: int, terms: int
+) -> WeightText:
+    """mask: of the tile's rows, "" where all are there. first: the number of the first variable.
+    terms: rows of the whole operand."""
+    (stage,) = relax_stages([stage], ())
+    writer, faults = Writer(), dict[str, str]()
+    writer.depth, writer.count = 2, first
+    masked = bool(mask or columns.mask)
+    axis, count = ("", 1) if masked else packing_of(stage, terms, columns.extent)
+    rows = f"(BLOCK_K // {count})" if axis == "x" else "BLOCK_K"
+    width = f"(BLOCK_N // {count})" if axis == "r" else "BLOCK_N"
+    columns = replace(columns, block=width)
+    planes = [
+        _print_plane(stage, columns, frame, writer, (axis, count, place), terms, faults)
+        for place in range(count)
+    ]
+    narrow = [f"tl.broadcast_to({plane}, [{rows}, {width}])" for plane in planes]
+    if mask:
+        narrow = [f"tl.where({mask}, {plane}, 0.0)" for plane in narrow]
+    joined, new = _joined([f"{plane}.to({dtype})" for plane in narrow]), count.bit_length() + 1
+    if count > 1:
+        order = (0, *range(2, new), 1) if axis == "x" else range(new)
+        joined = f"tl.reshape(tl.permute({joined}, {(*order,)}), [BLOCK_K, BLOCK_N])"
+    return WeightText(
+        "\n".join(writer.lines).replace("XBLOCK", rows), joined,
+        tuple((name, shape.replace("XBLOCK", rows)) for shape, name in faults.items()))
+
+
+def words_of(weights: Sequence[WeightText], wide: str) -> tuple[str, ...]:
+    """The lines with the counts of words that these want, those along terms and those along
+    columns. wide: what makes positions int64."""
+    text = "\n".join(each.lines for each in weights)
+    found = []
+    for axis, name in WORDS.items():
+        for count in PACKED:
+            if f"{name}{count}" not in text:
+                continue
+            first = f"base // {count}" if axis == "x" else f"jn{wide} * (BLOCK_N // {count})"
+            block, place = ("BLOCK_K", "[:, None]") if axis == "x" else ("BLOCK_N", "[None, :]")
+            at = f"{first} + tl.arange(0, {block} // {count}){wide}"
+            found.append(f"{name}{count} = ({at}){place}")
+    return tuple(found)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Tiles along new last axes of two, the first of which counts halves of them."""
+    if len(parts) == 1:
+        return parts[0]
+    return f"tl.join({_joined(parts[0::2])}, {_joined(parts[1::2])})"
+
+
+def _print_plane(
+    stage: Stage, columns: Columns, frame: Frame, writer: Writer, where: tuple[str, int, int],
+    terms: int, faults: dict[str, str],
+) -> str:
+    """The elements at one place of each word; the name of their tile."""
+    axis, count, place = where
+    *ops, store = stage.ops
+    if count > 1:
+        words = (terms if axis == "x" else columns.extent) // count
+        at = variable(WORD, words) * count + place
+        ops = [
+            op if op.index is None else replace(op, index=op.index.substitute({axis: at}))
+            for op in ops
+        ]  # fmt: skip
+    launch = Launch(frame.launch.name, 1, (replace(stage, ops=tuple(ops)),), tiled=True)
+    frame = replace(frame, launch=launch)
+    printer = StagePrinter(launch.stages[0], columns, frame, writer, Memory())
+    printer.faults, printer.fault_name = faults, f"fault{writer.count // PROLOGUE_NAMES}"
+    printer.names["x"] = "right_row"
+    if count > 1:
+        printer.names[WORD] = f"{WORDS[axis]}{count}"
+        printer.axes[WORD] = frozenset(axis)
+    printer.print()
+    (value,) = (printer.values[arg] for arg in store.args)
+    return value.name

@@ -1,0 +1,182 @@
+"""How packed numbers are stored, in terms that kernels compute with.
+
+In: a functional ATen graph of known sizes with fakes. Out: the same graph (changed in place), where
+
+- bytes that are seen as signed or unsigned ones, and then computed with, are converted. ATen's view
+  would be a buffer of its own, of which nobody knows that it is the same memory;
+- rows or columns that are picked in an order that the graph itself counts out (AWQ puts eight
+  numbers of a word in the order 0, 4, 1, 5, 2, 6, 3, 7) are turned axes: `[.., A, B]` read as
+  `[.., B, A]`. Where each lies is then known to a kernel, which need not look it up.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.graph_operators.operator_effects import freedom_of
+from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.places import is_view
+
+aten = torch.ops.aten
+BYTES = {torch.int8, torch.uint8}
+INDICES = {torch.int32, torch.int64}
+COUNTING = {aten.arange.default, aten.arange.start, aten.arange.start_step}
+# Operations on numbers that are counted out, beside views and what torch tags as pointwise.
+OTHERS = {
+    aten.index.Tensor, aten._to_copy.default, aten.clone.default, aten.lift_fresh_copy.default,
+    aten.lift_fresh.default, aten.cat.default, aten.stack.default, aten._unsafe_view.default,
+    aten.reshape.default,
+}  # fmt: skip
+MOST_COUNTED = 1 << 18  # numbers, which are computed while compiling
+LONGEST_PERIOD = 64  # of an order that repeats
+
+
+def name_stored_numbers(module: fx.GraphModule) -> fx.GraphModule:
+    """See the top of the file."""
+    graph = module.graph
+    views = [n for n in graph.find_nodes(op="call_function", target=aten.view.dtype)
+             if _is_of_bytes(n) and _is_computed_with(n)]
+    for node in views:
+        _replace(node, [(aten._to_copy.default, (), {"dtype": node.meta["val"].dtype})])
+    counted = _Counted(module)
+    changed = bool(views)
+    for node in graph.find_nodes(op="call_function", target=aten.index.Tensor):
+        changed |= _turn(node, counted)
+    if changed:
+        graph.eliminate_dead_code()
+        module.recompile()
+    return module
+
+
+def _is_of_bytes(node: fx.Node) -> bool:
+    source: Any = node.args[0]
+    return {source.meta["val"].dtype, node.meta["val"].dtype} == BYTES
+
+
+def _is_computed_with(node: fx.Node) -> bool:
+    """Whether a view, and views of it, are read by operations that make tensors of their own: it
+    is neither written nor a result of the graph."""
+    for user in node.users:
+        if user.op != "call_function" or not isinstance(user.target, torch._ops.OpOverload):
+            return False
+        if is_view(user):
+            if not _is_computed_with(user):
+                return False
+        elif any(arg.alias_info is not None for arg in user.target._schema.arguments):
+            return False
+    return True
+
+
+def _replace(node: fx.Node, steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> None:
+    """Puts these operations, one after the other, in the place of one of the same argument."""
+    made: Any = node.args[0]
+    run_fake = fake_runner(made.meta["val"])
+    with node.graph.inserting_before(node):
+        for target, args, kwargs in steps:
+            fake = run_fake(target, made.meta["val"], *args, **kwargs)
+            made = node.graph.call_function(target, (made, *args), kwargs)
+            made.meta = {**node.meta, "val": fake}
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+
+
+class _Counted:
+    """Values of nodes that are made of numbers of the graph alone."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module = module
+        self.known: dict[fx.Node, torch.Tensor | None] = {}
+
+    def value_of(self, node: fx.Node) -> torch.Tensor | None:
+        """On the CPU; None where it has inputs, is long, or is no such operation."""
+        if node not in self.known:
+            self.known[node] = None
+            self.known[node] = self._evaluated(node)
+        return self.known[node]
+
+    def _evaluated(self, node: fx.Node) -> torch.Tensor | None:
+        fake = node.meta.get("val")
+        if node.op == "get_attr":
+            held: Any = self.module
+            for part in str(node.target).split("."):
+                held = getattr(held, part)
+            known = type(held) is torch.Tensor and held.dtype in INDICES and not held.is_meta
+            return held.cpu() if known and held.numel() <= MOST_COUNTED else None
+        if node.op != "call_function" or not isinstance(fake, torch.Tensor):
+            return None
+        if fake.dtype not in INDICES or fake.numel() > MOST_COUNTED:
+            return None
+        target: Any = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not self._is_counting(node):
+            return None
+        given = {each: self.value_of(each) for each in node.all_input_nodes}
+        if any(value is None for value in given.values()):
+            return None
+        args, kwargs = fx.map_arg((node.args, node.kwargs), given.__getitem__)
+        left_out = ("device", "pin_memory", "layout")
+        try:
+            value = target(*args, **{k: v for k, v in kwargs.items() if k not in left_out})
+        except (RuntimeError, IndexError):
+            return None  # it is the program's error, which ATen raises when it is called
+        same = type(value) is torch.Tensor and value.dtype is fake.dtype
+        return value if same and value.shape == fake.shape else None
+
+    @staticmethod
+    def _is_counting(node: fx.Node) -> bool:
+        target: Any = node.target
+        if target in COUNTING:
+            return True
+        if target not in OTHERS and torch.Tag.pointwise not in target.tags and not is_view(node):
+            return False
+        return freedom_of(target).repeat
+
+
+def _turn(node: fx.Node, counted: _Counted) -> bool:
+    """Whether a read in such an order is turned axes now."""
+    source, indices = node.args[:2]
+    assert isinstance(source, fx.Node) and isinstance(indices, list | tuple)
+    *before, last = indices
+    if any(each is not None for each in before) or not isinstance(last, fx.Node):
+        return False
+    value, made, axis = source.meta["val"], node.meta["val"], len(before)
+    if value.shape != made.shape or last.meta["val"].dim() != 1 or not value.numel():
+        return False
+    if not (value.is_contiguous() and made.is_contiguous()):
+        return False
+    order = counted.value_of(last)
+    found = None if order is None else _turned_sizes(order)
+    if found is None:
+        return False
+    size = [*value.shape]
+    split = [*size[:axis], size[axis] // math.prod(found), *found, *size[axis + 1 :]]
+    _replace(node, [
+        (aten.view.default, (split,), {}),
+        (aten.transpose.int, (axis + 1, axis + 2), {}),
+        (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
+        (aten.view.default, (size,), {}),
+    ])
+    return True
+
+
+def _turned_sizes(order: torch.Tensor) -> tuple[int, int] | None:
+    """A, B where `order` is that of numbers [.., A, B] read as [.., B, A]; None where there are no
+    such.
+
+    >>> _turned_sizes(torch.tensor([0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]))
+    (2, 4)
+    """
+    count = len(order)
+    if count < 2:
+        return None
+    step = int(order[1])
+    for length in range(2, min(count, LONGEST_PERIOD) + 1):
+        if count % length or step < 1 or length % step:
+            continue
+        turned = torch.arange(count).view(-1, length // step, step).transpose(1, 2).flatten()
+        if torch.equal(turned, order.long()):
+            return length // step, step
+    return None

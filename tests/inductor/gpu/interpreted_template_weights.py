@@ -1,0 +1,105 @@
+"""Packed weights that a template unpacks a word at a time, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from interpreted_columns import awq, awq_inputs, eights, gptq_inputs, order_of, shifts, words
+from interpreted_templates import BLOCKS, run
+from interpreter_repairs import repair
+
+import dynamo
+from inductor.scheduler.schedule import Blocks, TemplateKernel
+
+F16 = torch.float16
+
+
+@pytest.fixture(autouse=True)
+def repaired(monkeypatch) -> None:
+    repair(monkeypatch)
+    dynamo.reset()
+
+
+def in_any_order(x, w, z, s, places):
+    """Groups of terms in any order (GPTQ's `g_idx`)."""
+    w = ((w[:, None] >> shifts()[None, :, None]) & 15).flatten(0, 1)
+    z = ((z[:, :, None] >> shifts()) & 15).flatten(1) + 1
+    return x @ (s[places] * (w - z[places]).to(x.dtype))
+
+
+def auto_gptq(x, w, z, s, places):
+    """The same with distances that are a buffer."""
+    by = shifts()[None]
+    z = torch.bitwise_right_shift(z[:, :, None].expand(-1, -1, 8), by[None]).to(torch.int8)
+    w = torch.bitwise_right_shift(w[:, None].expand(-1, 8, -1), by[..., None]).to(torch.int8) & 15
+    return F.relu(x @ (s[places] * (w.reshape(-1, s.shape[1]) - ((z & 15) + 1).reshape(s.shape)[places])))
+
+
+def in_bytes(x, w, z, s, places):
+    """Two numbers of neighbouring terms in each byte."""
+    w = torch.stack([w & 15, w >> 4], 1).flatten(0, 1)
+    return x @ (w.to(x.dtype) * s[places])
+
+
+def is_near(program, *given, blocks, templates=1) -> TemplateKernel:
+    found, (schedule,) = run(program, *given, blocks=blocks, prologues=True)
+    made = list(schedule.templates())
+    assert len(made) == templates and all(each.weights() for each in made)
+    eager = program(*given)
+    exact = program(*(v.double() if v.is_floating_point() else v for v in given))
+    far = (eager.double() - exact).abs().max()
+    assert (found.double() - exact).abs().max() <= 1.5 * far + 1e-5 * exact.abs().max()
+    return made[0]
+
+
+@pytest.mark.parametrize("rows", [2, 9, 16])
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16])
+@pytest.mark.parametrize("program", [in_any_order, auto_gptq])
+@pytest.mark.parametrize(("k", "n", "group"), [(64, 32, 16), (128, 72, 32), (96, 64, 8)])
+def test_words_of_terms(program, k, n, group, dtype, rows) -> None:
+    """Also where the last tile is not full, whose elements are computed one by one."""
+    places = (torch.randperm(k) // group).int()
+    x, w, z, s = gptq_inputs(rows, k, n, group, dtype)
+    for blocks in (BLOCKS, Blocks(16, 16, 32, 4, 2)):
+        is_near(program, x, w, z, s, places, blocks=blocks)
+
+
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16])
+def test_bytes_of_terms(dtype) -> None:
+    x, s = torch.randn(5, 64).to(dtype), torch.rand(4, 32).to(dtype)
+    w = torch.randint(0, 256, (32, 32), dtype=torch.uint8)
+    is_near(in_bytes, x, w, w, s, torch.randint(-4, 4, (64,)), blocks=BLOCKS)
+
+
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16])
+@pytest.mark.parametrize(("k", "n"), [(64, 32), (128, 96), (40, 64)])
+def test_words_of_columns(dtype, k, n) -> None:
+    def program(x, w, z, s):
+        order = order_of(n, [0, 2, 4, 6, 1, 3, 5, 7])
+        return (x @ ((eights(w)[:, order].to(x.dtype) - 8) * s.repeat_interleave(8, 0))) + x[:, :1]
+
+    given = awq_inputs(7, k, n, 8, dtype)
+    is_near(program, *given, blocks=BLOCKS)
+
+
+def test_two_packed_weights_in_one_template() -> None:
+    def program(x, w, s, v, t):
+        gate = x @ (((w[:, None] >> shifts()[None, :, None]) & 15).flatten(0, 1).to(x.dtype) * s)
+        return F.silu(gate) * (x @ (((v[:, None] >> shifts()[None, :, None]) & 15).flatten(0, 1).to(x.dtype) * t))
+
+    given = torch.randn(4, 64).to(F16) / 8, words(8, 32), torch.rand(32).to(F16), words(8, 32), torch.rand(32).to(F16)
+    assert len(is_near(program, *given, blocks=BLOCKS).weights()) == 2
+
+
+def test_an_index_that_is_out_of_range_is_an_error() -> None:
+    x, w, z, s = gptq_inputs(3, 64, 32, 16, F16)
+    places = torch.arange(64) // 16
+    is_near(in_any_order, x, w, z, s, places, blocks=BLOCKS)
+    places[13] = 4
+    with pytest.raises(Exception, match="index out of range|out of bounds"):
+        run(in_any_order, x, w, z, s, places, blocks=BLOCKS, prologues=True)
+
+
+def test_awq_of_odd_columns() -> None:
+    is_near(awq, *awq_inputs(3, 64, 48, 16, torch.bfloat16), blocks=BLOCKS)
