@@ -47,6 +47,7 @@ MANY = 1024  # elements that one number meets
 # H200, by its peak of 30e12 a second; a kernel of its own takes no longer. And those of one that
 # is cheaper than the load in its place, whatever the elements.
 LONG, CHEAP = 1 << 28, 4
+PART = 8  # a tensor has so many times the elements of what is written into a small part of it
 # Bytes of a tensor that is rather computed than held: chosen, not measured. By its peaks, an H200
 # does 96 operations on each element in about the time in which it stores and loads it in float32.
 LARGE = 128 << 20
@@ -193,6 +194,15 @@ class Builder:
             return False
         few, many = hint_of(tensor.layout.numel()), hint_of(layout.numel())
         return 1 < few <= many // MANY and tensor.cost * many >= LONG
+
+    def store_costly_part(self, tensor: Tensor, whole: Layout) -> None:
+        """Stores what is written into a small part of a tensor, where it would take long to compute
+        for all: threads of a GPU compute it for the other elements, too, and drop it."""
+        if self.device.type == "cpu" or not self.stores or tensor.view is not None:
+            return
+        few, many = hint_of(tensor.layout.numel()), hint_of(whole.numel())
+        if 1 < few <= many // PART and tensor.cost >= CHEAP and tensor.cost * many >= LONG:
+            tensor.realize()
 
     def end_sum(self, tensor: Tensor) -> None:
         """Stores what is made of a reduction's results on a GPU, so that its kernel does that: the

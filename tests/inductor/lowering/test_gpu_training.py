@@ -19,6 +19,7 @@ from inductor.codegen.triton.plan import plan_kernel
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir import interpret
 from inductor.ir.graph import ComputedBuffer
+from inductor.lowering import builder
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.scheduler.run import schedule_graph
 
@@ -326,3 +327,17 @@ def test_a_large_table_is_not_converted() -> None:
     values = [torch.randn(9000, 8).half(), torch.tensor([3]), torch.randn(1, 8).half()]
     made = lowered(ADDITIONS[0], values)
     assert [name for name, _ in made.fallbacks] == ["aten.index_put.default"]
+
+
+def test_what_is_costly_and_goes_into_a_small_part_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads would compute it for the rest, too."""
+    monkeypatch.setattr(builder, "LONG", 1 << 10)
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        whole = x.select_scatter(torch.exp(y / (1 + y.abs())), 1, 2)
+        return whole.slice_scatter(torch.tanh(y / (2 + y.abs())).unsqueeze(1), 1, 4, 5) * 2
+
+    x, y = torch.randn(6, 40, 50), torch.randn(6, 50)
+    for whole, count in ((x, 3), (x[:, :6].contiguous(), 1)):
+        assert len(lowered(program, [whole, y]).graph.nodes) == count
+        torch.testing.assert_close(interpreted(program, [whole, y])[0], program(whole, y))
