@@ -169,7 +169,7 @@ def _in_body(body: LoopBody) -> int:
     repeated: list[bool] = []
     total = 0
     for op in body.ops:
-        is_repeated = op.name != "reduction" and (
+        is_repeated = op.name == "scan" or op.name != "reduction" and (
             any(repeated[at] for at in op.args) or _is_by_reduction(op))
         repeated.append(is_repeated)
         if op.name == "reduction":

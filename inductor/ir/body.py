@@ -10,7 +10,8 @@ Loop variables: i0 .. over `ranges`, r0 .. over `reduction_ranges`; a range of 1
 (its index is the constant 0). There are no regions: `masked` becomes loads with a mask operand,
 which read nothing where the mask is false, and a `where`. An op that depends on an r variable
 (through its index or its operands) is inside of the reduction loops; the result of a `reduction` op
-does not depend on r variables, and what is computed from it runs after the reduction loops. Equal
+does not depend on r variables, and what is computed from it runs after the reduction loops; that of
+a `scan` does, and a body that has one has no `reduction`. Equal
 operations occur once (loads too: nothing in one body reads what it writes).
 """
 
@@ -54,6 +55,7 @@ class IndirectVar:
 # The immediate of a conversion to half precision of a value that something is decided by.
 DECIDES = "decides"
 
+LONGEST_SCAN = 1024  # elements of a row of a `scan`, which is one tile: 32 for each thread of a warp
 HALVES = (torch.float16, torch.bfloat16)
 HELD = (0.0, 1.0, -1.0, math.inf, -math.inf)  # numbers that masks put in, which both halves have
 # Whose result is one of their operands, but for a sign.
@@ -325,6 +327,11 @@ class Ops:
         if position is not None:
             return self._append("reduction", (value, position), torch.int64, imm=kind)
         return self._append("reduction", (value,), value.dtype, imm=kind)
+
+    def scan(self, kind: str, value: Value) -> Value:
+        """Reduce what stands at or before this iteration over the r variables: "sum", "prod",
+        "logaddexp"."""
+        return self._append("scan", (value,), value.dtype, imm=kind)
 
 
 def _index_of(var: Var) -> Index:

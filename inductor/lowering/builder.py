@@ -335,6 +335,28 @@ class Builder:
         self.nodes.append(ComputedBuffer(name, own, loops, what, origins))
         return self.stored(layout, name)
 
+    def scan(self, layout: Layout, source: Tensor, axis: int, kind: str) -> Tensor:
+        """For each element of `source`, of at most LONGEST_SCAN along `axis`, what stands at or
+        before it reduced. The layout is that of the result."""
+        if source.cost > MOST_COST:
+            source.realize()
+        own, rank = _own(layout), len(source.size)
+        order = [a for a in self._order(layout) if a != axis]
+        name = self.new_name()
+
+        def body(ops: Ops, i: Indices, r: Indices) -> None:
+            position = {**dict(zip(order, i, strict=True)), axis: r[0]}
+            where = tuple(position[a] for a in range(rank))
+            result = ops.scan(kind, source.load(ops, where))
+            ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
+
+        loops = trace_body(tuple(source.size[a] for a in order), (source.size[axis],), body)
+        origins = self.origins
+        if source.view is None:
+            origins = joined_origins([source.origins, origins])
+        self.nodes.append(ComputedBuffer(name, own, loops, "reduction", origins))
+        return self.stored(layout, name)
+
     def _is_short(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> bool:
         """Whether a GPU rather adds these few elements for each result one by one, where neighbours
         of a row load side by side: a tile of four columns takes 21 us where memory takes 5."""

@@ -82,7 +82,7 @@ def _reducing_one(ops: Sequence[Op]) -> tuple[Op, ...]:
     live: list[Op] = []
     for op in ops:
         args = tuple(place[arg] for arg in op.args)
-        if op.name == "reduction":
+        if op.name in ("reduction", "scan"):
             place.append(args[-1])
         else:
             place.append(len(live))

@@ -37,7 +37,7 @@ aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_SIDE_BY_SIDE = 4  # query, key, value, gate; chosen, not measured
 MOST_OPS = 120  # of an epilogue
-STRUCTURAL = ("indirect", "reduction", "keep")
+STRUCTURAL = ("indirect", "reduction", "keep", "scan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,9 @@ MANY_ROWS, LONGEST = 1024, 192 << 10  # bytes of a row of half precision
 EXPONENTIALS_STORED, EXPONENTIALS_IN_HALF = (1, 4096, 32), (1, 4096, 16)
 EXPONENTIALS_UNALIGNED = (1, 2048, 16)  # in half precision
 FEW_WARPS = 2
+# Rows of a scan across memory, elements of a thread, of a tile (chosen by counting instructions: of
+# 64 rows of 64, 15 for an element with two warps, 70 with sixteen).
+LEAST_SCANNED, OF_A_SCAN, MOST_SCANNED = 8, 64, 1 << 14
 # Of sums over weights by the bytes of an element (of words, eight values or sixteen, of which a
 # thread loads two long ones at a time, as it does of what all rows share); of rows of at most so
 # many elements, and of longer ones. Where there are many rows, a warp alone takes one of bytes.
@@ -267,6 +270,8 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
         ])
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
+    if along_rows and any(op.name == "scan" for stage in launch.stages for op in stage.ops):
+        return _scan_configs(rows, columns, launch.gpu)
     if along_rows:
         wanted = max(1, min(64, TILE // columns, rows))
     else:
@@ -283,6 +288,17 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
                 found.append(Config(block, columns, FEW_WARPS))
             found.append(Config(block, columns, warps))
     return _unique(found or [Config(1, columns, _warps(columns, launch.gpu))])
+
+
+def _scan_configs(rows: int, columns: int, gpu: GpuProperties) -> tuple[Config, ...]:
+    """Of scans across memory: enough neighbours for whole sectors of it, and few warps, between
+    which each part of a scan goes through shared memory."""
+    wanted = max(1, min(max(LEAST_SCANNED, min(64, TILE // columns)), rows))
+    return _unique([
+        Config(block, columns, max(1, min(16, block * columns // (gpu.warp * OF_A_SCAN))))
+        for block in (wanted, min(2 * wanted, rows), max(wanted // 2, 1))
+        if block * columns <= MOST_SCANNED or block == 1
+    ])
 
 
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:

@@ -109,6 +109,8 @@ class Phases:
             after = any(self.after[arg] for arg in op.args) or not late.isdisjoint(names)
             if op.name == "reduction" and stage.reduction:
                 inside, after = False, True
+            elif op.name == "scan":
+                inside = True
             elif inside and after:
                 raise NotPrintable(f"{op} needs a reduction and runs for each element of it")
             if isinstance(op.imm, IndirectVar):

@@ -33,7 +33,7 @@ from inductor.ir.index import Index, floordiv, mod, variable
 
 NUMBER, SIDE, BOTH = "pair_number", "pair_side", "pair_both"  # variables
 COUNTED = frozenset({"x", "r", "s", "g"})  # variables that are no values of indirect ops
-NEITHER = frozenset({"indirect", "reduction", "keep"})  # of which nothing is said
+NEITHER = frozenset({"indirect", "reduction", "keep", "scan"})  # of which nothing is said
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }

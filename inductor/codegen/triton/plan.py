@@ -20,7 +20,7 @@ from inductor.codegen.triton.shared_rows import share_rows
 from inductor.codegen.triton.split import ROWS_OF_A_PROGRAM, reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows, choose_window
 from inductor.codegen.triton.unroll import rows_side_by_side, unrolled
-from inductor.ir.body import LoopBody, Op
+from inductor.ir.body import LONGEST_SCAN, LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.index import Index, IndexLike, constant, variable
@@ -297,6 +297,8 @@ def _longest_tile(kernel: Kernel) -> int:
     """So many columns are one tile at most."""
     if any(op.name in ("nibble", "nibbles_dot") for stage in kernel.stages for op in stage.ops):
         return 0  # loops, whose sums go through matrix units
+    if any(op.name == "scan" for stage in kernel.stages for op in stage.ops):
+        return LONGEST_SCAN
     if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
         return PERSISTENT_ALONG_ROWS
     if any(op.name == "above_one" for stage in kernel.stages for op in stage.ops):

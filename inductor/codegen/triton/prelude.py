@@ -171,6 +171,14 @@ def k_add(a, b):
 
 
 @triton.jit
+def k_logaddexp(a, b):
+    """Combines the values of a `logaddexp` scan, as ATen's kernel does."""
+    low, high = k_minimum(a, b), k_maximum(a, b)
+    found = libdevice.log1p(libdevice.exp(low - high)) + high
+    return tl.where((low != high) | (tl.abs(low) < float("inf")), found, a)
+
+
+@triton.jit
 def k_mul(a, b):
     """Combines the values of a `prod` reduction."""
     return a * b

@@ -15,7 +15,7 @@ import torch
 
 from inductor.codegen.triton.aligned import Unaligned
 from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exact
-from inductor.codegen.triton.launch import Stage
+from inductor.codegen.triton.launch import NotPrintable, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.print_accesses import AccessPrinter, Memory
 from inductor.codegen.triton.relax import PREFIX, RELAXED
@@ -23,6 +23,7 @@ from inductor.codegen.triton.spelling import (
     COMBINE,
     COMBINE_FUNCTIONS,
     LAST_POSITION,
+    SCAN_FUNCTIONS,
     SUM_OF_EXP,
     neutral,
     print_conversion,
@@ -427,6 +428,13 @@ class StagePrinter(AccessPrinter):
             return Text(self.writer.define(text), value.axes)
         return self._finish(op, self._operands(op))
 
+    def _print_scan(self, op: Op) -> Text:
+        if not self.frame.launch.persistent:
+            raise NotPrintable(f"{op} over a row that is no tile")
+        tile = self._tile(self.values[op.args[0]], frozenset("xr"))  # whose end matters to nothing
+        text = f"tl.associative_scan({tile}, 1, {SCAN_FUNCTIONS[str(op.imm)]})"
+        return Text(self.writer.define(text), frozenset("xr"))
+
     def _begin_reduction(self, position: int, op: Op) -> None:
         if position in self.partial:
             return
@@ -493,5 +501,6 @@ _PRINTERS: dict[str, Callable[[StagePrinter, Op], Text | None]] = {
     "store": StagePrinter._print_store,
     "indirect": StagePrinter._print_indirect,
     "reduction": StagePrinter._print_reduction,
+    "scan": StagePrinter._print_scan,
     "keep": StagePrinter._print_keep,
 }

@@ -65,6 +65,8 @@ def _chunk_of(launch: Launch) -> int:
         return 0
     if not stage.reduction or stage.serial != 1 or launch.locals:
         return 0
+    if any(op.name == "scan" for op in stage.ops):
+        return 0
     if by_rows and find_matrix_sums(launch) is not None:  # whose warps share the terms
         return 0
     rows, columns = hint_of(launch.rows), hint_of(stage.columns)
