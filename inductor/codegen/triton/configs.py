@@ -57,7 +57,7 @@ EXPONENTIALS_STORED, EXPONENTIALS_IN_HALF = (1, 4096, 32), (1, 4096, 16)
 EXPONENTIALS_UNALIGNED = (1, 2048, 16)  # in half precision
 FEW_WARPS = 2
 # Rows of a scan across memory, elements of a thread, of a tile (chosen by counting instructions: of
-# 64 rows of 64, 15 for an element with two warps, 70 with sixteen).
+# rows of 64, 8 for an element with one warp, 11 with two, 70 with sixteen).
 LEAST_SCANNED, OF_A_SCAN, MOST_SCANNED = 8, 64, 1 << 14
 # Of sums over weights by the bytes of an element (of words, eight values or sixteen, of which a
 # thread loads two long ones at a time, as it does of what all rows share); of rows of at most so
@@ -293,9 +293,10 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
 def _scan_configs(rows: int, columns: int, gpu: GpuProperties) -> tuple[Config, ...]:
     """Of scans across memory: enough neighbours for whole sectors of it, and few warps, between
     which each part of a scan goes through shared memory."""
-    wanted = max(1, min(max(LEAST_SCANNED, min(64, TILE // columns)), rows))
+    share = gpu.warp * OF_A_SCAN
+    wanted = max(1, min(max(LEAST_SCANNED, min(64, share // columns)), rows))
     return _unique([
-        Config(block, columns, max(1, min(16, block * columns // (gpu.warp * OF_A_SCAN))))
+        Config(block, columns, max(1, min(16, block * columns // share)))
         for block in (wanted, min(2 * wanted, rows), max(wanted // 2, 1))
         if block * columns <= MOST_SCANNED or block == 1
     ])
