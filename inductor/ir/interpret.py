@@ -219,6 +219,12 @@ def _evaluate_scan(state: _BodyState, op: Op) -> torch.Tensor:
     return _SCANS[str(op.imm)](flat).to(op.dtype).reshape(state.extents)
 
 
+def _evaluate_sort(state: _BodyState, op: Op) -> torch.Tensor:
+    outer = len(state.body.ranges)
+    flat = state.args(op)[0].broadcast_to(state.extents).reshape(*state.extents[:outer], -1)
+    return flat.sort(-1, stable=True).indices.to(op.dtype).reshape(state.extents)
+
+
 def _pick(find: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def reduce(value: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         return position.gather(-1, find(value, -1, keepdim=True)).squeeze(-1)
@@ -249,6 +255,7 @@ _EVALUATORS: dict[str, Callable[[_BodyState, Op], Any]] = {
     "indirect": _evaluate_indirect,
     "reduction": _evaluate_reduction,
     "scan": _evaluate_scan,
+    "sort": _evaluate_sort,
     "keep": _evaluate_keep,
     "to_dtype": _evaluate_to_dtype,
     "bitcast": _evaluate_bitcast,

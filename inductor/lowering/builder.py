@@ -335,9 +335,11 @@ class Builder:
         self.nodes.append(ComputedBuffer(name, own, loops, what, origins))
         return self.stored(layout, name)
 
-    def scan(self, layout: Layout, source: Tensor, axis: int, kind: str) -> Tensor:
-        """For each element of `source`, of at most LONGEST_SCAN along `axis`, what stands at or
-        before it reduced. The layout is that of the result."""
+    def by_rows(
+        self, layout: Layout, source: Tensor, axis: int, element: Callable[[Ops, Value], Value]
+    ) -> Tensor:
+        """What a `scan` or a `sort` makes of each element of `source`, of at most LONGEST_SCAN
+        along `axis`. The layout is that of the result."""
         if source.cost > MOST_COST:
             source.realize()
         own, rank = _own(layout), len(source.size)
@@ -347,7 +349,7 @@ class Builder:
         def body(ops: Ops, i: Indices, r: Indices) -> None:
             position = {**dict(zip(order, i, strict=True)), axis: r[0]}
             where = tuple(position[a] for a in range(rank))
-            result = ops.scan(kind, source.load(ops, where))
+            result = element(ops, source.load(ops, where))
             ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
 
         loops = trace_body(tuple(source.size[a] for a in order), (source.size[axis],), body)

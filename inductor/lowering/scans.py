@@ -62,7 +62,7 @@ def logcumsumexp(call: Call, x: Tensor, dim: int) -> Any:
     if why or dtype_kind(x.dtype) != "f" or not _is_small(x, axis) and x.size[axis] > LONGEST_SCAN:
         return call.refuse(why or "long rows")
     if not _is_small(x, axis):
-        return call.builder.scan(call.layout, x, axis, "logaddexp")
+        return _one_tile(call, x, axis, "logaddexp")
     x.realize()
     held = compute_dtype(x.dtype)
     wide = contiguous(x.size, held, x.layout.device)
@@ -110,12 +110,17 @@ def _scan(call: Call, x: Tensor, dim: int, kind: str) -> Any:
         return call.refuse(why)
     source, axis = as_dtype(call, x, call.result.dtype), dim % len(x.size)
     if not _is_small(x, axis) and x.size[axis] <= LONGEST_SCAN:
-        return call.builder.scan(call.layout, source, axis, kind)
+        return _one_tile(call, source, axis, kind)
     if not _is_small(x, axis) and not _library_is_slow(call, x, axis):
         return call.refuse("a library's is faster")
     if source.cost > CHEAP:
         source.realize()
     return _scanned(call, source, axis, kind, call.layout)
+
+
+def _one_tile(call: Call, x: Tensor, axis: int, kind: str) -> Tensor:
+    return call.builder.by_rows(
+        call.layout, x, axis, lambda ops, value: ops.scan(kind, value))
 
 
 def _is_small(x: Tensor, axis: int) -> bool:

@@ -20,6 +20,7 @@ from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
 from inductor.codegen.triton.tiling import LONG_ROW, reads_windows, rows_alike
 from inductor.codegen.triton.unroll import count_of_rows
+from inductor.ir.body import OF_ROWS
 from inductor.ir.extent import Extent, hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import GpuProperties
 
@@ -270,7 +271,7 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
         ])
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
-    if along_rows and any(op.name == "scan" for stage in launch.stages for op in stage.ops):
+    if along_rows and any(op.name in OF_ROWS for stage in launch.stages for op in stage.ops):
         return _scan_configs(rows, columns, launch.gpu)
     if along_rows:
         wanted = max(1, min(64, TILE // columns, rows))

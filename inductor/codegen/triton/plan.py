@@ -295,10 +295,10 @@ def _is_persistent(kernel: Kernel) -> bool:
 
 def _longest_tile(kernel: Kernel) -> int:
     """So many columns are one tile at most."""
+    if any(stage.is_of_rows() for stage in kernel.stages):
+        return LONGEST_SCAN
     if any(op.name in ("nibble", "nibbles_dot") for stage in kernel.stages for op in stage.ops):
         return 0  # loops, whose sums go through matrix units
-    if any(op.name == "scan" for stage in kernel.stages for op in stage.ops):
-        return LONGEST_SCAN
     if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
         return PERSISTENT_ALONG_ROWS
     if any(op.name == "above_one" for stage in kernel.stages for op in stage.ops):
