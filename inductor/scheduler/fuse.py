@@ -453,6 +453,8 @@ class _Fuser:
             if op.buffer != name:
                 continue
             assert op.index is not None
+            if made.of_rows and per_row == width and op.index == used.flat:
+                continue
             in_row = op.index - row * per_row
             if per_row != 1 and made.rows is not None and not made.of_rows:
                 return False

@@ -60,6 +60,7 @@ FEW_WARPS = 2
 # Rows of a scan across memory, elements of a thread, of a tile (chosen by counting instructions: of
 # rows of 64, 8 for an element with one warp, 11 with two, 70 with sixteen).
 LEAST_SCANNED, OF_A_SCAN, MOST_SCANNED = 8, 64, 1 << 14
+OF_A_SORT = 2  # elements of a thread where there are few rows (chosen, not measured)
 # Of sums over weights by the bytes of an element (of words, eight values or sixteen, of which a
 # thread loads two long ones at a time, as it does of what all rows share); of rows of at most so
 # many elements, and of longer ones. Where there are many rows, a warp alone takes one of bytes.
@@ -278,6 +279,9 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     else:
         wanted = max(1, min(64, 1024 // columns, rows // 256))
     found = []
+    is_sorted = any(op.name == "sort" for stage in launch.stages for op in stage.ops)
+    if is_sorted and rows <= launch.gpu.multiprocessors:  # a warp alone would take long
+        found.append(Config(1, columns, max(1, min(16, columns // (OF_A_SORT * launch.gpu.warp)))))
     if any(reads_windows(stage.ops, "r") for stage in launch.stages):
         found.append(_window_rows(columns, rows, launch.gpu))
     if columns == PAIRED and rows >= LIKELY_ROWS // 2 and not along_rows:
