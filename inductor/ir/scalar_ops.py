@@ -218,7 +218,9 @@ _SPECIAL = [
     ),
 ]
 
-STRUCTURAL = {"constant", "index_expr", "load", "store", "indirect", "reduction", "keep", "scan", "sort"}
+STRUCTURAL = {
+    "constant", "index_expr", "load", "store", "indirect", "reduction", "keep", "scan", "sort",
+}
 _STRUCTURAL = [
     ScalarOp(name, -1, GIVEN, "bif", "", "", None, "see the top of the file")
     for name in sorted(STRUCTURAL)

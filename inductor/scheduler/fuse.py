@@ -74,8 +74,10 @@ class Facts:
         self.iterations = product(body.ranges) * self.width
         self.flat: Index = outer * self.width + inner
         self.of_rows = body.is_of_rows()
-        self.dense = _stores_in_order(
-            node, *((self.flat, self.iterations) if self.of_rows else (outer, product(body.ranges))))
+        if self.of_rows:
+            self.dense = _stores_in_order(node, self.flat, self.iterations)
+        else:
+            self.dense = _stores_in_order(node, outer, product(body.ranges))
         self.column = bool(body.reduction_ranges) and is_column(body)
 
 

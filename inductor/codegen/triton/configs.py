@@ -60,7 +60,10 @@ FEW_WARPS = 2
 # Rows of a scan across memory, elements of a thread, of a tile (chosen by counting instructions: of
 # rows of 64, 8 for an element with one warp, 11 with two, 70 with sixteen).
 LEAST_SCANNED, OF_A_SCAN, MOST_SCANNED = 8, 64, 1 << 14
-OF_A_SORT = 2  # elements of a thread where there are few rows (chosen, not measured)
+OF_A_LONG = 8  # elements of a thread of a scan whose steps are long
+# Elements of a thread of a sort, of a tile: of int64 rows of 1024, a compile takes 1.7 s with four
+# for each thread, and 6.7 s with 16.
+OF_A_SORT, SORTED = 4, 1 << 10
 # Of sums over weights by the bytes of an element (of words, eight values or sixteen, of which a
 # thread loads two long ones at a time, as it does of what all rows share); of rows of at most so
 # many elements, and of longer ones. Where there are many rows, a warp alone takes one of bytes.
@@ -272,16 +275,17 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
         ])
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
-    if along_rows and any(op.name in OF_ROWS for stage in launch.stages for op in stage.ops):
-        return _scan_configs(rows, columns, launch.gpu)
+    of_rows = [op for stage in launch.stages for op in stage.ops if op.name in OF_ROWS]
+    if any(op.name == "sort" for op in of_rows):
+        return _sort_configs(rows, columns, launch.gpu)
+    if along_rows and of_rows:
+        is_long = any(op.imm == "logaddexp" for op in of_rows)
+        return _scan_configs(rows, columns, launch.gpu.warp * (OF_A_LONG if is_long else OF_A_SCAN))
     if along_rows:
         wanted = max(1, min(64, TILE // columns, rows))
     else:
         wanted = max(1, min(64, 1024 // columns, rows // 256))
     found = []
-    is_sorted = any(op.name == "sort" for stage in launch.stages for op in stage.ops)
-    if is_sorted and rows <= launch.gpu.multiprocessors:  # a warp alone would take long
-        found.append(Config(1, columns, max(1, min(16, columns // (OF_A_SORT * launch.gpu.warp)))))
     if any(reads_windows(stage.ops, "r") for stage in launch.stages):
         found.append(_window_rows(columns, rows, launch.gpu))
     if columns == PAIRED and rows >= LIKELY_ROWS // 2 and not along_rows:
@@ -295,10 +299,20 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     return _unique(found or [Config(1, columns, _warps(columns, launch.gpu))])
 
 
-def _scan_configs(rows: int, columns: int, gpu: GpuProperties) -> tuple[Config, ...]:
+def _sort_configs(rows: int, columns: int, gpu: GpuProperties) -> tuple[Config, ...]:
+    """Of sorted rows: few elements for each thread, whose exchanges are all written out."""
+    few = rows <= gpu.multiprocessors
+    share = gpu.warp * (OF_A_SORT // 2 if few else OF_A_SORT)
+    wanted = 1 if few else max(1, min(SORTED // columns, rows))
+    return _unique([
+        Config(block, columns, max(1, min(16, block * columns // share)))
+        for block in (wanted, max(wanted // 2, 1), 1)
+    ])
+
+
+def _scan_configs(rows: int, columns: int, share: int) -> tuple[Config, ...]:
     """Of scans across memory: enough neighbours for whole sectors of it, and few warps, between
-    which each part of a scan goes through shared memory."""
-    share = gpu.warp * OF_A_SCAN
+    which each part of a scan goes through shared memory. share: elements of a warp."""
     wanted = max(1, min(max(LEAST_SCANNED, min(64, share // columns)), rows))
     return _unique([
         Config(block, columns, max(1, min(16, block * columns // share)))
