@@ -43,6 +43,10 @@ SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduce
 # elsewhere.
 PART_READ_ACROSS = 2  # of the cache of a multiprocessor: half of it, 128 KiB on an H200
 SHORTEST_ACROSS = 32  # elements that a tile can read side by side
+# Rows between neighbours in memory, of which each comes in 32 bytes; and elements. A transposed
+# addend of 4 million in rows of 64, beside sums of them, took 66 us on an H200 (apart, 32 in
+# another compiler); the limits are chosen, not measured.
+FAR_ROWS, MANY_ACROSS = 8, 1 << 20
 LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake; not measured
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
@@ -115,6 +119,19 @@ def _reads_across(op: Op, ranges: Sequence[int], width: int, most: int) -> bool:
     return any(
         op.index.step_of(name) == 1 and hint_of(ranges[at]) >= SHORTEST_ACROSS
         and hint_of(product(ranges[at:])) <= width
+        for at, name in enumerate(outer)
+    )
+
+
+def _reads_far_rows(op: Op, ranges: Sequence[int], width: int) -> bool:
+    """Whether neighbours of what a load reads belong to rows of `width` iterations that no tile of
+    rows has together."""
+    *outer, inner = loop_names("i", ranges) or ("",)
+    if op.index is None or abs(op.index.step_of(inner) or 0) <= 1:
+        return False
+    return any(
+        op.index.step_of(name) == 1 and hint_of(ranges[at]) >= FAR_ROWS
+        and hint_of(product(ranges[at + 1 :])) >= FAR_ROWS * width
         for at, name in enumerate(outer)
     )
 
@@ -388,6 +405,10 @@ class _Fuser:
                 _reads_across(op, body.ranges, width, self.most_across) for op in body.loads()
             ):
                 return f"{self.nodes[member].name} reads across long rows"
+            if facts.rows is None and hint_of(facts.iterations) >= MANY_ACROSS and any(
+                _reads_far_rows(op, body.ranges, width) for op in body.loads()
+            ):
+                return f"{self.nodes[member].name} reads across rows that are far from each other"
         return ""
 
     def _edge_refusal(self, first: Group, second: Group, rows: int | None) -> str:

@@ -94,7 +94,8 @@ def test_every_operation(dtype, tmp_path) -> None:
     assert compile_all(printed, buffers, tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, *(pytest.param(each, marks=pytest.mark.long) for each in (
+    torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.uint8, torch.bool))], ids=str)
 def test_scans_and_sorts(dtype, tmp_path) -> None:
     def program(x):
         more = (x.cumprod(1), x.logcumsumexp(0)) if dtype.is_floating_point else ()
