@@ -47,7 +47,7 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Operators that give their argument's memory, which their schema does not tell.
 SHOWS = (aten._unsafe_view.default,)
 # Operators that add, and which of their arguments.
-ADDITIONS = {
+ADDITIONS: dict[Any, int] = {
     aten.scatter_add.default: 3, aten.index_add.default: 3, aten.index_put.default: 2,
 }
 HALVES = (torch.float16, torch.bfloat16)
