@@ -41,7 +41,11 @@ def _wide(x: Tensor) -> Tensor | None:
 
 
 def _narrowed(value: Tensor, x: Tensor, half_to_float: bool) -> Tensor:
-    return value if half_to_float or value.dtype is x.dtype else value.to(x.dtype)
+    """The result in its dtype, laid out as ATen's, which is contiguous for an x in any layout."""
+    value = value if half_to_float or value.dtype is x.dtype else value.to(x.dtype)
+    if value.is_contiguous():
+        return value
+    return aten.clone.default(value, memory_format=torch.contiguous_format)
 
 
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import LoopBody, Op
+from inductor.ir.body import OF_ROWS, LoopBody, Op
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
 from inductor.ir.scalar_ops import SCALAR_OPS
 from inductor.operators.cpu_attention_ops import OPERATOR as ATTENTION
@@ -169,7 +169,7 @@ def _in_body(body: LoopBody) -> int:
     repeated: list[bool] = []
     total = 0
     for op in body.ops:
-        is_repeated = op.name != "reduction" and (
+        is_repeated = op.name in OF_ROWS or op.name != "reduction" and (
             any(repeated[at] for at in op.args) or _is_by_reduction(op))
         repeated.append(is_repeated)
         if op.name == "reduction":

@@ -24,6 +24,7 @@ from dynamo.aot.graphs import remove_dead_code
 from dynamo.base import logs
 from inductor.fx_passes.places import (
     ELEMENTS,
+    MOST_UNTOUCHED,
     PARTS,
     PLACE,
     NotInPlace,
@@ -45,6 +46,11 @@ HasKernel = Callable[[OpOverload], bool]
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Operators that give their argument's memory, which their schema does not tell.
 SHOWS = (aten._unsafe_view.default,)
+# Operators that add, and which of their arguments.
+ADDITIONS: dict[Any, int] = {
+    aten.scatter_add.default: 3, aten.index_add.default: 3, aten.index_put.default: 2,
+}
+HALVES = (torch.float16, torch.bfloat16)
 LOOPS = (aten.select_scatter.default, aten.slice_scatter.default)
 
 # Bytes of a tensor that the GPU measured, or a CPU, copies in the time of one more kernel.
@@ -128,7 +134,10 @@ def _root(node: fx.Node, known: dict[fx.Node, fx.Node]) -> fx.Node:
 def _write_made(graph: fx.Graph, last: fx.Node, has_kernel: HasKernel) -> bool:
     """Whether some of the versions that end in this one are written in place now."""
     changed = False
-    pending = [(_writes_until(last), False)]
+    writes = _writes_until(last)
+    if all(map(_adds_in_float32, writes)):
+        return False
+    pending = [(writes, False)]
     while pending:
         chain, copied = pending.pop()
         given: Any = chain[0].args[0]
@@ -154,6 +163,19 @@ def _write_made(graph: fx.Graph, last: fx.Node, has_kernel: HasKernel) -> bool:
             _rewrite(graph, found)
             changed = True
     return changed
+
+
+def _adds_in_float32(write: fx.Node) -> bool:
+    """Whether a tensor of half precision is made anew in any case, in float32, which what reads it
+    may read: the old one need not be there, nor a rounded one if nobody else wants it."""
+    at = ADDITIONS.get(write.target)
+    fake = write.meta["val"]
+    if at is None or fake.device.type == "cpu" or fake.dtype not in HALVES or len(write.args) <= at:
+        return False
+    if write.target is aten.index_put.default and write.args[3:] != (True,):
+        return False
+    values: Any = write.args[at]
+    return elements_of(fake) <= MOST_UNTOUCHED * elements_of(values.meta["val"])
 
 
 def put_in_place(graph: fx.Graph, base: fx.Node, last: fx.Node, has_kernel: HasKernel) -> None:

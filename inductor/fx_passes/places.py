@@ -36,6 +36,9 @@ PARTS = {
     aten.as_strided_scatter.default: aten.as_strided.default,
     aten.diagonal_scatter.default: aten.diagonal.default,
 }
+# Elements for each that is added, where all of them are converted, so that half precision is added
+# up in float32 on a GPU (`inductor/lowering/scatter.py`).
+MOST_UNTOUCHED = 64
 # Operators that write here and there, and how they do it in place.
 ELEMENTS = {
     aten.index_put.default: aten.index_put_.default,

@@ -10,7 +10,8 @@ Loop variables: i0 .. over `ranges`, r0 .. over `reduction_ranges`; a range of 1
 (its index is the constant 0). There are no regions: `masked` becomes loads with a mask operand,
 which read nothing where the mask is false, and a `where`. An op that depends on an r variable
 (through its index or its operands) is inside of the reduction loops; the result of a `reduction` op
-does not depend on r variables, and what is computed from it runs after the reduction loops. Equal
+does not depend on r variables, and what is computed from it runs after the reduction loops; that of
+a `scan` or a `sort` does. Equal
 operations occur once (loads too: nothing in one body reads what it writes).
 """
 
@@ -54,6 +55,9 @@ class IndirectVar:
 # The immediate of a conversion to half precision of a value that something is decided by.
 DECIDES = "decides"
 
+# Of which an element's result depends on the others of its row, which is one tile; elements of a
+# row, 32 for each thread of a warp.
+OF_ROWS, LONGEST_SCAN = frozenset(("scan", "sort")), 1024
 HALVES = (torch.float16, torch.bfloat16)
 HELD = (0.0, 1.0, -1.0, math.inf, -math.inf)  # numbers that masks put in, which both halves have
 # Whose result is one of their operands, but for a sign.
@@ -109,6 +113,10 @@ class LoopBody:
 
     def buffers_read(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(op.buffer for op in self.loads()))
+
+    def is_of_rows(self) -> bool:
+        """Whether some operation is a `scan` or a `sort`."""
+        return any(op.name in OF_ROWS for op in self.ops)
 
     def __str__(self) -> str:
         loops = [f"i{n} < {size}" for n, size in enumerate(self.ranges)]
@@ -325,6 +333,16 @@ class Ops:
         if position is not None:
             return self._append("reduction", (value, position), torch.int64, imm=kind)
         return self._append("reduction", (value,), value.dtype, imm=kind)
+
+    def scan(self, kind: str, value: Value) -> Value:
+        """Reduce what stands at or before this iteration over the r variables: "sum", "prod",
+        "logaddexp"."""
+        return self._append("scan", (value,), value.dtype, imm=kind)
+
+    def sort(self, key: Value) -> Value:
+        """The place in its row, as an int32, of the element that comes at this one where keys
+        (int32 or int64) are in order, the first of equal ones first."""
+        return self._append("sort", (key,), torch.int32)
 
 
 def _index_of(var: Var) -> Index:

@@ -212,6 +212,19 @@ def _evaluate_reduction(state: _BodyState, op: Op) -> torch.Tensor:
     return result.reshape(*state.body.ranges, *(1 for _ in state.body.reduction_ranges))
 
 
+def _evaluate_scan(state: _BodyState, op: Op) -> torch.Tensor:
+    outer = len(state.body.ranges)
+    full = state.args(op)[0].broadcast_to(state.extents)
+    flat = full.reshape(*state.extents[:outer], -1)
+    return _SCANS[str(op.imm)](flat).to(op.dtype).reshape(state.extents)
+
+
+def _evaluate_sort(state: _BodyState, op: Op) -> torch.Tensor:
+    outer = len(state.body.ranges)
+    flat = state.args(op)[0].broadcast_to(state.extents).reshape(*state.extents[:outer], -1)
+    return flat.sort(-1, stable=True).indices.to(op.dtype).reshape(state.extents)
+
+
 def _pick(find: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def reduce(value: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         return position.gather(-1, find(value, -1, keepdim=True)).squeeze(-1)
@@ -229,6 +242,11 @@ _REDUCERS: dict[str, Callable[..., torch.Tensor]] = {
     "argmin": _pick(torch.argmin),
 }
 
+_SCANS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda value: value.cumsum(-1), "prod": lambda value: value.cumprod(-1),
+    "logaddexp": lambda value: value.logcumsumexp(-1),
+}
+
 _EVALUATORS: dict[str, Callable[[_BodyState, Op], Any]] = {
     "constant": _evaluate_constant,
     "index_expr": _evaluate_index,
@@ -236,6 +254,8 @@ _EVALUATORS: dict[str, Callable[[_BodyState, Op], Any]] = {
     "store": _evaluate_store,
     "indirect": _evaluate_indirect,
     "reduction": _evaluate_reduction,
+    "scan": _evaluate_scan,
+    "sort": _evaluate_sort,
     "keep": _evaluate_keep,
     "to_dtype": _evaluate_to_dtype,
     "bitcast": _evaluate_bitcast,

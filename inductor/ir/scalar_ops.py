@@ -23,6 +23,11 @@ Rows without a reference are structural; printers treat them by name:
                                                             where it is false, var is 0)
     reduction     imm: kind, args: (value,) or, for argmax and argmin, (value, position)
                                                             reduced over all r variables
+    scan          imm: kind, args: (value,)                 what stands at or before an element of a
+                                                            row, all r variables, reduced; for GPUs
+                                                            alone, and rows that are one tile
+    sort          args: (key,)                              the place of the element that comes here
+                                                            in order; for the same rows
     keep          args: (seed, offset, position); imm: Draw whether dropout keeps an element (bool):
                                                             see `philox`; for GPUs alone
     store         buffer, index, args: (value,); imm: "set" | "add" (accumulate into the element)
@@ -213,7 +218,9 @@ _SPECIAL = [
     ),
 ]
 
-STRUCTURAL = {"constant", "index_expr", "load", "store", "indirect", "reduction", "keep"}
+STRUCTURAL = {
+    "constant", "index_expr", "load", "store", "indirect", "reduction", "keep", "scan", "sort",
+}
 _STRUCTURAL = [
     ScalarOp(name, -1, GIVEN, "bif", "", "", None, "see the top of the file")
     for name in sorted(STRUCTURAL)

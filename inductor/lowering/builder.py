@@ -47,6 +47,7 @@ MANY = 1024  # elements that one number meets
 # H200, by its peak of 30e12 a second; a kernel of its own takes no longer. And those of one that
 # is cheaper than the load in its place, whatever the elements.
 LONG, CHEAP = 1 << 28, 4
+PART = 8  # a tensor has so many times the elements of what is written into a small part of it
 # Bytes of a tensor that is rather computed than held: chosen, not measured. By its peaks, an H200
 # does 96 operations on each element in about the time in which it stores and loads it in float32.
 LARGE = 128 << 20
@@ -194,6 +195,15 @@ class Builder:
         few, many = hint_of(tensor.layout.numel()), hint_of(layout.numel())
         return 1 < few <= many // MANY and tensor.cost * many >= LONG
 
+    def store_costly_part(self, tensor: Tensor, whole: Layout) -> None:
+        """Stores what is written into a small part of a tensor, where it would take long to compute
+        for all: threads of a GPU compute it for the other elements, too, and drop it."""
+        if self.device.type == "cpu" or not self.stores or tensor.view is not None:
+            return
+        few, many = hint_of(tensor.layout.numel()), hint_of(whole.numel())
+        if 1 < few <= many // PART and tensor.cost >= CHEAP and tensor.cost * many >= LONG:
+            tensor.realize()
+
     def end_sum(self, tensor: Tensor) -> None:
         """Stores what is made of a reduction's results on a GPU, so that its kernel does that: the
         parts that others read have loops of their own."""
@@ -323,6 +333,30 @@ class Builder:
             self.reduced.add(name)
         what = "pointwise" if is_short else "reduction"
         self.nodes.append(ComputedBuffer(name, own, loops, what, origins))
+        return self.stored(layout, name)
+
+    def by_rows(
+        self, layout: Layout, source: Tensor, axis: int, element: Callable[[Ops, Value], Value]
+    ) -> Tensor:
+        """What a `scan` or a `sort` makes of each element of `source`, of at most LONGEST_SCAN
+        along `axis`. The layout is that of the result."""
+        if source.cost > MOST_COST:
+            source.realize()
+        own, rank = _own(layout), len(source.size)
+        order = [a for a in self._order(layout) if a != axis]
+        name = self.new_name()
+
+        def body(ops: Ops, i: Indices, r: Indices) -> None:
+            position = {**dict(zip(order, i, strict=True)), axis: r[0]}
+            where = tuple(position[a] for a in range(rank))
+            result = element(ops, source.load(ops, where))
+            ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
+
+        loops = trace_body(tuple(source.size[a] for a in order), (source.size[axis],), body)
+        origins = self.origins
+        if source.view is None:
+            origins = joined_origins([source.origins, origins])
+        self.nodes.append(ComputedBuffer(name, own, loops, "reduction", origins))
         return self.stored(layout, name)
 
     def _is_short(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> bool:

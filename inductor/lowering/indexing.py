@@ -319,6 +319,7 @@ def slice_scatter(
             return inside()
         return ops.where(mask, ops.masked(mask, inside, 0), x.load(ops, where))
 
+    call.builder.store_costly_part(source, call.layout)
     return call.builder.computed(call.layout, [x, source], 4, compute)
 
 
@@ -345,6 +346,7 @@ def select_scatter(call: Call, x: Tensor, source: Tensor, dim: int, index: int) 
         inside = ops.masked(mask, lambda: load_as(ops, source, rest, held), 0)
         return ops.where(mask, inside, x.load(ops, where))
 
+    call.builder.store_costly_part(source, call.layout)
     return call.builder.computed(call.layout, [x, source], 4, compute)
 
 

@@ -1,12 +1,16 @@
 """Sums along an axis on which at most one element is not zero.
 
 In: a tensor that is `where(position == place, value, 0)` along the axis, as the gradient of a loss
-over classes is. Out: `value` where the place lies on the axis, and 0 elsewhere: no loop is needed.
+over classes is, or that and an addend which is the same along the axis, as it is with smoothed
+labels. Out: `value` where the place lies on the axis, and 0 elsewhere, and the addend times the
+number of elements: no loop is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import torch
 
 from inductor.ir.body import IndirectVar, Op, Ops, Value, loop_variables
 from inductor.ir.graph import Layout, joined_origins
@@ -14,6 +18,7 @@ from inductor.ir.index import constant, flatten, variable
 from inductor.lowering.builder import Builder
 from inductor.lowering.tensor import Indices, Tensor
 
+ADDENDS = (torch.float32, torch.float64)
 HIT = "hit"  # the variable of the axis
 
 
@@ -30,7 +35,7 @@ def sum_of_one_hot(
             hit += HIT
         where = (*places[:axis], variable(hit, size), *places[axis:])
         searching = _Search(builder, ops, where, hit, size)
-        return searching, searching.only_hit(source.load(ops, where).position)
+        return searching, searching.total(source.load(ops, where).position)
 
     searched, found = search(Ops(), loop_variables(layout.size))
     if found is None:
@@ -63,6 +68,22 @@ class _Search:
         self.hit = hit
         self.size = size
         self.reads: frozenset[str] = frozenset()
+
+    def total(self, position: int) -> Value | None:
+        """The sum; an addend is a float32 or a float64, of which no part is rounded in between."""
+        op = self.ops.recorded[position]
+        if op.name == "load" and op.dtype in ADDENDS:
+            inner = self._computed(op)
+            return None if inner is None else self.total(inner)
+        if op.name != "add" or op.dtype not in ADDENDS:
+            return self.only_hit(position)
+        moving = _moving(self.ops.recorded, self.hit)
+        for one, other in (op.args, op.args[::-1]):
+            hit = None if moving[one] else self.only_hit(other)
+            if hit is not None:
+                count = self.ops.constant(self.size, op.dtype)
+                return self.ops.add(self.ops.mul(Value(one, op.dtype), count), hit)
+        return None
 
     def only_hit(self, position: int) -> Value | None:
         ops = self.ops

@@ -2,8 +2,9 @@
 
 Order goes by a key for each element of a row: its value as an integer of the same order, and its
 place, so that no two are equal. NaN counts as the greatest, as in ATen; of equal values the first
-comes first. A row is sorted by counting the keys above each: a reduction, in the kernel that makes
-the row. Where rows are long a library is faster: it sorts, where this compares all with all.
+comes first. The shortest rows are sorted by counting the keys above each: a reduction, in the
+kernel that makes the row; others by a network, where a program holds a row. Longer ones are a
+library's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import Ops, Value
+from inductor.ir.body import LONGEST_SCAN, Ops, Value
 from inductor.ir.graph import Layout
 from inductor.ir.index import Index, constant
 from inductor.ir.scalar_ops import dtype_kind
@@ -26,8 +27,10 @@ from inductor.lowering.tensor import HALVES, Indices, Tensor
 
 aten = torch.ops.aten
 INT32, INT64 = torch.int32, torch.int64
-ORDERED = (*HALVES, torch.float32, torch.int8, torch.uint8, torch.int16, INT32)
+ORDERED = (*HALVES, torch.float32, torch.bool, torch.int8, torch.uint8, torch.int16, INT32)
+WIDE = (torch.float64, INT64)  # whose keys are no half of an integer
 LONGEST_SORTED = 32  # elements of a row; of 64 the library's takes as long, on an H200
+UNSTABLE = 32  # of rows of so many at most ATen's kernels leave the order of equal elements open
 MOST_COMPARED = 1 << 30  # pairs
 PLACES = 1  # the second result of a sort
 MOST_BINS, MOST_TESTS = 1024, 1 << 28  # each bin looks at all values; chosen, not measured
@@ -37,26 +40,37 @@ FASTER = "a library's is faster"
 def _refusal(call: Call, x: Tensor, dim: int, longest: int) -> str:
     if not on_gpu(call):
         return FASTER
-    if x.dtype not in ORDERED or unsupported([x]):
+    if x.dtype not in (*ORDERED, *WIDE) or unsupported([x]):
         return f"the order of {x.dtype}"
     if not x.size or 0 in x.size or any(type(each) is not int for each in x.size):
         return "a number, an empty tensor, or sizes that are known at a call"
     size = x.size[dim % len(x.size)]
-    many = math.prod(x.size) * min(size, longest) > MOST_COMPARED
-    return FASTER if size > longest or many else ""
+    return FASTER if size > longest else ""
+
+
+def _is_compared(x: Tensor, axis: int) -> bool:
+    """Whether all elements of a row are compared with each other."""
+    size = x.size[axis]
+    few = math.prod(x.size) * size <= MOST_COMPARED
+    return size == 1 or x.dtype in ORDERED and size <= LONGEST_SORTED and few
+
+
+def _ordered(ops: Ops, value: Value) -> Value:
+    """An integer for each value, the greater for greater ones."""
+    if dtype_kind(value.dtype) != "f":
+        return ops.to_dtype(value, INT64 if value.dtype is INT64 else INT32)
+    kind = INT64 if value.dtype is torch.float64 else INT32
+    zero, nothing = ops.constant(0.0, value.dtype), ops.constant(torch.iinfo(kind).max, kind)
+    plain = ops.where(ops.eq(value, zero), zero, value)  # -0 is no less
+    bits = ops.bitcast(plain, kind)
+    turned = ops.call("bitwise_xor", bits, nothing)
+    ordered = ops.where(ops.lt(bits, ops.constant(0, kind)), turned, bits)
+    return ops.where(ops.call("isnan", value), nothing, ordered)
 
 
 def _key(ops: Ops, value: Value, place: Index, size: int, largest: bool) -> Value:
     """The key of an element: the greater, the earlier it comes."""
-    if dtype_kind(value.dtype) == "f":
-        zero, nothing = ops.constant(0.0, value.dtype), ops.constant((1 << 31) - 1, INT32)
-        plain = ops.where(ops.eq(value, zero), zero, value)  # -0 is no less
-        bits = ops.bitcast(plain, INT32)
-        turned = ops.call("bitwise_xor", bits, nothing)
-        ordered = ops.where(ops.lt(bits, ops.constant(0, INT32)), turned, bits)
-        ordered = ops.where(ops.call("isnan", value), nothing, ordered)
-    else:
-        ordered = ops.to_dtype(value, INT32)
+    ordered = _ordered(ops, value)
     if not largest:
         ordered = ops.call("bitwise_not", ordered)
     high = ops.mul(ops.to_dtype(ordered, INT64), ops.constant(1 << 32, INT64))
@@ -65,7 +79,7 @@ def _key(ops: Ops, value: Value, place: Index, size: int, largest: bool) -> Valu
 
 @lowering(aten.sort.default)
 def sort(call: Call, x: Tensor, dim: int = -1, descending: bool = False) -> Any:
-    if PLACES in call.taken:
+    if PLACES in call.taken and (not x.size or x.size[dim % len(x.size)] <= UNSTABLE):
         return call.refuse("of equal elements ATen's kernel has an order of its own")
     return _sorted(call, x, dim, descending)
 
@@ -80,12 +94,44 @@ def stable_sort(
 
 
 def _sorted(call: Call, x: Tensor, dim: int, descending: bool) -> Any:
-    why = _refusal(call, x, dim, LONGEST_SORTED)
+    why = _refusal(call, x, dim, max(LONGEST_SORTED, LONGEST_SCAN))
     if why:
         return call.refuse(why)
-    axis, device = dim % len(x.size), x.layout.device
-    size, last = x.size[axis], len(x.size)
+    axis = dim % len(x.size)
+    if not _is_compared(x, axis) and x.size[axis] > LONGEST_SCAN:
+        return call.refuse(FASTER)
     x.realize()
+    if _is_compared(x, axis):
+        place = _by_comparing(call, x, axis, descending)
+    else:
+        place = _by_network(call, x, axis, descending)
+    values, places = (layout_of(result) for result in call.result)
+
+    def value(ops: Ops, i: Indices) -> Value:
+        found = ops.to_dtype(place.load(ops, i), INT64)
+        at = ops.indirect(found, x.size[axis], wrap=False, check=False)
+        return x.load(ops, replaced(i, axis, at))
+
+    return (
+        call.builder.computed(values, [x, place], 4, value),
+        call.builder.computed(
+            places, [place], 1, lambda ops, i: ops.to_dtype(place.load(ops, i), INT64)),
+    )
+
+
+def _by_network(call: Call, x: Tensor, axis: int, descending: bool) -> Tensor:
+    """The place of the element that comes at each place."""
+
+    def place(ops: Ops, value: Value) -> Value:
+        key = _ordered(ops, value)
+        return ops.sort(ops.call("bitwise_not", key) if descending else key)
+
+    return call.builder.by_rows(contiguous(x.size, INT32, x.layout.device), x, axis, place)
+
+
+def _by_comparing(call: Call, x: Tensor, axis: int, descending: bool) -> Tensor:
+    """The same, where each element is compared with all others of its row."""
+    size, last, device = x.size[axis], len(x.size), x.layout.device
 
     def is_before(ops: Ops, i: Indices) -> Value:
         own, other = (
@@ -107,19 +153,7 @@ def _sorted(call: Call, x: Tensor, dim: int, descending: bool) -> Any:
             ops.eq(found, own), ops.index_expr(i[-1], INT32), ops.constant(0, INT32))
 
     source = Tensor(pairs, x.owner, compute=is_there, cost=4, reads=rank.reads)
-    place = call.builder.reduce(contiguous(x.size, INT32, device), source, [last], "sum")
-    values, places = (layout_of(result) for result in call.result)
-
-    def value(ops: Ops, i: Indices) -> Value:
-        found = ops.to_dtype(place.load(ops, i), INT64)
-        at = ops.indirect(found, size, wrap=False, check=False)
-        return x.load(ops, replaced(i, axis, at))
-
-    return (
-        call.builder.computed(values, [x, place], 4, value),
-        call.builder.computed(
-            places, [place], 1, lambda ops, i: ops.to_dtype(place.load(ops, i), INT64)),
-    )
+    return call.builder.reduce(contiguous(x.size, INT32, device), source, [last], "sum")
 
 
 @lowering(aten.histc.default)

@@ -1,6 +1,7 @@
 """Lowerings of cumulative operators on a GPU: sums over what stands at or before an element.
 
-An element's sum is a reduction over its row, so that it fuses with what makes the row (one-hot
+Rows that a program holds are scanned there, with what makes their elements. In the shortest ones
+an element's sum is a reduction over its row, so that it fuses with what makes the row (one-hot
 rows of experts, say) and what becomes of it. Long rows are cut into blocks: sums within a block,
 and over the blocks before it. A library has one thread for each row where rows do not lie densely;
 it is asked where they do, or where there are enough threads.
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import Ops, Value
+from inductor.ir.body import LONGEST_SCAN, Ops, Value
 from inductor.ir.graph import Layout
 from inductor.ir.index import floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
@@ -55,11 +56,13 @@ def cumprod(call: Call, x: Tensor, dim: int, *, dtype: Any = None) -> Any:
 
 @lowering(aten.logcumsumexp.default)
 def logcumsumexp(call: Call, x: Tensor, dim: int) -> Any:
-    """Of short rows: the greatest element so far is taken out of each sum."""
+    """Of the shortest rows the greatest element so far is taken out of each sum."""
     why = _refusal(call, x, dim)
     axis = dim % max(len(x.size), 1)
-    if why or not _is_small(x, axis) or dtype_kind(x.dtype) != "f":
+    if why or dtype_kind(x.dtype) != "f" or not _is_small(x, axis) and x.size[axis] > LONGEST_SCAN:
         return call.refuse(why or "long rows")
+    if not _is_small(x, axis):
+        return _one_tile(call, x, axis, "logaddexp")
     x.realize()
     held = compute_dtype(x.dtype)
     wide = contiguous(x.size, held, x.layout.device)
@@ -106,11 +109,18 @@ def _scan(call: Call, x: Tensor, dim: int, kind: str) -> Any:
     if why:
         return call.refuse(why)
     source, axis = as_dtype(call, x, call.result.dtype), dim % len(x.size)
+    if not _is_small(x, axis) and x.size[axis] <= LONGEST_SCAN:
+        return _one_tile(call, source, axis, kind)
     if not _is_small(x, axis) and not _library_is_slow(call, x, axis):
         return call.refuse("a library's is faster")
     if source.cost > CHEAP:
         source.realize()
     return _scanned(call, source, axis, kind, call.layout)
+
+
+def _one_tile(call: Call, x: Tensor, axis: int, kind: str) -> Tensor:
+    return call.builder.by_rows(
+        call.layout, x, axis, lambda ops, value: ops.scan(kind, value))
 
 
 def _is_small(x: Tensor, axis: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from inductor.fx_passes.places import MOST_UNTOUCHED
 from inductor.ir.body import IndexFault, Ops, Value
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import Layout
@@ -28,7 +29,6 @@ from inductor.lowering.tensor import Indices, Tensor, compute_dtype, fits
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
 HALF = (torch.float16, torch.bfloat16)
-MOST_UNTOUCHED = 64  # elements for each that is added, where all of them are converted
 Place = Callable[[Ops, Indices], Indices]
 
 

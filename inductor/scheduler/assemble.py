@@ -180,6 +180,8 @@ class _Assembler:
                         if pointwise and _reads_in_place(node, made):
                             continue
                     elements = product(made.body.ranges) // self.rows
+                    if made.body.is_of_rows():
+                        elements *= product(made.body.reduction_ranges)
                     local = elements == 1 or (
                         elements == part.width and _reads_in_place(node, made)
                     )

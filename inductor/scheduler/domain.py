@@ -82,8 +82,11 @@ def _reducing_one(ops: Sequence[Op]) -> tuple[Op, ...]:
     live: list[Op] = []
     for op in ops:
         args = tuple(place[arg] for arg in op.args)
-        if op.name == "reduction":
+        if op.name in ("reduction", "scan"):
             place.append(args[-1])
+        elif op.name == "sort":
+            place.append(len(live))
+            live.append(Op("constant", (), op.dtype, imm=0))
         else:
             place.append(len(live))
             live.append(replace(op, args=args))

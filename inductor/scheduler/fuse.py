@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dynamo.base.errors import VerifyError
-from inductor.ir.body import Op
+from inductor.ir.body import LONGEST_SCAN, Op
 from inductor.ir.extent import divides, hint_of, surely_less
 from inductor.ir.graph import ComputedBuffer, LoopGraph, Node
 from inductor.ir.index import Index, constant, floordiv
@@ -43,6 +43,10 @@ SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduce
 # elsewhere.
 PART_READ_ACROSS = 2  # of the cache of a multiprocessor: half of it, 128 KiB on an H200
 SHORTEST_ACROSS = 32  # elements that a tile can read side by side
+# Rows between neighbours in memory, of which each comes in 32 bytes; and elements. A transposed
+# addend of 4 million in rows of 64, beside sums of them, took 66 us on an H200 (apart, 32 in
+# another compiler); the limits are chosen, not measured.
+FAR_ROWS, MANY_ACROSS = 8, 1 << 20
 LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake; not measured
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
@@ -62,7 +66,7 @@ class Group:
 class Facts:
     """What fusion asks about one computed node, worked out once."""
 
-    __slots__ = ("column", "dense", "flat", "iterations", "node", "rows", "width")
+    __slots__ = ("column", "dense", "flat", "iterations", "node", "of_rows", "rows", "width")
 
     def __init__(self, node: ComputedBuffer) -> None:
         body = node.body
@@ -73,7 +77,11 @@ class Facts:
         inner = flat_position(loop_names("r", body.reduction_ranges), body.reduction_ranges)
         self.iterations = product(body.ranges) * self.width
         self.flat: Index = outer * self.width + inner
-        self.dense = _stores_in_order(node, outer)
+        self.of_rows = body.is_of_rows()
+        if self.of_rows:
+            self.dense = _stores_in_order(node, self.flat, self.iterations)
+        else:
+            self.dense = _stores_in_order(node, outer, product(body.ranges))
         self.column = bool(body.reduction_ranges) and is_column(body)
 
 
@@ -84,8 +92,9 @@ def _bytes_of(node: Node) -> int:
     return count * layout.dtype.itemsize if type(count) is int and layout is not None else 0
 
 
-def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
-    """Whether iteration (row) number n writes element n of the buffer, and all are written.
+def _stores_in_order(node: ComputedBuffer, position: Index, count: int) -> bool:
+    """Whether iteration (row) number n of `count` writes element n of the buffer, and all are
+    written.
 
     A node that overwrites an input may be such a one: whoever reads the old or the new contents
     stays in another kernel (`Dependencies.values` leaves out what is written in place).
@@ -95,7 +104,7 @@ def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
         len(stores) == 1
         and stores[0].imm == "set"
         and stores[0].index == position
-        and node.layout.numel() == product(node.body.ranges)
+        and node.layout.numel() == count
     )
 
 
@@ -110,6 +119,19 @@ def _reads_across(op: Op, ranges: Sequence[int], width: int, most: int) -> bool:
     return any(
         op.index.step_of(name) == 1 and hint_of(ranges[at]) >= SHORTEST_ACROSS
         and hint_of(product(ranges[at:])) <= width
+        for at, name in enumerate(outer)
+    )
+
+
+def _reads_far_rows(op: Op, ranges: Sequence[int], width: int) -> bool:
+    """Whether neighbours of what a load reads belong to rows of `width` iterations that no tile of
+    rows has together."""
+    *outer, inner = loop_names("i", ranges) or ("",)
+    if op.index is None or abs(op.index.step_of(inner) or 0) <= 1:
+        return False
+    return any(
+        op.index.step_of(name) == 1 and hint_of(ranges[at]) >= FAR_ROWS
+        and hint_of(product(ranges[at + 1 :])) >= FAR_ROWS * width
         for at, name in enumerate(outer)
     )
 
@@ -261,6 +283,8 @@ class _Fuser:
             group.rows is None and group.iterations != 1 for group in (first, second)
         ) and self.lone.isdisjoint(first.members + second.members):
             return "one result and many elements, each of which stands alone"
+        if rows is not None and not self._holds_rows(first.members + second.members, rows):
+            return "a scan or a sort of rows that are no tile"
         if rows is not None and (first.overwrites or second.overwrites):
             return "an iteration that overwrites what it reads would not stand alone"
         if rows is not None:
@@ -278,6 +302,16 @@ class _Fuser:
         if self._holds_more(first, second):
             return "large results would wait for each other"
         return "something between them" if self._between(first, second) else ""
+
+    def _holds_rows(self, members: list[int], rows: int) -> bool:
+        """Whether a program holds whole rows of all that it does, where something needs that."""
+        facts = [self.facts[member] for member in members]
+        if not any(one.of_rows for one in facts):
+            return True
+        if any(one.column or type(one.iterations) is not int for one in facts) or (
+                type(rows) is not int):
+            return False
+        return all(one.iterations <= LONGEST_SCAN * rows for one in facts)
 
     def _is_too_large(self, members: list[int], is_chain: bool) -> bool:
         """is_chain: each iteration stands alone, and hands a value on in a register."""
@@ -371,6 +405,10 @@ class _Fuser:
                 _reads_across(op, body.ranges, width, self.most_across) for op in body.loads()
             ):
                 return f"{self.nodes[member].name} reads across long rows"
+            if facts.rows is None and hint_of(facts.iterations) >= MANY_ACROSS and any(
+                _reads_far_rows(op, body.ranges, width) for op in body.loads()
+            ):
+                return f"{self.nodes[member].name} reads across rows that are far from each other"
         return ""
 
     def _edge_refusal(self, first: Group, second: Group, rows: int | None) -> str:
@@ -438,8 +476,10 @@ class _Fuser:
             if op.buffer != name:
                 continue
             assert op.index is not None
+            if made.of_rows and per_row == width and op.index == used.flat:
+                continue
             in_row = op.index - row * per_row
-            if per_row != 1 and made.rows is not None:
+            if per_row != 1 and made.rows is not None and not made.of_rows:
                 return False
             if per_row == 1 and in_row != constant(0):
                 return False

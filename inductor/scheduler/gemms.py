@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import LoopBody, Op
+from inductor.ir.body import OF_ROWS, LoopBody, Op
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
@@ -37,7 +37,7 @@ aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_SIDE_BY_SIDE = 4  # query, key, value, gate; chosen, not measured
 MOST_OPS = 120  # of an epilogue
-STRUCTURAL = ("indirect", "reduction", "keep")
+STRUCTURAL = ("indirect", "reduction", "keep", *OF_ROWS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
 from inductor.codegen.triton.tiling import LONG_ROW, reads_windows, rows_alike
 from inductor.codegen.triton.unroll import count_of_rows
+from inductor.ir.body import OF_ROWS
 from inductor.ir.extent import Extent, hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import GpuProperties
 
@@ -56,6 +57,13 @@ MANY_ROWS, LONGEST = 1024, 192 << 10  # bytes of a row of half precision
 EXPONENTIALS_STORED, EXPONENTIALS_IN_HALF = (1, 4096, 32), (1, 4096, 16)
 EXPONENTIALS_UNALIGNED = (1, 2048, 16)  # in half precision
 FEW_WARPS = 2
+# Rows of a scan across memory, elements of a thread, of a tile (chosen by counting instructions: of
+# rows of 64, 8 for an element with one warp, 11 with two, 70 with sixteen).
+LEAST_SCANNED, OF_A_SCAN, MOST_SCANNED = 8, 64, 1 << 14
+OF_A_LONG = 8  # elements of a thread of a scan whose steps are long
+# Elements of a thread of a sort, of a tile: of int64 rows of 1024, a compile takes 1.7 s with four
+# for each thread, and 6.7 s with 16.
+OF_A_SORT, SORTED = 4, 1 << 10
 # Of sums over weights by the bytes of an element (of words, eight values or sixteen, of which a
 # thread loads two long ones at a time, as it does of what all rows share); of rows of at most so
 # many elements, and of longer ones. Where there are many rows, a warp alone takes one of bytes.
@@ -267,6 +275,12 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
         ])
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
+    of_rows = [op for stage in launch.stages for op in stage.ops if op.name in OF_ROWS]
+    if any(op.name == "sort" for op in of_rows):
+        return _sort_configs(rows, columns, launch.gpu)
+    if along_rows and of_rows:
+        is_long = any(op.imm == "logaddexp" for op in of_rows)
+        return _scan_configs(rows, columns, launch.gpu.warp * (OF_A_LONG if is_long else OF_A_SCAN))
     if along_rows:
         wanted = max(1, min(64, TILE // columns, rows))
     else:
@@ -283,6 +297,28 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
                 found.append(Config(block, columns, FEW_WARPS))
             found.append(Config(block, columns, warps))
     return _unique(found or [Config(1, columns, _warps(columns, launch.gpu))])
+
+
+def _sort_configs(rows: int, columns: int, gpu: GpuProperties) -> tuple[Config, ...]:
+    """Of sorted rows: few elements for each thread, whose exchanges are all written out."""
+    few = rows <= gpu.multiprocessors
+    share = gpu.warp * (OF_A_SORT // 2 if few else OF_A_SORT)
+    wanted = 1 if few else max(1, min(SORTED // columns, rows))
+    return _unique([
+        Config(block, columns, max(1, min(16, block * columns // share)))
+        for block in (wanted, max(wanted // 2, 1), 1)
+    ])
+
+
+def _scan_configs(rows: int, columns: int, share: int) -> tuple[Config, ...]:
+    """Of scans across memory: enough neighbours for whole sectors of it, and few warps, between
+    which each part of a scan goes through shared memory. share: elements of a warp."""
+    wanted = max(1, min(max(LEAST_SCANNED, min(64, share // columns)), rows))
+    return _unique([
+        Config(block, columns, max(1, min(16, block * columns // share)))
+        for block in (wanted, min(2 * wanted, rows), max(wanted // 2, 1))
+        if block * columns <= MOST_SCANNED or block == 1
+    ])
 
 
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:

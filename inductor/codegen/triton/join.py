@@ -35,6 +35,8 @@ def _joined(first: LoopBody, second: LoopBody) -> LoopBody | None:
         if product(loops) != 1 and loops != second.reduction_ranges:
             return None
         loops = second.reduction_ranges
+    if first.is_of_rows() or second.is_of_rows():
+        return None
     for stage in (first, second):
         if any(isinstance(op.imm, IndirectVar) for op in stage.ops):
             return None

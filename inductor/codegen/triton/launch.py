@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inductor.ir.body import IndirectVar, Op
+from inductor.ir.body import OF_ROWS, IndirectVar, Op
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.index import Index, constant, floordiv, mod
 from inductor.scheduler.domain import product
@@ -109,6 +109,8 @@ class Phases:
             after = any(self.after[arg] for arg in op.args) or not late.isdisjoint(names)
             if op.name == "reduction" and stage.reduction:
                 inside, after = False, True
+            elif op.name in OF_ROWS:
+                inside = True
             elif inside and after:
                 raise NotPrintable(f"{op} needs a reduction and runs for each element of it")
             if isinstance(op.imm, IndirectVar):

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 import torch
 
 from inductor.codegen.triton.launch import Launch, Stage
-from inductor.ir.body import Op, is_small
+from inductor.ir.body import OF_ROWS, Op, is_small
 from inductor.ir.extent import Extent
 from inductor.ir.index import Index, floordiv, mod, variable
 
 NUMBER, SIDE, BOTH = "pair_number", "pair_side", "pair_both"  # variables
 COUNTED = frozenset({"x", "r", "s", "g"})  # variables that are no values of indirect ops
-NEITHER = frozenset({"indirect", "reduction", "keep"})  # of which nothing is said
+NEITHER = frozenset({"indirect", "reduction", "keep", *OF_ROWS})  # of which nothing is said
 COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }

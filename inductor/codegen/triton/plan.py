@@ -20,7 +20,7 @@ from inductor.codegen.triton.shared_rows import share_rows
 from inductor.codegen.triton.split import ROWS_OF_A_PROGRAM, reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile, choose_unaligned_rows, choose_window
 from inductor.codegen.triton.unroll import rows_side_by_side, unrolled
-from inductor.ir.body import LoopBody, Op
+from inductor.ir.body import LONGEST_SCAN, LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.index import Index, IndexLike, constant, variable
@@ -295,6 +295,8 @@ def _is_persistent(kernel: Kernel) -> bool:
 
 def _longest_tile(kernel: Kernel) -> int:
     """So many columns are one tile at most."""
+    if any(stage.is_of_rows() for stage in kernel.stages):
+        return LONGEST_SCAN
     if any(op.name in ("nibble", "nibbles_dot") for stage in kernel.stages for op in stage.ops):
         return 0  # loops, whose sums go through matrix units
     if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):

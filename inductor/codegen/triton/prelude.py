@@ -171,6 +171,68 @@ def k_add(a, b):
 
 
 @triton.jit
+def k_logaddexp(a, b):
+    """Combines the values of a `logaddexp` scan, as ATen's kernel does."""
+    low, high = k_minimum(a, b), k_maximum(a, b)
+    found = libdevice.log1p(libdevice.exp(low - high)) + high
+    return tl.where((low != high) | (tl.abs(low) < float("inf")), found, a)
+
+
+@triton.constexpr_function
+def k_log2(number):
+    """Of a power of two."""
+    return number.bit_length() - 1
+
+
+@triton.jit
+def _partner(h, axis: tl.constexpr):
+    """Of integers on a hypercube, the neighbour along an axis."""
+    return tl.sum(h, axis, keep_dims=True) - h
+
+
+@triton.jit
+def _second(rank: tl.constexpr, axis: tl.constexpr):
+    """Whether it is the second one along an axis of a hypercube."""
+    shape: tl.constexpr = [1] * axis + [2] + [1] * (rank - 1 - axis)
+    return tl.reshape(tl.arange(0, 2), shape) != 0
+
+
+@triton.jit
+def k_sorted(key):
+    """The rows of a tile of int64 in order, by a bitonic network."""
+    count: tl.constexpr = k_log2(key.numel)
+    steps: tl.constexpr = k_log2(key.shape[1])
+    h = tl.reshape(key, [2] * count)
+    for step in tl.static_range(1, steps + 1):
+        for back in tl.static_range(0, step):
+            other = _partner(h, count - step + back)
+            turned = _second(count, count - step + back)
+            if step < steps:
+                turned = turned ^ _second(count, count - 1 - step)
+            h = tl.where((h > other) != turned, other, h)
+    return tl.reshape(h, key.shape)
+
+
+@triton.jit
+def k_sorted_places(key, place):
+    """The places (int32) of the rows' keys (int64) in order, of equal ones the least first."""
+    count: tl.constexpr = k_log2(key.numel)
+    steps: tl.constexpr = k_log2(key.shape[1])
+    h, at = tl.reshape(key, [2] * count), tl.reshape(place, [2] * count)
+    for step in tl.static_range(1, steps + 1):
+        for back in tl.static_range(0, step):
+            other = _partner(h, count - step + back)
+            elsewhere = _partner(at, count - step + back).to(tl.int32)
+            turned = _second(count, count - step + back)
+            if step < steps:
+                turned = turned ^ _second(count, count - 1 - step)
+            is_after = (h > other) | ((h == other) & (at > elsewhere))
+            h = tl.where(is_after != turned, other, h)
+            at = tl.where(is_after != turned, elsewhere, at)
+    return tl.reshape(at, place.shape)
+
+
+@triton.jit
 def k_mul(a, b):
     """Combines the values of a `prod` reduction."""
     return a * b

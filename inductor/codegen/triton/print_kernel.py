@@ -39,12 +39,12 @@ import triton.language as tl
 
 from inductor.codegen.triton.prelude import (
     k_above_one, k_add, k_argmax, k_argmin, k_floordiv, k_floordiv_index, k_fmod, k_from_byte,
-    k_from_bytes, k_isinf, k_joined, k_keep, k_keep_four, k_maximum, k_minimum, k_mod_index, k_mul,
-    k_neg, k_nibbles_dot, k_normal_cdf, k_one_plus_tanh, k_or, k_pow, k_quick_fraction,
-    k_quick_sigmoid, k_quick_silu, k_quick_softplus, k_remainder, k_rounded_within, k_shift_left,
-    k_shift_right, k_side, k_sigmoid, k_sign, k_signbit, k_sqrt, k_sum_of_exp, k_sum_of_four_exp,
-    k_swapped, k_tanh_of_softplus, k_tanh_slope, k_to_e4m3, k_to_e5m2, k_truediv,
-    libdevice,
+    k_from_bytes, k_isinf, k_joined, k_keep, k_keep_four, k_logaddexp, k_maximum, k_minimum,
+    k_mod_index, k_mul, k_neg, k_nibbles_dot, k_normal_cdf, k_one_plus_tanh, k_or, k_pow,
+    k_quick_fraction, k_quick_sigmoid, k_quick_silu, k_quick_softplus, k_remainder,
+    k_rounded_within, k_shift_left, k_shift_right, k_side, k_sigmoid, k_sign, k_signbit,
+    k_sorted, k_sorted_places, k_sqrt, k_sum_of_exp, k_sum_of_four_exp, k_swapped,
+    k_tanh_of_softplus, k_tanh_slope, k_to_e4m3, k_to_e5m2, k_truediv, libdevice,
 )
 from inductor.codegen.triton.prelude_units import (
     k_bytes_bf16, k_bytes_fp16, k_eight_bf16, k_eight_fp16, k_nibbles_bf16, k_nibbles_fp16,

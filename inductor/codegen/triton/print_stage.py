@@ -15,7 +15,7 @@ import torch
 
 from inductor.codegen.triton.aligned import Unaligned
 from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exact
-from inductor.codegen.triton.launch import Stage
+from inductor.codegen.triton.launch import NotPrintable, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.print_accesses import AccessPrinter, Memory
 from inductor.codegen.triton.relax import PREFIX, RELAXED
@@ -23,6 +23,7 @@ from inductor.codegen.triton.spelling import (
     COMBINE,
     COMBINE_FUNCTIONS,
     LAST_POSITION,
+    SCAN_FUNCTIONS,
     SUM_OF_EXP,
     neutral,
     print_conversion,
@@ -427,6 +428,30 @@ class StagePrinter(AccessPrinter):
             return Text(self.writer.define(text), value.axes)
         return self._finish(op, self._operands(op))
 
+    def _print_scan(self, op: Op) -> Text:
+        if not self.frame.launch.persistent:
+            raise NotPrintable(f"{op} over a row that is no tile")
+        tile = self._tile(self.values[op.args[0]], frozenset("xr"))  # whose end matters to nothing
+        text = f"tl.associative_scan({tile}, 1, {SCAN_FUNCTIONS[str(op.imm)]})"
+        return Text(self.writer.define(text), frozenset("xr"))
+
+    def _print_sort(self, op: Op) -> Text:
+        """Of keys of 32 bits their places are the lower half of what is sorted."""
+        if not self.frame.launch.persistent:
+            raise NotPrintable(f"{op} over a row that is no tile")
+        key = self._tile(self.values[op.args[0]], frozenset("xr"))
+        place = self.columns.name
+        if self.stage.ops[op.args[0]].dtype is torch.int32:
+            key = self.writer.define(f"({key}.to(tl.int64) << 32) | {place}")
+        if self.columns.mask:
+            key = self.writer.define(f"tl.where({self.columns.mask}, {key}, {LAST_POSITION})")
+        if self.stage.ops[op.args[0]].dtype is torch.int32:
+            text = f"k_sorted({key}).to(tl.int32)"
+        else:
+            place = self.writer.define(f"tl.broadcast_to({place}, {self.shape(frozenset('xr'))})")
+            text = f"k_sorted_places({key}, {place}.to(tl.int32))"
+        return Text(self.writer.define(text), frozenset("xr"))
+
     def _begin_reduction(self, position: int, op: Op) -> None:
         if position in self.partial:
             return
@@ -493,5 +518,7 @@ _PRINTERS: dict[str, Callable[[StagePrinter, Op], Text | None]] = {
     "store": StagePrinter._print_store,
     "indirect": StagePrinter._print_indirect,
     "reduction": StagePrinter._print_reduction,
+    "scan": StagePrinter._print_scan,
+    "sort": StagePrinter._print_sort,
     "keep": StagePrinter._print_keep,
 }

@@ -14,7 +14,7 @@ import torch
 
 from inductor.codegen.triton.launch import positions
 from inductor.codegen.triton.numbers import is_one
-from inductor.ir.body import IndirectVar, LoopBody, Op
+from inductor.ir.body import OF_ROWS, IndirectVar, LoopBody, Op
 from inductor.ir.index import Index, constant
 from inductor.ir.loop_repeats import decides_by_buffer, is_exact
 from inductor.scheduler.assemble import drop_dead
@@ -126,7 +126,7 @@ def _chain(kernel: Kernel, stage: LoopBody, value: int) -> list[int] | None:
     ops = [stage.ops[position] for position in chain]
     written = set(kernel.writes())
     loads = [op for op in ops if op.name == "load"]
-    if any(op.name == "reduction" or isinstance(op.imm, IndirectVar) for op in ops):
+    if any(op.name in ("reduction", *OF_ROWS) or isinstance(op.imm, IndirectVar) for op in ops):
         return None
     if any(op.buffer in written for op in loads) or len(ops) > MOST_OPS:
         return None

@@ -145,6 +145,7 @@ COMBINE_FUNCTIONS = {
     "sum": "k_add", "prod": "k_mul", "max": "k_maximum", "min": "k_minimum", "any": "k_or",
     "argmax": "k_argmax", "argmin": "k_argmin",
 }
+SCAN_FUNCTIONS = {"sum": "k_add", "prod": "k_mul", "logaddexp": "k_logaddexp"}
 SUM_OF_EXP = "sum_of_exp"  # of values v: the sum of exp(v - their maximum); see `online`
 LAST_POSITION = (1 << 63) - 1
 

@@ -15,7 +15,7 @@ from inductor.codegen.triton.launch import Launch, Phases, Scratch, Stage
 from inductor.codegen.triton.matrix_sums import find_matrix_sums
 from inductor.codegen.triton.numbers import reaches
 from inductor.codegen.triton.spelling import SUM_OF_EXP
-from inductor.ir.body import Op
+from inductor.ir.body import OF_ROWS, Op
 from inductor.ir.extent import Extent, hint_of, up_to_multiple
 from inductor.ir.index import Index, variable
 
@@ -64,6 +64,8 @@ def _chunk_of(launch: Launch) -> int:
     if any(op.imm == SUM_OF_EXP for op in stage.ops):  # its parts are no sums
         return 0
     if not stage.reduction or stage.serial != 1 or launch.locals:
+        return 0
+    if any(op.name in OF_ROWS for op in stage.ops):
         return 0
     if by_rows and find_matrix_sums(launch) is not None:  # whose warps share the terms
         return 0

@@ -22,6 +22,8 @@ def test_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (scans, routing):
         monkeypatch.setattr(module, "on_gpu", lambda call: True)
     monkeypatch.setattr(scans, "SHORT", scans.DIRECT)
+    for module in (scans, routing):
+        monkeypatch.setattr(module, "LONGEST_SCAN", 0)
     monkeypatch.setattr(routing, "LONGEST_SORTED", 64)
     dynamo.reset()
     texts.clear()

@@ -64,6 +64,17 @@ PROGRAMS = {  # the most instructions of an element, and the most slow ones
 }
 
 
+SCANS = {
+    "across memory": (lambda x: (x.view(64, 64, -1) * 2).cumsum(1), F32, 1, 9.5, 0.0),
+    "backwards": (lambda x: x.view(64, 64, -1).flip(1).cumsum(1), F32, 1, 9.5, 0.0),
+    "of few neighbours": (lambda x: x.view(-1, 1024, 32).cumsum(1), F32, 1, 26.5, 0.0),
+    "in half precision": (lambda x: x.view(64, 64, -1).cumsum(1), BF16, 1, 12.0, 0.0),
+    "dense": (lambda x: x.view(-1, 512).cumsum(1), F32, 1, 13.5, 0.0),
+    "of exponentials": (lambda x: x.view(-1, 512).logcumsumexp(1), F32, 1, 200.0, 12.0),
+}
+PROGRAMS |= SCANS
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_instructions_of_an_element(name, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(pointwise, "converts_small_floats", lambda device: True)
@@ -75,6 +86,8 @@ def test_instructions_of_an_element(name, tmp_path, monkeypatch) -> None:
     counts, chosen = Counter(LINE.findall(text)), source.choices.classes[0].configs[0]
     elements = chosen.rows * chosen.columns / (chosen.warps * 32)  # of a thread
     assert counts["LDG"] and counts["STG"] and counts["EXIT"], "nothing was read"
+    assert not counts["LDL"], "registers in memory"
+    assert ("tl.associative_scan" in source.text) == (name in SCANS)
     assert counts.total() / elements <= most, counts
     assert sum(counts[each] for each in SLOW) / elements <= most_slow, counts
 

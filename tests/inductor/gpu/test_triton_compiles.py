@@ -94,6 +94,25 @@ def test_every_operation(dtype, tmp_path) -> None:
     assert compile_all(printed, buffers, tmp_path)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, *(pytest.param(each, marks=pytest.mark.long) for each in (
+    torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.uint8, torch.bool))], ids=str)
+def test_scans_and_sorts(dtype, tmp_path) -> None:
+    def program(x):
+        more = (x.cumprod(1), x.logcumsumexp(0)) if dtype.is_floating_point else ()
+        return x.cumsum(1), x.cumsum(0), torch.sort(x, stable=True), x.argsort(dim=0, descending=True, stable=True), *more
+
+    lowered = lower_graph(capture(program, [torch.empty(140, 70, dtype=dtype, device="meta")], mode="fake"))
+    layouts, found = lowered.graph.layouts(), {"tl.associative_scan": 0, "= k_sorted": 0}
+    assert not lowered.fallbacks
+    for kernel in schedule_graph(lowered.graph, 8).kernels():
+        printed = print_kernel(kernel, layouts)
+        counts = {text: sum(source.text.count(text) for source in printed.sources) for text in found}
+        found = {text: found[text] + count for text, count in counts.items()}
+        for ptx in compile_all(printed, layouts, tmp_path):
+            assert ("shfl.sync" in ptx) == any(counts.values())
+    assert found == {"tl.associative_scan": 4 if dtype.is_floating_point else 2, "= k_sorted": 2}
+
+
 @pytest.mark.parametrize(("program", "dtype", "instruction"), [
     (lambda x: x.exp() / x.sin(), torch.float32, "div.rn.f32"),
     (lambda x: (x.exp() + 1).sqrt(), torch.float32, "sqrt.rn.f32"),

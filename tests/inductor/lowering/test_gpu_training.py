@@ -16,9 +16,12 @@ from dynamo.aot.capture import capture_forward
 from dynamo.aot.rows import merge_equal
 from dynamo.aot.worlds import capture_in_world
 from inductor.codegen.triton.plan import plan_kernel
+from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir import interpret
 from inductor.ir.graph import ComputedBuffer
+from inductor.lowering import builder
+from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.scheduler.run import schedule_graph
 
@@ -28,8 +31,8 @@ CLOSE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
 Tensor = torch.Tensor
 
 
-def lowered(program: Callable[..., Any], values: list[Tensor]) -> Lowered:
-    """The program as it is lowered for tensors like these on a GPU."""
+def lowered(program: Callable[..., Any], values: list[Tensor], in_place: bool = False) -> Lowered:
+    """The program as it is lowered for tensors like these on a GPU. in_place: with writes that are."""
     mode, gpu = FakeTensorMode(), torch.device("cuda", 0)
     fakes = [FakeTensor(mode, value.to("meta"), gpu) for value in values]
     module = fx.symbolic_trace(program)
@@ -38,7 +41,7 @@ def lowered(program: Callable[..., Any], values: list[Tensor]) -> Lowered:
     )
     made = simplify(graph.module, decompositions(), world)
     merge_equal(made)
-    return lower_graph(made)
+    return lower_graph(write_in_place(made, LOWERINGS.__contains__) if in_place else made)
 
 
 def interpreted(program: Callable[..., Any], values: list[Tensor]) -> list[Tensor]:
@@ -326,3 +329,45 @@ def test_a_large_table_is_not_converted() -> None:
     values = [torch.randn(9000, 8).half(), torch.tensor([3]), torch.randn(1, 8).half()]
     made = lowered(ADDITIONS[0], values)
     assert [name for name, _ in made.fallbacks] == ["aten.index_put.default"]
+
+
+def test_what_is_costly_and_goes_into_a_small_part_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads would compute it for the rest, too."""
+    monkeypatch.setattr(builder, "LONG", 1 << 10)
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        whole = x.select_scatter(torch.exp(y / (1 + y.abs())), 1, 2)
+        return whole.slice_scatter(torch.tanh(y / (2 + y.abs())).unsqueeze(1), 1, 4, 5) * 2
+
+    x, y = torch.randn(6, 40, 50), torch.randn(6, 50)
+    for whole, count in ((x, 3), (x[:, :6].contiguous(), 1)):
+        assert len(lowered(program, [whole, y]).graph.nodes) == count
+        torch.testing.assert_close(interpreted(program, [whole, y])[0], program(whole, y))
+
+
+ADDED: list[Any] = [
+    lambda x, at, y: x.new_zeros(x.shape).scatter_add(1, at, y) * 3 + x,
+    lambda x, at, y: x.new_zeros(x.shape).index_add(0, at.select(0, 0).narrow(0, 0, 4), y.narrow(0, 0, 4)) * 3 + x,
+    lambda x, at, y: (x * 2).index_put([at.select(0, 0).narrow(0, 0, 4)], y.narrow(0, 0, 4), accumulate=True) * 3 + x,
+]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("program", ADDED, ids=range(len(ADDED)))
+def test_half_precision_that_is_added_up_in_float32_is_not_there_before(program: Any, dtype: Any) -> None:
+    """A tensor of float32, sums in it, and what reads them: no copies from and to half precision."""
+    many = torch.zeros(6, 1 << 20, dtype=dtype)
+    shapes = [many, torch.zeros(6, 1 << 20, dtype=torch.int64), many]
+    nodes = lowered(program, shapes, in_place=True).graph.nodes
+    assert [node.layout.dtype for node in nodes if isinstance(node, ComputedBuffer)] == [torch.float32, torch.float32, dtype]
+    x, y, at = torch.randn(6, 8).to(dtype), torch.randn(6, 8).to(dtype), torch.randint(0, 6, (6, 8))
+    (found,) = interpret.interpret_graph(lowered(program, [x, at, y], in_place=True).graph, [x, at, y])
+    torch.testing.assert_close(found.double(), program(x.double(), at, y.double()), rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+def test_few_additions_to_much_half_precision_are_in_place() -> None:
+    def program(x: Tensor, at: Tensor, y: Tensor) -> Tensor:
+        return (x * 2).index_add(0, at, y) * 3
+
+    values = [torch.zeros(200, 1 << 17).bfloat16(), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 1 << 17).bfloat16()]
+    assert [str(target) for target, _ in lowered(program, values, in_place=True).fallbacks] == ["aten.index_add_.default"]

@@ -185,6 +185,37 @@ def test_nothing_wide_is_there_but_logits(program: Program) -> None:
     assert not any("log_sigmoid" in name or "scatter" in name for name in step.externs)
 
 
+def words_in_the_middle(z: Tensor, y: Tensor) -> Tensor:
+    """(N, C, T) logits, C dense in memory as a head gives them, with label smoothing."""
+    each = F.cross_entropy(z.transpose(1, 2).float(), y, ignore_index=3, label_smoothing=0.1, reduction="none")
+    return (each.sum(1) / (y != 3).sum(1)).sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_loss_over_a_middle_dim_reads_the_logits_as_they_lie(dtype: Any) -> None:
+    torch.manual_seed(0)
+    z, y = torch.randn(4, 16, WORDS).to(dtype), torch.randint(0, WORDS, (4, 16))
+    y[:, ::5] = 3
+    step = Step(lambda z, y: words_in_the_middle(z * 2, y), [z.clone().requires_grad_(), y])
+    loss, gradient = step(z, y)
+    exact = z.double().requires_grad_()
+    twice = (z * 2).double() + 2 * (exact - exact.detach())  # as the program rounds it
+    want = words_in_the_middle(twice, y)
+    want.backward()
+    torch.testing.assert_close(loss.double(), want.double().detach(), rtol=1e-4, atol=1e-3)
+    assert exact.grad is not None
+    assert (gradient.double() - exact.grad).norm() < 1e-2 * exact.grad.norm()
+    for peak, times in zip(step.peaks, (1, 2), strict=True):  # a copy, the gradient
+        assert peak < times * LOGITS + 64 * COUNT * 8
+    for graph in step.graphs:
+        for kernel in schedule_graph(graph, 8).kernels():
+            for stage in kernel.stages:
+                for op in (*stage.loads(), *stage.stores()):
+                    assert op.index is not None
+                    assert not any(op.index.stride_of(f"r{n}") not in (0, 1, WORDS) for n in range(
+                        len(stage.reduction_ranges))), op
+
+
 def test_a_place_beyond_the_end_is_an_error() -> None:
     torch.manual_seed(0)
     h, w = torch.randn(COUNT, TERMS).bfloat16(), torch.randn(WORDS, TERMS).bfloat16()

@@ -46,15 +46,32 @@ def test_a_hit_is_the_sum() -> None:
     assert reductions(lambda x, at: one_hot(x, at) - one_hot(x, at).sum(1, keepdim=True), whole) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_the_same_for_all_is_added_once(dtype: Any) -> None:
+    """As in the gradient of a loss with smoothed labels."""
+    x, at = torch.randn(5, 7, dtype=dtype), torch.tensor([0, 6, 9, -1, 3])
+    x[1, 1], x[3, 1] = float("inf"), float("nan")
+    programs: list[Any] = [
+        lambda x, at: (one_hot(x, at) + 1).sum(1),
+        lambda x, at: (x[:, 1:2].sin() + one_hot(x, at)).sum(1, keepdim=True),
+        lambda x, at: (x[:, 1:2].expand(5, 7) - one_hot(x, at)).sum(1).isnan(),
+        lambda x, at: (one_hot(x, at).t() + x[:, 1]).sum(0) * 2,
+    ]
+    assert [reductions(program, [x.nan_to_num(3, 3), at]) for program in programs] == [0, 0, 1, 0]
+    reductions(lambda x, at: (one_hot(x, at) + x[:, 1:2]).sum(1).isfinite(), [x, at])
+
+
 @pytest.mark.parametrize("program", [
     lambda x, at: (one_hot(x, at) * x).sum(1),
-    lambda x, at: (one_hot(x, at) + 1).sum(1),
+    lambda x, at: (one_hot(x, at) + x).sum(1),
+    lambda x, at: (one_hot(x, at) + x[:, :1]).neg().exp().sum(1),
+    lambda x, at: (one_hot(x, at).int() + at[:, None].int()).sum(1),
     lambda x, at: torch.where(torch.arange(7)[None] <= at[:, None], x[:, :1], 0.0).sum(1),
     lambda x, at: torch.where(torch.arange(7)[None] == at[:, None], x, 0.0).sum(1),
     lambda x, at: torch.where(torch.arange(7)[None] == at[:, None], x[:, :1], 1.0).sum(1),
     lambda x, at: torch.where(torch.arange(0, 14, 2)[None] == at[:, None], x[:, :1], 0.0).sum(1),
     lambda x, at: one_hot(x, at).sum(0),
-], ids=range(7))  # fmt: skip
+], ids=range(9))  # fmt: skip
 def test_others_are_summed(program: Any) -> None:
     assert reductions(program, [torch.randn(5, 7), torch.tensor([0, 6, 2, 3, 3])]) == 1
 

@@ -28,6 +28,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     for module in (scans, routing):
         monkeypatch.setattr(module, "on_gpu", lambda call: True)
     monkeypatch.setattr(scans, "SHORT", scans.DIRECT)
+    for module in (scans, routing):
+        monkeypatch.setattr(module, "LONGEST_SCAN", 0)
     monkeypatch.setattr(routing, "LONGEST_SORTED", 64)
     dynamo.reset()
     metrics.reset()

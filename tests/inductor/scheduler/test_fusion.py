@@ -16,6 +16,7 @@ from dynamo.base.errors import VerifyError
 from inductor.config import config
 from inductor.ir.graph import ComputedBuffer, LoopGraph
 from inductor.lowering.run import lower_graph
+from inductor.scheduler import fuse as fuse_module
 from inductor.scheduler.fuse import _Fuser, fuse
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.run import schedule_graph
@@ -200,6 +201,24 @@ def test_what_reads_across_long_rows_is_apart_on_a_gpu(rows: int, gpu: str, coun
     refusals = [why for _, _, why in on_gpu.refusals]
     assert any("reads across long rows" in why for why in refusals) == (count == 2)
     assert len(fuse(graph, THREADS).groups) == 1
+
+
+@pytest.mark.parametrize(("heads", "tokens", "count"), [(16, 64, 2), (16, 2, 1), (2, 64, 1)])
+def test_what_reads_across_rows_that_no_tile_has_together_is_apart_on_a_gpu(heads: int, tokens: int, count: int) -> None:
+    """Sums over rows beside their transposed addend: of each sector of memory, one element."""
+    def program(x: Any, y: Any) -> Any:  # x: chunks, tokens, heads, elements; y: .., elements, tokens
+        return x + y.permute(0, 3, 1, 2), (x * 2).sum(-1)
+
+    rows = 1 << 12
+    x, y = torch.zeros(rows // (tokens * heads), tokens, heads, 64), torch.zeros(rows // (tokens * heads), heads, 64, tokens)
+    graph, _ = scheduled(program, x, y)
+    there = replace(graph, device=torch.device("cuda"))
+    assert len(fuse(there, THREADS).groups) == 1  # it is little
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuse_module, "MANY_ACROSS", rows * 64)
+        fused = fuse(there, THREADS)
+    assert len(fused.groups) == count
+    assert any("far from each other" in why for _, _, why in fused.refusals) == (count == 2)
 
 
 def leads_back(x: Any, y: Any, w: Any) -> Any:
