@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from inductor.ir.body import LoopBody, Op
+from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.schedule import Kernel
 
@@ -66,13 +66,17 @@ def without_exact(ops: Sequence[Op]) -> tuple[tuple[Op, ...], dict[int, int]]:
 
 
 def needed_for(ops: Sequence[Op], wanted: Sequence[int]) -> set[int]:
-    """The positions of the ops of which these are made, and their own."""
+    """The positions of the ops of which these are made, and their own; of loads, too, those that
+    say where."""
+    places = {op.imm.var.name: n for n, op in enumerate(ops) if isinstance(op.imm, IndirectVar)}
     found, waiting = set[int](), list(wanted)
     while waiting:
         at = waiting.pop()
         if at not in found:
             found.add(at)
             waiting += ops[at].args
+            names = () if ops[at].index is None else ops[at].index.variables()
+            waiting += [places[var.name] for var in names if var.name in places]
     return found
 
 

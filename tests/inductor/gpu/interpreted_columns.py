@@ -145,6 +145,24 @@ def test_groups_in_any_order(monkeypatch, rows) -> None:
     assert ("aten::mm'" in texts[-1]) == (rows > 1)
 
 
+@pytest.mark.parametrize("value", [1.0, float("inf"), 6e4])
+def test_groups_in_any_order_and_distances_that_are_a_buffer(monkeypatch, value) -> None:
+    """One row. Sums that are not finite are made again in a loop of its own, which looks places up, too."""
+    def program(x, w, z, s, places, by):
+        z = ((z.unsqueeze(2) >> by) & 15).view(s.shape) + 1
+        w = ((w.unsqueeze(1) >> shifts()[None, :, None]) & 15).view(-1, s.shape[1])
+        return x @ (s[places] * (w - z[places]).to(x.dtype))
+
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    x, w, z, s = gptq_inputs(1, 512, N, 128, torch.float16)
+    x[0, 5], x[0, 300] = value, -value
+    rest = w, z, s, torch.randperm(512) // 128, torch.arange(0, 32, 4, dtype=I32)
+    found, eager = dynamo.compile(program, backend=interpreted)(x, *rest), program(x, *rest)
+    assert torch.equal(found.isnan(), eager.isnan()) and torch.equal(found.isinf(), eager.isinf())
+    torch.testing.assert_close(found, eager, rtol=2e-2, atol=2e-2, equal_nan=True)
+    assert "EXACT" in texts[-1]
+
+
 AWQ = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
