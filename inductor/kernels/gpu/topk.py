@@ -26,8 +26,9 @@ from inductor.runtime._launch import Allocation, KernelCall
 from inductor.runtime.triton_binary import current_stream
 
 SLOTS = 32  # of eager's network
-MOST_COLUMNS, MOST_TAKEN = 1024, 16  # chosen, not measured
-TILE = 2048  # elements of a program: 16 of a thread
+LEAST_COLUMNS, MOST_COLUMNS = 16, 1024  # chosen, not measured
+MOST_TAKEN = 8  # the kernel for 16 takes Triton four times as long
+WARPS, OF_A_WARP = 4, 128  # each has whole rows, so many elements of short ones
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 Swap = tuple[int, int, bool]
 
@@ -50,44 +51,49 @@ def topk_of_rows(X, VALUES, PLACES, COUNT: tl.constexpr, ROWS: tl.constexpr, COL
     key = tl.where(inside, key, -9223372036854775807 - 1)
 '''
 TAKE = """\
-    top = tl.max(key, axis=1)
-    key = tl.where(key == top[:, None], -9223372036854775807 - 1, key)
-    o{n} = (top >> 32).to(tl.int32)
-    p{n} = ({size} - 1) - (top & 0xFFFFFFFF).to(tl.int32)
+    k{n} = tl.max(key, axis=1)
+    key = tl.where(key == k{n}[:, None], -9223372036854775807 - 1, key)
+    g{n} = ({size} - 1) - (k{n} & 0xFFFFFFFF).to(tl.int32)
 """
-VALUE = """\
-    o{n} = {sign}o{n}
-    v{n} = tl.where(o{n} < 0, o{n} ^ 0x7FFFFFFF, o{n}).to(tl.float32, bitcast=True)
+# What equals the last one comes behind what is greater; both in the order of the places.
+BEHIND = """\
+    g{n} += tl.where((k{n} >> 32) == (k{last} >> 32), {size}, 0)
+"""
+# As comparisons of floating-point numbers have it: both zeros are one.
+ORDER = """\
+    o{n} = {sign}(k{n} >> 32).to(tl.int32)
+    o{n} = tl.where(o{n} == -1, 0, o{n})
 """
 SWAP = """\
     swap = {test}
-    {swapped}
+    {goals} = {values}
 """
 STORE = """\
-    tl.store(VALUES + rows * {k} + {n}, v{slot}.to(VALUES.dtype.element_ty), mask=rows < COUNT)
-    tl.store(PLACES + rows * {k} + {n}, p{slot}.to(tl.int64), mask=rows < COUNT)
+    o = {sign}(k{slot} >> 32).to(tl.int32)
+    v = tl.where(o < 0, o ^ 0x7FFFFFFF, o).to(tl.float32, bitcast=True)
+    tl.store(VALUES + rows * {k} + {n}, v.to(VALUES.dtype.element_ty), mask=rows < COUNT)
+    p = ({size} - 1) - (k{slot} & 0xFFFFFFFF)
+    tl.store(PLACES + rows * {k} + {n}, p, mask=rows < COUNT)
 """
 
 
 @functools.cache
 def kernel_text(size: int, k: int, largest: bool, ordered: bool) -> str:
     """The kernel for rows of this size. ordered: the values come in order."""
-    sign = "" if largest else "~"
+    sign, every = "" if largest else "~", range(k)
     lines = [HEAD.format(size=size, sign=sign)]
-    lines += [TAKE.format(n=n, size=size) for n in range(k)]
-    # What equals the last one comes behind what is greater; both in the order of the places.
-    lines += [f"    g{n} = tl.where(o{n} == o{k - 1}, {size}, 0) + p{n}\n" for n in range(k)]
-    lines += [_swapped(a, b, f"g{a} > g{b}", "gop") for a, b in odd_even(k)]
-    lines += [VALUE.format(n=n, sign=sign) for n in range(k)]
-    order: Sequence[int] = range(k)
+    lines += [TAKE.format(n=n, size=size) for n in every]
+    lines += [BEHIND.format(n=n, last=k - 1, size=size) for n in every]
+    lines += [_swapped(a, b, f"g{a} > g{b}", "gk") for a, b in odd_even(k)]
+    order: Sequence[int] = every
     if ordered:
+        lines += [ORDER.format(n=n, sign=sign) for n in every]
         swaps, order = network(k)
         for a, b, when in swaps:
             first, second = (a, b) if largest else (b, a)
-            nan = f"(v{first} != v{first}) & (v{second} == v{second})"
-            test = f"(v{first} > v{second}) | ({nan})"
-            lines.append(_swapped(a, b, test if when else f"~({test})", "vp"))
-    lines += [STORE.format(n=n, slot=slot, k=k) for n, slot in enumerate(order)]
+            lines.append(_swapped(a, b, f"o{first} {'>' if when else '<='} o{second}", "ok"))
+    lines += [STORE.format(n=n, slot=slot, k=k, size=size, sign=sign)
+              for n, slot in enumerate(order)]
     return "".join(lines)
 
 
@@ -97,7 +103,7 @@ def _swapped(a: int, b: int, test: str, names: str) -> str:
     values = ", ".join(
         f"tl.where(swap, {name}{b}, {name}{a}), tl.where(swap, {name}{a}, {name}{b})"
         for name in names)
-    return SWAP.format(test=test, swapped=f"{goals} = {values}")
+    return SWAP.format(test=test, goals=goals, values=values)
 
 
 def odd_even(count: int) -> Iterator[tuple[int, int]]:
@@ -172,8 +178,8 @@ def prepare(
     count, goal = 1, (*outer, k)
     for extent in outer:
         count *= extent
-    columns = max(16, 1 << (size - 1).bit_length())
-    rows = max(1, min(TILE // columns, 1 << (count - 1).bit_length() if count > 1 else 1))
+    columns = max(LEAST_COLUMNS, 1 << (size - 1).bit_length())
+    rows = min(WARPS * max(1, OF_A_WARP // columns), 1 << (count - 1).bit_length())
     stride, step = [], 1
     for extent in reversed(goal):
         stride.append(step)
@@ -182,5 +188,6 @@ def prepare(
             for kind in (dtype, torch.int64)]
     name = KernelName(kernel_text(size, k, largest, ordered), "topk_of_rows")
     call = AttentionLaunch.of(
-        name, (-(-count // rows), 1, 1), {"COUNT": count}, Blocks(rows, columns, 4, 1), 3)
+        name, (-(-count // rows), 1, 1), {"COUNT": count},
+        Blocks(rows, columns, min(WARPS, rows), 1), 3)
     return call, made[0], made[1]
