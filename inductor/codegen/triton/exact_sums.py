@@ -75,8 +75,9 @@ def needed_for(ops: Sequence[Op], wanted: Sequence[int]) -> set[int]:
         if at not in found:
             found.add(at)
             waiting += ops[at].args
-            names = () if ops[at].index is None else ops[at].index.variables()
-            waiting += [places[var.name] for var in names if var.name in places]
+            index = ops[at].index
+            named = () if index is None else index.variables()
+            waiting += [places[var.name] for var in named if var.name in places]
     return found
 
 
