@@ -48,6 +48,8 @@ FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 # What torch's C++ calls where it wants plain ints.
 READS_NUMBERS = frozenset((aten.size.default, aten.stride.default, aten.storage_offset.default))
+# Composite calls whose C++ makes sizes constant and says nothing (torch 2.14; before, it asked).
+IN_PYTHON = frozenset((torch.stft, "stft"))
 # A storage is resized or exchanged; memory is pinned or not.
 NOT_MODELLED = frozenset((aten.resize_, aten.resize_as_, aten.set_, aten.is_pinned))
 
@@ -268,7 +270,7 @@ class SymbolicReferenceWorld:
     @contextlib.contextmanager
     def around(self, node: fx.Node) -> Iterator[None]:
         """What a call of the program runs in: as eager runs it, unless that failed before."""
-        if node.target in self.python_calls:
+        if node.target in self.python_calls or node.target in IN_PYTHON:
             with self.in_python():
                 yield
             return
