@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
-from dynamo.aot.graphs import make_module, remove_dead_code
+from dynamo.aot.graphs import LITERAL, make_module, remove_dead_code
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import FAILS, LATE, PART, RECOMPUTED, Unsupported
@@ -176,7 +176,7 @@ class _Rewriter:
     def _constant(self, tensor: torch.Tensor, value: Fake) -> fx.Node:
         node = self._shared.get(id(tensor))
         if node is None:
-            name = f"_constant_{len(self.constants)}"
+            name = f"{LITERAL}{len(self.constants)}"
             self.constants[name] = tensor
             with self.graph.inserting_after(self._last_leaf):
                 node = self._last_leaf = self.graph.create_node("get_attr", name)

@@ -26,6 +26,15 @@ class LazyGraph(_LazyGraphModule):
     forward = _lazy_forward
 
 
+LITERAL = "_literal_"  # begins the names of tensors that a program writes down
+
+
+def is_literal(node: fx.Node) -> bool:
+    """Whether a `get_attr` node is a tensor that nothing but the graph reads or writes: its numbers
+    are known. Others (of a module that was given as a graph) may change between calls."""
+    return str(node.target).startswith(LITERAL)
+
+
 def make_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
     """A module of the graph with the constants that it reads. Its code is made when used."""
     used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
+from dynamo.aot.graphs import LITERAL
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
 from dynamo.aot.records import FAILS, RECOMPUTED, Unsupported, WrapperMet
@@ -190,20 +191,20 @@ class Recorder(OwnDispatchMode):
 
     def constant(self, tensor: torch.Tensor) -> fx.Node:
         """The `get_attr` node of a real tensor that exists apart from the graph."""
-        return self._attribute(id(tensor), tensor)
+        return self._attribute(id(tensor), tensor, "_constant_")
 
     def literal(self, tensor: torch.Tensor) -> fx.Node:
         """The `get_attr` node of a tensor that the program writes down; equal ones share it."""
         if tensor.numel() > _SHARED_CONSTANT or tensor.device.type != "cpu":
-            return self._attribute(id(tensor), tensor)
+            return self._attribute(id(tensor), tensor, LITERAL)
         # repr tells 0.0 from -0.0 and makes nan equal to itself
         key = (tensor.dtype, tensor.shape, tensor.stride(), repr(tensor.tolist()))
-        return self._attribute(key, tensor)
+        return self._attribute(key, tensor, LITERAL)
 
-    def _attribute(self, key: Any, tensor: torch.Tensor) -> fx.Node:
+    def _attribute(self, key: Any, tensor: torch.Tensor, prefix: str) -> fx.Node:
         node = self._constant_nodes.get(key)
         if node is None:
-            name = f"_constant_{len(self.constants)}"
+            name = f"{prefix}{len(self.constants)}"
             self.constants[name] = tensor
             with self.graph.inserting_after(self._last_leaf):
                 node = self._last_leaf = self.graph.create_node("get_attr", name)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from dynamo.aot.folding import affine_of_norm
-from dynamo.aot.graphs import LazyGraph
+from dynamo.aot.graphs import LITERAL, LazyGraph, is_literal
 from dynamo.base.graph_copies import copy_graph
 from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.fx_passes.places import device_kind
@@ -148,7 +148,7 @@ def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
         known[node] = value
         if node.op == "get_attr":
             continue
-        name = f"_folded_{len(known)}"
+        name = f"{LITERAL}folded_{len(known)}"
         setattr(module, name, value)
         with graph.inserting_before(node):
             constant = graph.create_node("get_attr", name)
@@ -183,6 +183,8 @@ def _made_there(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> bool:
 
 
 def _constant(module: fx.GraphModule, node: fx.Node) -> torch.Tensor | None:
+    if not is_literal(node):
+        return None
     value: Any = module
     for part in str(node.target).split("."):
         value = getattr(value, part)

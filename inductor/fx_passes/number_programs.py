@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
+from dynamo.aot.graphs import is_literal
 from inductor.operators.device_numbers import COMPUTE_NUMBERS, Operation
 
 aten = torch.ops.aten
@@ -61,7 +62,8 @@ def constant_of(module: fx.GraphModule, value: Any) -> Any:
     other node or tensor."""
     if not isinstance(value, fx.Node):
         return value
-    held = getattr(module, str(value.target)) if value.op == "get_attr" else None
+    known = value.op == "get_attr" and is_literal(value)
+    held = getattr(module, str(value.target)) if known else None
     if not isinstance(held, torch.Tensor) or held.numel() != 1 or held.is_cuda:
         return None
     return held.item()

@@ -17,20 +17,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.graph_operators.operator_effects import freedom_of
 from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.known_values import KnownValues
 from inductor.fx_passes.places import is_view
 
 aten = torch.ops.aten
 BYTES = {torch.int8, torch.uint8}
 INDICES = {torch.int32, torch.int64}
-COUNTING = {aten.arange.default, aten.arange.start, aten.arange.start_step}
-# Operations on numbers that are counted out, beside views and what torch tags as pointwise.
-OTHERS = {
-    aten.index.Tensor, aten._to_copy.default, aten.clone.default, aten.lift_fresh_copy.default,
-    aten.lift_fresh.default, aten.cat.default, aten.stack.default, aten._unsafe_view.default,
-    aten.reshape.default,
-}  # fmt: skip
 MOST_COUNTED = 1 << 18  # numbers, which are computed while compiling
 LONGEST_PERIOD = 64  # of an order that repeats
 
@@ -42,7 +35,7 @@ def name_stored_numbers(module: fx.GraphModule) -> fx.GraphModule:
              if _is_of_bytes(n) and _is_computed_with(n)]
     for node in views:
         _replace(node, [(aten._to_copy.default, (), {"dtype": node.meta["val"].dtype})])
-    counted = _Counted(module)
+    counted = KnownValues(module, _is_counted)
     changed = bool(views)
     for node in graph.find_nodes(op="call_function", target=aten.index.Tensor):
         changed |= _turn(node, counted)
@@ -84,58 +77,11 @@ def _replace(node: fx.Node, steps: list[tuple[Any, tuple[Any, ...], dict[str, An
     node.graph.erase_node(node)
 
 
-class _Counted:
-    """Values of nodes that are made of numbers of the graph alone."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        self.module = module
-        self.known: dict[fx.Node, torch.Tensor | None] = {}
-
-    def value_of(self, node: fx.Node) -> torch.Tensor | None:
-        """On the CPU; None where it has inputs, is long, or is no such operation."""
-        if node not in self.known:
-            self.known[node] = None
-            self.known[node] = self._evaluated(node)
-        return self.known[node]
-
-    def _evaluated(self, node: fx.Node) -> torch.Tensor | None:
-        fake = node.meta.get("val")
-        if node.op == "get_attr":
-            held: Any = self.module
-            for part in str(node.target).split("."):
-                held = getattr(held, part)
-            known = type(held) is torch.Tensor and held.dtype in INDICES and not held.is_meta
-            return held.cpu() if known and held.numel() <= MOST_COUNTED else None
-        if node.op != "call_function" or not isinstance(fake, torch.Tensor):
-            return None
-        if fake.dtype not in INDICES or fake.numel() > MOST_COUNTED:
-            return None
-        target: Any = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not self._is_counting(node):
-            return None
-        given = {each: self.value_of(each) for each in node.all_input_nodes}
-        if any(value is None for value in given.values()):
-            return None
-        args, kwargs = fx.map_arg((node.args, node.kwargs), given.__getitem__)
-        left_out = ("device", "pin_memory", "layout")
-        try:
-            value = target(*args, **{k: v for k, v in kwargs.items() if k not in left_out})
-        except (RuntimeError, IndexError):
-            return None  # it is the program's error, which ATen raises when it is called
-        same = type(value) is torch.Tensor and value.dtype is fake.dtype
-        return value if same and value.shape == fake.shape else None
-
-    @staticmethod
-    def _is_counting(node: fx.Node) -> bool:
-        target: Any = node.target
-        if target in COUNTING:
-            return True
-        if target not in OTHERS and torch.Tag.pointwise not in target.tags and not is_view(node):
-            return False
-        return freedom_of(target).repeat
+def _is_counted(facts: Any) -> bool:
+    return facts.dtype in INDICES and math.prod(facts.size) <= MOST_COUNTED
 
 
-def _turn(node: fx.Node, counted: _Counted) -> bool:
+def _turn(node: fx.Node, counted: KnownValues) -> bool:
     """Whether a read in such an order is turned axes now."""
     source, indices = node.args[:2]
     assert isinstance(source, fx.Node) and isinstance(indices, list | tuple)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.graphs import is_literal
 from dynamo.aot.records import PART, Unsupported
 from dynamo.aot.repeats import bounded_values, decided_values, is_exact
 from dynamo.base.fallbacks import AT, line_of
@@ -172,7 +173,8 @@ class _Run:
         value: Any = self.module
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        if value.numel() == 1 and value.device.type == "cpu" and not value.dtype.is_complex:
+        known = is_literal(node) and value.device.type == "cpu" and not value.dtype.is_complex
+        if known and value.numel() == 1:
             number = value.item()
             call = Call(self.builder, aten.full.default, value, len(node.users))
             lazy = creation.filled(call, number)

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dynamo
+import inductor
 from inductor.fx_passes.fold import fold_constants
 
 aten = torch.ops.aten
@@ -86,14 +87,14 @@ def graph_on_a_gpu(number: torch.Tensor, dtype: torch.dtype) -> torch.fx.GraphMo
     with mode:
         fakes = [torch.empty(4, device="cuda"), torch.empty((), dtype=number.dtype),
                  torch.empty((), dtype=dtype, device="cuda"), torch.empty(4, device="cuda")]
-    x, constant = graph.placeholder("x"), graph.get_attr("constant")
+    x, constant = graph.placeholder("x"), graph.get_attr("_literal_0")
     moved = graph.call_function(
         aten._to_copy.default, (constant,), {"dtype": dtype, "device": torch.device("cuda")})
     product = graph.call_function(aten.mul.Tensor, (x, moved))
     for node, fake in zip((x, constant, moved, product), fakes, strict=True):
         node.meta["val"] = fake
     graph.output((product,))
-    return torch.fx.GraphModule({"constant": number}, graph)
+    return torch.fx.GraphModule({"_literal_0": number}, graph)
 
 
 @pytest.mark.parametrize("number, dtype, left", [
@@ -111,3 +112,23 @@ def test_a_number_that_moves_to_a_gpu_is_made_there(
     assert [node.args[1] for node in made] == ([] if left is None else [left])
     assert all(node.meta["val"].device.type == "cuda" for node in made)
     assert bool(module.graph.find_nodes(op="get_attr")) == (left is None)
+
+
+def test_tensors_of_a_module_that_is_the_graph_may_change() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = torch.tensor(2.0)
+            self.register_buffer("other", torch.tensor([3.0]))
+            self.many = torch.tensor([1.0, 2.0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.one * torch.sqrt(self.other) * self.many.exp() * torch.tensor(0.5)
+
+    module = Scaled()
+    compiled = inductor.compile_fx(torch.fx.symbolic_trace(module), [torch.ones(2)])
+    for _ in range(3):
+        found = compiled(torch.ones(2))
+        torch.testing.assert_close(found[0] if isinstance(found, (tuple, list)) else found, module(torch.ones(2)))
+        for held in (module.one, module.other, module.many):
+            held.add_(1)

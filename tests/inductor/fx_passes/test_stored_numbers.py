@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynamo
+from dynamo.aot.graphs import LITERAL
 from inductor.fx_passes.stored_numbers import name_stored_numbers
 
 aten = torch.ops.aten
@@ -25,7 +26,11 @@ def picked(order, dtype=torch.int64):
 def passed(program, *given):
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in given]
-    return name_stored_numbers(make_fx(program, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes))
+    module = make_fx(program, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
+    for node in module.graph.find_nodes(op="get_attr"):  # as our own graphs name what a program writes down
+        setattr(module, f"{LITERAL}{node.name}", getattr(module, node.target))
+        node.target = f"{LITERAL}{node.name}"
+    return name_stored_numbers(module)
 
 
 def lookups(module) -> int:

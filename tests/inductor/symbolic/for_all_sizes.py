@@ -10,6 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from dynamo.aot.decompositions import default_decompositions
+from dynamo.aot.graphs import LITERAL
 from inductor import metrics
 from inductor.driver.from_aten import compile_aten
 from inductor.lowering.registry import LOWERINGS
@@ -25,6 +26,9 @@ def capture(
     table = {op: function for op, function in known.items() if op not in LOWERINGS}
     flat = lambda *args: _as_tuple(program(*args))  # noqa: E731
     module = make_fx(flat, table, tracing_mode=mode, _allow_non_fake_inputs=True)(*inputs)
+    for node in module.graph.find_nodes(op="get_attr"):  # as our own graphs name what a program writes down
+        setattr(module, f"{LITERAL}{node.name}", getattr(module, str(node.target)))
+        node.target = f"{LITERAL}{node.name}"
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
