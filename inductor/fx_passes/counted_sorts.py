@@ -92,17 +92,19 @@ def bound_of(node: fx.Node) -> int:
     if node.target in PICKS or node.target is aten._to_copy.default:
         return bound_of(given)
     if node.target in (aten.argmax.default, aten.argmin.default):
-        return _extent(given, node.args[1] if len(node.args) > 1 else None)
+        return _extent(node, 1, None)
     if node.target is operator.getitem and node.args[1] == 1:
         if given.target is aten.topk.default:
-            return _extent(given.args[0], given.args[2] if len(given.args) > 2 else -1)
+            return _extent(given, 2, -1)
         if given.target in (aten.max.dim, aten.min.dim):
-            return _extent(given.args[0], given.args[1])
+            return _extent(given, 1, None)
     return 0
 
 
-def _extent(node: fx.Node, dim: Any) -> int:
-    size = facts_of(node.meta["val"]).size
+def _extent(node: fx.Node, place: int, default: Any) -> int:
+    """Of what a call reads, along its dimension. place: of that among the arguments."""
+    dim: Any = node.kwargs.get("dim", node.args[place] if len(node.args) > place else default)
+    size = facts_of(node.args[0].meta["val"]).size  # type: ignore[union-attr]
     extent = math.prod(size) if dim is None else size[dim] if size else 0
     return extent if type(extent) is int else 0
 
