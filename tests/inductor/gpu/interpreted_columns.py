@@ -37,13 +37,13 @@ def words(*size):
     return torch.randint(-(2**31), 2**31, size).int()
 
 
-def is_near(program, *given) -> None:
+def is_near(program, *given, slack=1e-5) -> None:
     found = dynamo.compile(program, backend=interpreted)(*given)
     eager = program(*given)
     exact = program(*(v.double() if v.is_floating_point() and v.dtype.itemsize > 1 else v for v in given))
     assert found.dtype is eager.dtype
     far = (eager.double() - exact).abs().max()
-    assert (found.double() - exact).abs().max() <= far + 1e-5 * exact.abs().max()
+    assert (found.double() - exact).abs().max() <= far + slack * exact.abs().max()
 
 
 def gptq_weight(w, z, s):
@@ -126,7 +126,8 @@ def test_distances_that_are_a_buffer(monkeypatch, order, dtype, rows) -> None:
     monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
     monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
     by = torch.tensor(order, dtype=I32)[None] * 4
-    is_near(shifted_by, *gptq_inputs(rows, 512, N, 128, dtype), by)
+    # What is added behind is rounded once more, so that it may be off by one place in eager or here.
+    is_near(shifted_by, *gptq_inputs(rows, 512, N, 128, dtype), by, slack=torch.finfo(dtype).eps)
     assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
 
 
