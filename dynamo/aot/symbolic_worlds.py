@@ -48,7 +48,8 @@ FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 # What torch's C++ calls where it wants plain ints.
 READS_NUMBERS = frozenset((aten.size.default, aten.stride.default, aten.storage_offset.default))
-# Composite calls whose C++ makes sizes constant and says nothing (torch 2.14; before, it asked).
+# Composite calls whose C++ makes sizes constant without an error (torch 2.14; before, it called
+# `aten.size`).
 IN_PYTHON = frozenset((torch.stft, "stft"))
 # A storage is resized or exchanged; memory is pinned or not.
 NOT_MODELLED = frozenset((aten.resize_, aten.resize_as_, aten.set_, aten.is_pinned))

@@ -167,7 +167,7 @@ def _write_made(graph: fx.Graph, last: fx.Node, has_kernel: HasKernel) -> bool:
 
 def _adds_in_float32(write: fx.Node) -> bool:
     """Whether a tensor of half precision is made anew in any case, in float32, which what reads it
-    may read: the old one need not be there, nor a rounded one if nobody else wants it."""
+    may read: the old one need not be there, nor a rounded one if nothing else reads it."""
     at = ADDITIONS.get(write.target)
     fake = write.meta["val"]
     if at is None or fake.device.type == "cpu" or fake.dtype not in HALVES or len(write.args) <= at:

@@ -1,7 +1,7 @@
 """What a graph computes of nothing but its own constants, while it is compiled.
 
 In: a functional ATen graph with fakes. Out: `KnownValues.value_of(node)`: the tensor, on the CPU,
-or None. Random numbers, memory that nobody has written, and what raises are not known.
+or None. Random numbers, uninitialized memory, and what raises are not known.
 """
 
 from __future__ import annotations

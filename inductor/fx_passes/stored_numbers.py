@@ -3,7 +3,7 @@
 In: a functional ATen graph of known sizes with fakes. Out: the same graph (changed in place), where
 
 - bytes that are seen as signed or unsigned ones, and then computed with, are converted. ATen's view
-  would be a buffer of its own, of which nobody knows that it is the same memory;
+  would be a buffer of its own, which is not known to be the same memory;
 - rows or columns that are picked in an order that the graph itself counts out (AWQ puts eight
   numbers of a word in the order 0, 4, 1, 5, 2, 6, 3, 7) are turned axes: `[.., A, B]` read as
   `[.., B, A]`. Where each lies is then known to a kernel, which need not look it up.

@@ -168,7 +168,7 @@ def _by_units(
 
 def _is_spread(index: Index) -> bool:
     """Whether what is read is the same for as many neighbouring columns as a word has numbers, and
-    then comes what lies beside it."""
+    then comes the next column."""
     of_columns = [(atom, factor) for atom, factor in index.terms if _has_variable(atom, "i0")]
     return _along(index) > 1 and len(of_columns) == 1 and all(
         factor == 1 and isinstance(atom, FloorDiv) and atom.divisor == MOST_PACKED

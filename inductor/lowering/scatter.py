@@ -210,6 +210,8 @@ def scatter(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) -> A
 def scatter_number(call: Call, x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
     if isinstance(value, complex) or unsupported([x]) or not fits(value, x.dtype):
         return call.refuse("a number that ATen converts, or raises for")
+    if torch.are_deterministic_algorithms_enabled():
+        return call.refuse("the library's keeps an order")
     layout = contiguous(index.size, x.dtype, x.layout.device)
 
     def compute(ops: Ops, where: Indices) -> Value:

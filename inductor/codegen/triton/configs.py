@@ -60,7 +60,7 @@ FEW_WARPS = 2
 # Rows of a scan across memory, elements of a thread, of a tile (chosen by counting instructions: of
 # rows of 64, 8 for an element with one warp, 11 with two, 70 with sixteen).
 LEAST_SCANNED, OF_A_SCAN, MOST_SCANNED = 8, 64, 1 << 14
-OF_A_LONG = 8  # elements of a thread of a scan whose steps are long
+OF_A_LONG = 8  # of a scan whose steps are long; chosen, not measured
 # Elements of a thread of a sort, of a tile: of int64 rows of 1024, a compile takes 1.7 s with four
 # for each thread, and 6.7 s with 16.
 OF_A_SORT, SORTED = 4, 1 << 10

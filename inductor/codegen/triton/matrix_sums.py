@@ -45,7 +45,7 @@ PLANES = {NIBBLES: 4, BYTES: 1, COLUMNS: 8, SPREAD: 1}  # terms of an element as
 ELEMENT = {
     NIBBLES: torch.int16, BYTES: torch.int8, COLUMNS: torch.int32, SPREAD: torch.int32,
 }  # fmt: skip
-ROWS_OF_WORD = 8
+ROWS_OF_WORD = 8  # numbers of 4 bits in 32
 LEAST_TERMS = 16  # elements that units multiply at a time
 # Elements of a stretch, at least: a copy of what they are multiplied with has eight, or four.
 LEAST_STRETCH = {NIBBLES: 8, BYTES: 8, COLUMNS: 4, SPREAD: 8}
@@ -208,7 +208,7 @@ class Shape:
 # and loaded in 16 bytes on its way from words to operands, 2.8 instructions a number; 4.5 of 32.)
 STEPS = {NIBBLES: 128, BYTES: 256, COLUMNS: 64, SPREAD: 128}  # elements as they are read
 ROWS_OF_SPREAD, MOST_SHARES_OF_SPREAD, STAGES_OF_SPREAD = 64, 8, 3
-MOST_TERMS_OF_SPREAD = 64  # of a tile of numbers in shared memory
+MOST_TERMS_OF_SPREAD = 64  # of a tile in shared memory; chosen, not measured
 ENOUGH_WARPS = 384  # sum at a time
 ENOUGH_TERMS, FEWEST_STEPS = {NIBBLES: 1024, COLUMNS: 512, SPREAD: 512}, 2  # of a share
 MOST_SHARES = 4

@@ -3,7 +3,7 @@
 In: the stage that computes an element (`x` is its row, a term of the sum, `r` its column). Out:
 lines of a step of the loop, and the tile. Where several neighbouring elements lie in one word, the
 words are a tile of their own, smaller by that number: each is loaded once and the elements at each
-place in it are computed side by side, so that what hangs on the place alone is a number. They are
+place in it are computed side by side, so that what depends on the place alone is a number. They are
 then put together in registers.
 """
 

@@ -17,7 +17,7 @@ import torch
 from inductor.ir.body import Op
 from inductor.scheduler.assemble import drop_dead
 
-MOST = 1 << 22
+MOST = 1 << 22  # beyond it 1.5 * 2 ** 23 and the number have another exponent
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 ROUNDINGS = ("round", "floor", "ceil", "trunc")
 KEEPING = ("add", "sub", "mul", "neg", "abs", "maximum", "minimum")

@@ -1,4 +1,4 @@
-"""Sorts of places among few columns, by counting; here on a CPU, where the pass stays out otherwise."""
+"""Sorts of places among few columns, by counting; here on a CPU, which the pass leaves alone otherwise."""
 
 from __future__ import annotations
 
@@ -101,3 +101,12 @@ def test_what_stays(replaced: list[int], program: Callable[..., Any]) -> None:
 def test_many_columns_stay(replaced: list[int]) -> None:
     run(stable, torch.randn(2048, 600))
     assert replaced == [0]
+
+
+def test_deterministic_programs_keep_theirs(replaced: list[int]) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        run(stable, torch.randn(2048, 16))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert replaced == []
