@@ -22,7 +22,6 @@ from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.pooling import POOLS, reads_places
-from dynamo.aot.recorder import forget_nodes
 from dynamo.aot.records import AtenGraph, Compiler, Keeping, NeedsGradients, Unsupported
 from dynamo.aot.rows import ONE_HOTS, ROWS, has_tail, is_one_hot, merge_equal
 from dynamo.aot.runtime import without_grad, wrap_compiled
@@ -243,7 +242,6 @@ def compile_training(
     halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)
     world.forget_reals()
-    forget_nodes(joint.module.graph)
     joint = replace(joint, mutations=mutations)
     function = make_function(gm, joint, halves, forward, backward_compiler, keeping)
     return wrap_compiled(graph, function, gm.forward)

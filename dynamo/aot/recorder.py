@@ -8,6 +8,7 @@ rewrites in-place operations and keeps views up to date). Out: an `fx.Graph` who
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,8 @@ from dynamo.shapes.fake import DataDependent, Fake
 from dynamo.shapes.observable import may_fail
 
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+# A fake's node, as a weak reference: what autograd saves lives outside of what Python collects, and
+# would keep a graph with all its values.
 NODE = "aot_node"
 _SHARED_CONSTANT = 64
 
@@ -151,7 +154,8 @@ class Recorder(OwnDispatchMode):
 
     def node_of(self, fake: Fake) -> fx.Node:
         """The node whose value this fake is."""
-        node: fx.Node | None = fake.__dict__.get(NODE)
+        reference = fake.__dict__.get(NODE)
+        node: fx.Node | None = None if reference is None else reference()
         if node is None:
             raise Unsupported("a value comes from outside of the graph")
         return node
@@ -162,7 +166,7 @@ class Recorder(OwnDispatchMode):
         if is_fake(result):
             if NODE in result.__dict__:
                 raise Unsupported(f"{node.target} gives back its argument")
-            result.__dict__[NODE] = node
+            result.__dict__[NODE] = weakref.ref(node)
             self._makers.setdefault(storage_key(result), node)
             return
         for index, item in enumerate(result):
@@ -186,7 +190,7 @@ class Recorder(OwnDispatchMode):
         node = self._last_leaf = self.graph.create_node("placeholder", name, (), {}, name)
         node.meta["val"] = value
         if is_fake(value):
-            value.__dict__[NODE] = node
+            value.__dict__[NODE] = weakref.ref(node)
         return node
 
     def constant(self, tensor: torch.Tensor) -> fx.Node:
@@ -221,7 +225,7 @@ class Recorder(OwnDispatchMode):
 
     def alias(self, result: Fake, node: fx.Node) -> None:
         """One more fake of a node's value."""
-        result.__dict__[NODE] = node
+        result.__dict__[NODE] = weakref.ref(node)
 
     def base_of(self, fake: Fake) -> fx.Node:
         """The node that made the storage which this fake is a view of."""
@@ -262,10 +266,3 @@ def _holds_fake(result: Any) -> bool:
 
 def _is_empty(result: Any) -> bool:
     return isinstance(result, (list, tuple)) and not result
-
-
-def forget_nodes(graph: fx.Graph) -> None:
-    """Takes the nodes from the fakes of a graph: graphs made of its values keep them, not it."""
-    for node in graph.nodes:
-        if is_fake(value := node.meta.get("val")):
-            value.__dict__.pop(NODE, None)

@@ -63,18 +63,21 @@ def role_of(func: Any) -> Role:
 class Constants:
     """See the module.
 
-    kind: of fakes. storage_of: what tells the storage of one from others. varies: True while an
+    kind: of fakes. storage_of: what tells the storage of one from others; keeper_of: what has that
+    in use, without the fake itself: one in a function of autograd would keep all others. varies: True while an
     operation runs on numbers that are others in later calls. autocast: while operators work in
     other dtypes. settled: an operation has run whose result has its size from values. read: the
     fakes of which the last operation took a number. times_read: how often that was, ever.
     """
 
-    def __init__(self, kind: type, storage_of: Callable[[Any], int]) -> None:
-        self.kind, self.storage_of = kind, storage_of
+    def __init__(
+        self, kind: type, storage_of: Callable[[Any], int], keeper_of: Callable[[Any], Any]
+    ) -> None:
+        self.kind, self.storage_of, self.keeper_of = kind, storage_of, keeper_of
         self.varies = self.autocast = self.settled = False
         self.read: list[Any] = []
         self.times_read = 0
-        self._storages: dict[int, Any] = {}  # with one fake each, which keeps the key in use
+        self._storages: dict[int, Any] = {}  # with their keepers
 
     def value(self, fake: Any) -> torch.Tensor | None:
         """What a fake is known to hold; nobody may write into it."""
@@ -87,7 +90,7 @@ class Constants:
         """A fake with a storage of its own holds this."""
         if value.numel() <= LARGEST and value.device.type in DEVICES and not self.varies:
             fake.__dict__[KNOWN] = value
-            self._storages[self.storage_of(fake)] = fake
+            self._storages[self.storage_of(fake)] = self.keeper_of(fake)
 
     def forget(self, fake: Any) -> None:
         """Something has been written into a fake's storage."""
@@ -171,6 +174,13 @@ class Constants:
         if type(value) not in PLAIN:
             raise TypeError(type(value))
         return value
+
+
+def forget_values(fakes: Any) -> None:
+    """Lets go of the real tensors that fakes, in lists and tuples or alone, were known to hold:
+    graphs keep their fakes."""
+    for fake in _tensors(fakes):
+        fake.__dict__.pop(KNOWN, None)
 
 
 def _written(role: Role, args: Any, kwargs: dict[str, Any]) -> list[Any]:

@@ -162,7 +162,8 @@ class FakeWorld:
     def __init__(self, cache: OpCache | None = None) -> None:
         self.cache = cache if cache is not None else OpCache()
         self.autocast = False
-        self.constants = Constants(Fake, lambda fake: fake.storage_key)
+        self.constants = Constants(
+            Fake, lambda fake: fake.storage_key, lambda fake: fake.token)
         self.observed: set[str] = set()
         self._mode = _WorldMode(self)
         self._from_real: dict[int, tuple[torch.Tensor, Fake]] = {}
@@ -202,7 +203,9 @@ class FakeWorld:
         """The fake of a real tensor: always the same one for the same object.
 
         Tensors that share a storage give fakes that share one. `isinstance(fake, nn.Parameter)`
-        holds where it holds for the tensor; `grad`, `is_leaf` and `requires_grad` agree.
+        holds where it holds for the tensor; `is_leaf` and `requires_grad` agree. It has no `grad`:
+        a tensor that another one holds as its gradient is outside of what Python collects, and so
+        would be all that a world knows.
         """
         known = self._from_real.get(id(tensor))
         if known is not None:
@@ -222,9 +225,6 @@ class FakeWorld:
         self._from_real[id(tensor)] = (tensor, fake)
         if isinstance(tensor, torch.nn.Parameter):
             fake._is_param = True  # type: ignore[attr-defined]
-        grad = tensor.grad if fake.is_leaf else None
-        if grad is not None and not is_wrapper_class(type(grad)):  # the trace reads the real one
-            fake.grad = self.from_real(grad)
         return fake
 
     def _imitate(self, tensor: torch.Tensor) -> Fake:

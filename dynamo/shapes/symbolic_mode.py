@@ -86,7 +86,8 @@ class SymbolicMode(FakeTensorMode):
         self.observed: set[str] = set()
         self.nested_ints: set[Any] = set()  # symbols of ragged sizes
         self.constants = Constants(
-            FakeTensor, lambda fake: int(fake.untyped_storage()._cdata))
+            FakeTensor, lambda fake: int(fake.untyped_storage()._cdata),
+            lambda fake: fake.untyped_storage())
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
         """A new ragged size, of nobody else's: a symbol that no guard speaks of."""

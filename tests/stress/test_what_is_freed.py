@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 import dynamo
 from dynamo._C import Program
+from dynamo.shapes.constants import KNOWN
+from dynamo.shapes.fake_tensor import Fake
 
 
 class Parts(nn.Module):
@@ -143,3 +146,49 @@ def test_what_guards_let_go_of_may_take_them_with_it() -> None:
         assert Resets.kept
         Resets.kept.clear()
         del compiled
+
+
+def _optimizer(kind: type[torch.optim.Optimizer]) -> Any:
+    weights = [nn.Parameter(torch.randn(8)) for _ in range(2)]
+    for weight in weights:
+        weight.grad = torch.randn(8)
+    return kind(weights, lr=0.1).step  # type: ignore[call-arg]
+
+
+def _training() -> Any:
+    """Autograd keeps the places that it reads; a mask is made of numbers."""
+    table = torch.randn(9, 4, requires_grad=True)
+
+    def step() -> None:
+        places = torch.arange(5).remainder(3)
+        chosen = table.index_select(0, places)
+        chosen = torch.where(places[:, None] > 1, chosen.exp(), chosen)
+        torch.nn.functional.cross_entropy(chosen.gather(1, places[:, None]).expand(5, 2),
+                                          places.clamp(max=1)).backward()
+
+    return step
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("make", [
+    lambda: _optimizer(torch.optim.SGD), lambda: _optimizer(torch.optim.AdamW), _training,
+], ids=["sgd", "adamw", "training"])
+def test_what_a_compile_has_made_goes_with_the_code(make: Any, dynamic: bool) -> None:
+    """Tensors in C++ structures (gradients, what autograd saves) are roots for Python's collector:
+    one that leads to a graph keeps it, its fakes and the values that these were known to hold."""
+
+    def alive() -> list[Any]:
+        for _ in range(3):
+            gc.collect()
+        kinds = (torch.fx.Node, Fake, FakeTensor)
+        return [item for item in gc.get_objects() if type(item) in kinds]
+
+    dynamo.reset()
+    before = len(alive())
+    compiled = dynamo.compile(make(), dynamic=dynamic)
+    compiled()
+    compiled()
+    assert not any(KNOWN in item.__dict__ for item in alive())
+    del compiled
+    dynamo.reset()
+    assert len(alive()) == before

@@ -31,6 +31,7 @@ from dynamo.guards.sources import (
     ObjectSource,
     Source,
 )
+from dynamo.shapes.constants import forget_values
 from dynamo.shapes.worlds import make_world
 from dynamo.symbolic.core import table
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
@@ -123,6 +124,7 @@ class Trace:
         self.effects = Effects()
         self.guards = GuardSet()  # the result has those of this trace
         self.world.forget_reals()
+        forget_values([node.meta.get("example_value") for node in self.graph.graph.nodes])
 
     def state(self, kind: type[State]) -> State:
         """The record of this trace that a package keeps of its own things, made when first used."""
