@@ -312,12 +312,14 @@ def run():
     assert re.search(r"graph \w+: found", second)
 
 
-def test_aliases_of_classes_are_no_reason_against_a_cache(tmp_path: Path) -> None:
-    source = """
+@pytest.mark.parametrize("alias", ["list[torch.Tensor]", "Callable[[typing.Any], bool] | None", "dict[str, list[int | None]]"])
+def test_aliases_of_classes_are_no_reason_against_a_cache(alias: str, tmp_path: Path) -> None:
+    source = f"""
 import typing
+from collections.abc import Callable
 
 def f(x):
-    return typing.cast(list[torch.Tensor], [x * 2])[0]
+    return typing.cast({alias}, [x * 2])[0]
 
 def run():
     return [pair(f, torch.ones(3))]

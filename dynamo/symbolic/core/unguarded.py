@@ -109,7 +109,7 @@ class Unguarded:
                 classes[id(value)] = value
             elif issubclass(kind, NAMED):
                 named[id(value)] = value, source
-            elif kind is types.GenericAlias and all(isinstance(each, type) for each in _of(value)):
+            elif isinstance(value, ALIASES) and all(isinstance(each, type) for each in _of(value)):
                 classes.update((id(each), each) for each in _of(value))
             elif source is not None and is_nowhere(source):
                 self.refuse(f"it holds a {kind.__qualname__} that has no place")
@@ -118,9 +118,19 @@ class Unguarded:
                    tuple(self.constructed), tuple(self.given), self.about_gpus, self.reason)
 
 
-def _of(alias: types.GenericAlias) -> tuple[Any, ...]:
-    """What an alias such as `list[int]` is made of."""
-    return (alias.__origin__, *alias.__args__)
+ALIASES = (types.GenericAlias, types.UnionType)
+
+
+def _of(alias: Any) -> Iterator[Any]:
+    """What `list[int]`, `Callable[[int], bool]` or `list[int] | None` is made of.
+
+    >>> list(_of(dict[str, int | None]))
+    [<class 'dict'>, <class 'str'>, <class 'int'>, <class 'NoneType'>]
+    """
+    if isinstance(alias, types.GenericAlias):
+        yield alias.__origin__
+    for part in alias.__args__:
+        yield from _of(part) if isinstance(part, ALIASES) else (part,)
 
 
 def has_same_hash(value: Any) -> bool:
