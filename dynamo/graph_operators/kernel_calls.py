@@ -14,6 +14,7 @@ Triton is not imported here: whoever has such a kernel has imported it.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import inspect
 import re
@@ -59,6 +60,7 @@ class Operators:
         self._library: Any = None
         self._lock = threading.Lock()
         self._by_call: dict[Any, tuple[Any, Any]] = {}
+        self._names: collections.Counter[str] = collections.Counter()
 
     def of(self, kernel: Any, call: KernelCall) -> Any:
         """The operator for one kind of call of a kernel."""
@@ -66,24 +68,30 @@ class Operators:
         key = id(kernel), call.names, call.kinds, constants, grids, call.blocks
         with self._lock:
             if key not in self._by_call:  # which keeps the kernel and the constants: their ids hold
-                made = self._define(kernel, call, repr(key))
+                made = self._define(kernel, call)
                 self._by_call[key] = (kernel, call), made
             return self._by_call[key][1]
 
-    def _define(self, kernel: Any, call: KernelCall, text: str) -> Any:
+    def _define(self, kernel: Any, call: KernelCall) -> Any:
         if self._library is None:
             self._library = torch.library.Library(NAMESPACE, "FRAGMENT")
         function = function_of(kernel)
-        short = re.sub(r"\W", "_", getattr(function, "__name__", "kernel"))
-        name = f"{short}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
         written = written_names(function) if function is not None else None
-        self._library.define(name + schema_text(call, written))
-        self._implement(name, kernel, call, schema_text(call, written))
+        schema = schema_text(call, written)
+        name = self._new_name(name_of(kernel, call, schema))
+        self._library.define(name + schema)
+        self._implement(name, kernel, call, schema)
         self._library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", _nothing, lib=self._library)
         operator = getattr(getattr(torch.ops, NAMESPACE), name).default
         twin_of(operator)
         return operator
+
+    def _new_name(self, name: str) -> str:
+        """Kernels that a function of the program makes may be called alike, as may calls with
+        objects that have no text."""
+        self._names[name] += 1
+        return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
 
     def _implement(self, name: str, kernel: Any, call: KernelCall, schema: str) -> None:
         """By Triton, or by what C++ knows of earlier launches."""
@@ -107,6 +115,24 @@ def key_of(value: Any) -> Hashable:
     if value is None or type(value) in (bool, int, float, str, torch.dtype):
         return type(value), repr(value)  # 0.0 is not -0.0
     return type(value), id(value)
+
+
+def name_of(kernel: Any, call: KernelCall, schema: str) -> str:
+    """The operator's name: another process calls it the same, so that it finds compiled code."""
+    function = function_of(kernel)
+    place = [getattr(function, name, "") for name in ("__module__", "__qualname__")]
+    layers = [type(layer).__qualname__ for layer in layers_of(kernel)]
+    parts = (place, layers, call.names, _text_of(call.constants), _text_of(call.grids), call.blocks)
+    short = re.sub(r"\W", "_", getattr(function, "__name__", "kernel"))
+    return f"{short}_{hashlib.sha256(repr((parts, schema)).encode()).hexdigest()[:10]}"
+
+
+def _text_of(value: Any) -> str:
+    """Of constants; of objects only what they are."""
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} {list(map(_text_of, value))}"
+    named = value is None or type(value) in (bool, int, float, str, torch.dtype)
+    return repr(value) if named else type(value).__qualname__
 
 
 def is_descriptor(cls: type) -> bool:

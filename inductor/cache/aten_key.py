@@ -1,9 +1,10 @@
 """The key of a functional ATen graph, for programs whose captured graph has none.
 
 In: an ATen graph of static sizes, with fakes of its values, and the stage that is about to compile
-it. Out: the parts of a key, as texts; or `Uncacheable`. A program with wrapper subclasses runs code
-of its classes where it is recorded, which no key can hold; what comes out of that is a graph of
-plain tensors, and nothing below reads anything else. So all of the graph is in the key: each node's
+it. Out: the parts of a key, as texts; or `Uncacheable`. A program with wrapper subclasses, autograd
+functions or operators of its own runs code of these where it is recorded, which no key can hold;
+what comes out of that is a graph of plain tensors, and nothing below reads anything else. So all of
+the graph is in the key: each node's
 name, operator and arguments, each fake with its memory, each mark of an earlier stage, and what
 constants hold, since stages may compute with them.
 """
@@ -19,6 +20,7 @@ from torch import fx
 
 from dynamo.aot.plain_graphs import Rows, rows_of
 from dynamo.aot.records import Unsupported
+from dynamo.graph_operators.operator_texts import text_of_operator
 from dynamo.store.records import Uncacheable
 from inductor.cache.graph_key import OWN, parts_around, text_of_function, text_of_value
 
@@ -50,10 +52,18 @@ def parts_of_aten(
 def _text_of_rows(rows: Rows) -> str:
     lines = []
     for op, name, target, args, kwargs, meta in rows.nodes:
-        function = text_of_function(target, OPERATORS) if op == "call_function" else str(target)
+        function = _text_of_function(target) if op == "call_function" else str(target)
         lines.append(f"{op} {name} {function} {_text(args)} {_text(kwargs)} {_marks(meta)}")
     lines += map(_text, rows.fakes)
     return "\n".join([*lines, _text(rows.storages)])
+
+
+def _text_of_function(function: Any) -> str:
+    """Of an operator of the program all that is read of it; how its results look, the fakes say."""
+    is_operator = isinstance(function, torch._ops.OpOverload)
+    if is_operator and function.namespace not in OPERATORS:
+        return text_of_operator(function)
+    return text_of_function(function, OPERATORS)
 
 
 def _text(value: Any) -> str:
