@@ -27,6 +27,7 @@ from torch.torch_version import TorchVersion
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.value_types import NAMED
+from dynamo.graph_operators.kernel_calls import function_of, is_kernel, text_of_kernel
 from dynamo.guards.weak import HEAP_TYPE
 from dynamo.store.records import Uncacheable
 
@@ -187,6 +188,8 @@ class Fingerprints:
             return self.of_logger(value)
         if kind is TorchVersion:
             return f"version {str(value)}"
+        if is_kernel(value):
+            return f"{text_of_kernel(value)} of {self.of(function_of(value))}"
         if kind in TENSORS:  # keys of an optimizer's state: what is known of one, guards tell
             return f"a {kind.__name__}"
         raise NoFingerprint(f"a {title_of(kind)} has no name")

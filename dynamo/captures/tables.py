@@ -28,6 +28,7 @@ from dynamo.captures.fingerprints import Kinds
 from dynamo.codegen.continuation import Continuations, Layout
 from dynamo.codegen.rebuild import RECIPE, Computes, number_function
 from dynamo.codegen.retry import Raising
+from dynamo.graph_operators.kernel_calls import is_kernel
 from dynamo.guards import shape_code, sources
 from dynamo.guards.build import ProgramText
 from dynamo.guards.build import Row as Instruction
@@ -188,7 +189,7 @@ class TableWriter:
             return False
         if kind is functools.partial and self.new_code is not None:  # of an effect: made by us
             return self._has_row(value)
-        return issubclass(kind, BY_ROW)
+        return issubclass(kind, BY_ROW) or is_kernel(value)
 
     def _has_row(self, value: Any) -> bool:
         return self.anchors is not None and self.anchors.known(value) is not None

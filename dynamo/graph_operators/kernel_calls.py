@@ -37,6 +37,10 @@ KINDS = {
 }  # fmt: skip
 DIMENSIONS = 3  # of a grid
 DESCRIPTORS = "triton.tools.tensor_descriptor", "TensorDescriptor"
+CLASSES = (
+    ("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"),
+    ("triton.runtime.autotuner", "Autotuner"), ("triton.runtime.autotuner", "Heuristics"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class KernelCall:
     constants: tuple[tuple[str, Any], ...]
     grids: tuple[tuple[tuple[str, Any], ...], ...]
     blocks: tuple[tuple[str, tuple[tuple[int, ...], str]], ...] = ()
+
+
+# A module, the kernel's name in it, and the call.
+Recipe = tuple[str, str, KernelCall]
 
 
 class Operators:
@@ -105,7 +113,53 @@ class Operators:
         self._library.impl(slow, torch.library.fallthrough_kernel, "Autograd")
 
 
+    def recipe_of(self, operator: Any) -> Recipe:
+        """How another process defines the operator. Errors: LookupError for a kernel that no module
+        has by its name, and for constants that have no text."""
+        kernel, call = next(given for given, made in self._by_call.values() if made is operator)
+        module, name = place_of(kernel)
+        if not is_plain((call.constants, call.grids)):
+            raise LookupError(f"{operator} has constants that are objects")
+        return module, name, call
+
+    def define_again(self, recipe: Recipe) -> Any:
+        """The operator of a recipe. Errors: LookupError."""
+        module, name, call = recipe
+        kernel = vars(sys.modules.get(module) or object).get(name)
+        if not is_kernel(kernel):
+            raise LookupError(f"{module} has no kernel {name} now")
+        return self.of(kernel, call)
+
+
 operators = Operators()
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether Triton launches it."""
+    return any(type(value) is getattr(sys.modules.get(module), name, None)
+               for module, name in CLASSES)  # fmt: skip
+
+
+def place_of(kernel: Any) -> tuple[str, str]:
+    """The module and the name by which it has the kernel. Errors: LookupError."""
+    function = function_of(kernel)
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if vars(sys.modules.get(module) or object).get(name) is not kernel:
+        raise LookupError(f"no module has the kernel {module}.{name}")
+    return module, name
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a constant has a text."""
+    if isinstance(value, tuple | list):
+        return all(map(is_plain, value))
+    return value is None or type(value) in (bool, int, float, str, torch.dtype)
+
+
+def text_of_kernel(kernel: Any) -> str:
+    """What a trace reads of a kernel beside its function."""
+    layers = [(type(layer).__qualname__, hooks_of(layer)) for layer in layers_of(kernel)]
+    return f"kernel {layers} {parameters_of(kernel)} {_text_of(configurations(kernel))}"
 
 
 def key_of(value: Any) -> Hashable:
@@ -131,8 +185,7 @@ def _text_of(value: Any) -> str:
     """Of constants; of objects only what they are."""
     if isinstance(value, tuple | list):
         return f"{type(value).__name__} {list(map(_text_of, value))}"
-    named = value is None or type(value) in (bool, int, float, str, torch.dtype)
-    return repr(value) if named else type(value).__qualname__
+    return repr(value) if is_plain(value) else type(value).__qualname__
 
 
 def is_descriptor(cls: type) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dynamo.graph_operators.kernel_calls import (
+    CLASSES,
     DIMENSIONS,
     KernelCall,
     configurations,
@@ -28,10 +29,6 @@ from dynamo.graph_operators.kernel_calls import (
     parameters_of,
 )
 
-CLASSES = (
-    ("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"),
-    ("triton.runtime.autotuner", "Autotuner"), ("triton.runtime.autotuner", "Heuristics"),
-)  # fmt: skip
 REAL = (torch.Tensor, torch.nn.Parameter)
 
 

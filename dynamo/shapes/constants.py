@@ -64,10 +64,11 @@ class Constants:
     """See the module.
 
     kind: of fakes. storage_of: what tells the storage of one from others; keeper_of: what has that
-    in use, without the fake itself: one in a function of autograd would keep all others. varies: True while an
-    operation runs on numbers that are others in later calls. autocast: while operators work in
-    other dtypes. settled: an operation has run whose result has its size from values. read: the
-    fakes of which the last operation took a number. times_read: how often that was, ever.
+    in use, without the fake itself: one in a function of autograd would keep all others. varies:
+    True while an operation runs on numbers that are others in later calls. autocast: while
+    operators work in other dtypes. settled: an operation has run whose result has its size from
+    values. read: the fakes of which the last operation took a number. times_read: how often that
+    was, ever.
     """
 
     def __init__(

@@ -24,6 +24,8 @@ from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.plain_graphs import module_of
 from dynamo.base.graph_copies import copy_module
 from dynamo.base.subclasses import is_wrapper_class
+from dynamo.graph_operators.kernel_calls import NAMESPACE, Recipe
+from dynamo.graph_operators.kernel_calls import operators as kernel_operators
 from dynamo.store.content import Stale
 from dynamo.store.records import Uncacheable
 from inductor.cache.graph_key import SHOWN, TEXT, TRUSTED, text_of_symbolic
@@ -41,12 +43,17 @@ def write_captured(gm: fx.GraphModule) -> bytes:
     if found and any(map(_changes_state, gm.graph.nodes)):
         raise Uncacheable("modes change between operators of the program")
     schemas = {str(operator): _schemas(operator) for operator in operators}
+    try:
+        kernels = {str(operator): kernel_operators.recipe_of(operator) for operator in operators
+                   if operator.namespace == NAMESPACE}  # fmt: skip
+    except LookupError as why:
+        raise Uncacheable(str(why)) from None
     text = None
     if any(type(node.meta.get(SHOWN)) is FakeTensor for node in gm.graph.nodes):
         if operators:  # they could assume something of sizes, which no guard says
             raise Uncacheable("operators of the program see symbolic sizes")
         text = text_of_symbolic(gm)
-    return pickle.dumps((schemas, write_rows(gm, schemas.keys()), text), protocol=5)
+    return pickle.dumps((schemas, kernels, write_rows(gm, schemas.keys()), text), protocol=5)
 
 
 def _without_made(gm: fx.GraphModule) -> fx.GraphModule:
@@ -68,7 +75,9 @@ def _is_made_for_nothing(node: fx.Node) -> bool:
 
 def read_captured(content: bytes) -> fx.GraphModule:
     """Errors: Stale where an operator of the program is another one now."""
-    schemas, rows, text = pickle.loads(content)
+    schemas, kernels, rows, text = pickle.loads(content)
+    for name, recipe in kernels.items():
+        _define_again(name, recipe)
     for name, known in schemas.items():
         namespace, packet, overload = name.split(".")
         found = getattr(getattr(torch.ops, namespace), packet, None)
@@ -83,6 +92,16 @@ def read_captured(content: bytes) -> fx.GraphModule:
     for node in _nodes(module):
         _check(node)
     return module
+
+
+def _define_again(name: str, recipe: Recipe) -> None:
+    """Makes the operator of a Triton kernel. Errors: Stale."""
+    try:
+        made = kernel_operators.define_again(recipe)
+    except LookupError as why:
+        raise Stale(str(why)) from None
+    if str(made) != name:
+        raise Stale(f"the kernel of {name} writes other arguments, or is called like another one")
 
 
 def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:

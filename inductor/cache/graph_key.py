@@ -30,6 +30,7 @@ from dynamo.aot.plain_graphs import At, FakeAt
 from dynamo.aot.plain_sizes import SizeWriter
 from dynamo.aot.records import Unsupported
 from dynamo.base import ranks
+from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.value_types import NAMED
 from dynamo.shapes.facts import storage_bytes
@@ -340,6 +341,9 @@ def text_of_function(function: Any, own: Collection[str] = OWN) -> str:
     kind = type(function)
     if kind.__module__.partition(".")[0] == "inductor" and hasattr(kind, "text_in_keys"):
         return str(function.text_in_keys())
+    if hasattr(function, AUTOGRAD_FUNCTION):
+        cls = getattr(function, AUTOGRAD_FUNCTION)
+        raise Uncacheable(f"{cls.__qualname__} is an autograd function of the program")
     try:
         name = _get_qualified_name(function)
     except Exception as error:

@@ -15,6 +15,9 @@ from torch import fx
 
 from dynamo.aot.plain_graphs import Rows, rows_of
 from dynamo.aot.records import Unsupported
+from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION, apply_at, place_of_apply
+from dynamo.base.decisions import is_in_graph
+from dynamo.store.content import Stale
 from inductor.cache.graph_key import OWN, TRUSTED, text_of_function
 
 KNOWN = ("cpu", "cuda")
@@ -27,15 +30,21 @@ def write_rows(gm: fx.GraphModule, operators: Collection[str] = ()) -> bytes:
     for device in rows.devices():
         if device.type not in KNOWN:
             raise Unsupported(f"it has a tensor on {device}")
-    nodes = [(op, name, _name(target, operators) if op == "call_function" else target, *rest)
+    nodes = [(op, name, _place_of(target, operators) if op == "call_function" else target, *rest)
              for op, name, target, *rest in rows.nodes]  # fmt: skip
     parts = nodes, rows.fakes, rows.storages, rows.constants, rows.symbols
     return pickle.dumps(parts, protocol=5)
 
 
-def _name(function: Any, operators: Collection[str]) -> str:
+def _place_of(function: Any, operators: Collection[str]) -> Any:
+    """A name, or the place of an autograd function, whose code the trace has looked through."""
     name = str(function)
-    return name if name in operators else text_of_function(function)
+    if name in operators:
+        return name
+    place = place_of_apply(function)
+    if place is not None and not is_in_graph(getattr(function, AUTOGRAD_FUNCTION)):
+        return place
+    return text_of_function(function)
 
 
 def is_own(function: torch._ops.OpOverload) -> bool:
@@ -46,9 +55,19 @@ def is_own(function: torch._ops.OpOverload) -> bool:
 def read_rows(content: bytes) -> Rows:
     nodes, *others = pickle.loads(content)
     named = tuple([
-        (op, name, function_of(target) if op == "call_function" else target, *rest)
+        (op, name, _function_at(target) if op == "call_function" else target, *rest)
         for op, name, target, *rest in nodes])  # fmt: skip
     return Rows(named, *others)
+
+
+def _function_at(place: Any) -> Any:
+    """Errors: Stale."""
+    if isinstance(place, str):
+        return function_of(place)
+    try:
+        return apply_at(*place)
+    except LookupError as why:
+        raise Stale(str(why)) from None
 
 
 def function_of(name: str) -> Any:

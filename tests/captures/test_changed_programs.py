@@ -477,6 +477,35 @@ def run():
     ("def run", "@implements(F.linear)\ndef other(x, w, bias=None):\n    return x\ndef run"))
 
 
+program("autograd function", """
+SCALE = 2.0
+def scaled(x):
+    return x * SCALE
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, power):
+        ctx.save_for_backward(x)
+        ctx.power = power
+        return scaled(x).sin() ** power
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return scaled(grad) * scaled(x).cos() * ctx.power * scaled(x).sin() ** (ctx.power - 1), None
+def f(x):
+    return Sine.apply(x, 2).exp()
+def with_gradients(f, x):
+    y = f(x)
+    return y, torch.autograd.grad(y.sum(), x)[0]
+def run():
+    x = torch.randn(4, 3, requires_grad=True)
+    compiled = dynamo.compile(f)
+    return [(with_gradients(compiled, x), with_gradients(f, x))]
+""", ("SCALE = 2.0", "SCALE = 3.0"), ("x * SCALE", "x + SCALE"), ("Sine.apply(x, 2)", "Sine.apply(x, 3)"),
+    ("scaled(x).sin() ** power", "scaled(x).cos() ** power"), ("scaled(grad) *", "grad *"),
+    ("def run", "Sine.forward = staticmethod(lambda ctx, x, power: (ctx.save_for_backward(x), setattr(ctx, 'power', 1), x.tan())[2])\ndef run"),
+    ("def run", "Sine.backward = staticmethod(lambda ctx, grad: (grad * 5, None))\ndef run"))
+
+
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_the_same_program_is_not_traced_again_and_a_changed_one_is(name: str, tmp_path: Path) -> None:
     source, changes = PROGRAMS[name]

@@ -21,7 +21,7 @@ from torch._functorch.autograd_function import VmapInfo
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn.modules._functions import BackwardHookFunction
 
-from dynamo.base.autograd_apply import APPLY, AUTOGRAD_FUNCTION
+from dynamo.base.autograd_apply import APPLY, apply_in_graph
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
 from dynamo.graph_operators import collectives
@@ -72,23 +72,6 @@ class TracedContext:
 def hook_gradients(*tensors: Any) -> Any:
     """In a graph: what torch puts before and behind a module with backward hooks."""
     return BackwardHookFunction.apply(*tensors)  # type: ignore[no-untyped-call]
-
-
-def apply_in_graph(function: type[torch.autograd.Function], compiles: bool = False) -> Any:
-    """A plain function that applies one autograd function. compiles: it calls `torch.compile`,
-    which does nothing while the call is recorded."""
-
-    def apply(*args: Any) -> Any:
-        if compiles and torch._C._len_torch_dispatch_stack():
-            with torch.compiler.set_stance("force_eager"):
-                return function.apply(*args)  # type: ignore[no-untyped-call]
-        return function.apply(*args)  # type: ignore[no-untyped-call]
-
-    apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
-    apply.__module__ = __name__  # fx takes functions of torch's modules for attributes of them
-    setattr(apply, torch_functions.RUNS_PROGRAM, True)
-    setattr(apply, AUTOGRAD_FUNCTION, function)
-    return apply
 
 
 @rule(APPLY)

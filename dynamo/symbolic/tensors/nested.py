@@ -17,6 +17,7 @@ from torch import fx
 from torch.nested._internal import nested_tensor
 from torch.nested._internal.nested_int import NestedIntNode
 
+from dynamo.base.autograd_apply import RUNS_PROGRAM
 from dynamo.base.errors import Break
 from dynamo.base.ragged_sizes import SEQUENCE_LENGTHS, Jagged, nested_key, ragged_size
 from dynamo.guards.sources import EqualSource, SameNested, Source, facts_of_nested
@@ -32,7 +33,7 @@ from dynamo.symbolic.tensors.constant_objects import place_of
 from dynamo.symbolic.tensors.overriding import Off
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
-from dynamo.symbolic.tensors.torch_functions import RUNS_PROGRAM, is_graph_function, put_in_graph
+from dynamo.symbolic.tensors.torch_functions import is_graph_function, put_in_graph
 
 # What the class does in `__torch_function__` and not in its dispatch, by the names of functions.
 BY_NAME = frozenset(("scaled_dot_product_attention", "flatten", "rms_norm"))

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils._device import _device_constructors
 
+from dynamo.base.autograd_apply import RUNS_PROGRAM
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.base.ragged_sizes import is_jagged, ragged_source
@@ -52,7 +53,6 @@ from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tables import restart_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
 
-RUNS_PROGRAM = "_runs_program"  # on a function of a graph that calls code of the program
 C_NAMESPACES: tuple[Any, ...] = (
     torch._C._VariableFunctions,
     torch._C._nn,

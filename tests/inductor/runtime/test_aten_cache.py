@@ -1,5 +1,5 @@
-"""ATen graphs that an earlier process has cached, of programs with wrapper subclasses, whose captured graphs have no key:
-each thing that the key holds is changed, one at a time, and what is computed is compared with eager."""
+"""ATen graphs that an earlier process has cached, of programs with wrapper subclasses, autograd functions and operators,
+whose captured graphs have no key: each thing that the key holds is changed, one at a time, and what is computed is compared with eager."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import dynamo
 from dynamo.aot.api import functional_graph
 from dynamo.aot.records import FAILS, PART, RECOMPUTED
 from dynamo.base import logs
+from dynamo.graph_operators.operator_texts import text_of_operator
 from dynamo.store import versions
 from dynamo.store.records import Uncacheable
 from inductor.cache import aten_key
@@ -269,6 +270,34 @@ def test_the_key_does_not_hold_the_users_lines() -> None:
     changed = graph()
     mark("stack_trace", "another line")(changed)
     assert key(changed) == key(graph())
+
+
+LIBRARY = torch.library.Library("aten_cache_test", "FRAGMENT")
+
+
+def define(name: str, schema: str, **options: Any) -> Any:
+    LIBRARY.define(f"{name}{schema}", **options)
+    LIBRARY.impl(name, lambda x, *rest: x * 2, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"aten_cache_test::{name}", lambda x, *rest: torch.empty_like(x), lib=LIBRARY)
+    return getattr(torch.ops.aten_cache_test, name).default
+
+
+def test_operators_of_the_program() -> None:
+    """What they compute is none of the key's business: compiled code calls them."""
+    twice = define("twice", "(Tensor x) -> Tensor")
+    x = torch.randn(3, 4)
+    for hits in (0, 1):
+        check(x, hits=hits, f=lambda x: twice(x).sin() + 1)
+
+
+def test_what_is_read_of_an_operator_is_in_its_text() -> None:
+    texts = {text_of_operator(define(name, *rest, **options)).replace(name, "") for name, rest, options in [
+        ("plain", ["(Tensor x) -> Tensor"], {}), ("more", ["(Tensor x, int n=1) -> Tensor"], {}), ("default", ["(Tensor x, int n=2) -> Tensor"], {}),
+        ("writes", ["(Tensor(a!) x) -> Tensor"], {}), ("views", ["(Tensor(a) x) -> Tensor(a)"], {}),
+        ("random", ["(Tensor x) -> Tensor"], {"tags": (torch.Tag.nondeterministic_seeded,)}),
+        ("order", ["(Tensor x) -> Tensor"], {"tags": (torch.Tag.needs_fixed_stride_order,)}),
+    ]}
+    assert len(texts) == 7
 
 
 @pytest.mark.parametrize("change", [

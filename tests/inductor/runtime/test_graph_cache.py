@@ -361,20 +361,6 @@ def test_dropout_draws_what_a_cold_compile_draws() -> None:
 # -- what is not cached ------------------------------------------------------------------------------
 
 
-def test_an_operator_of_the_program_is_not_kept(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    @torch.library.custom_op("graph_cache_test::twice", mutates_args=())
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    twice.register_fake(torch.empty_like)
-    monkeypatch.setattr(logs.log("cache"), "enabled", True)
-    for _ in range(2):
-        check(lambda x: twice(x) + 1, torch.randn(4), hits=0)
-    assert "is an operator of the program" in capfd.readouterr().err
-
-
 def test_a_module_named_as_operators_are_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aten", torch.nn.functional)
     for function in (torch.ops.aten.relu.default, torch.relu):
