@@ -30,6 +30,7 @@ from dynamo.base.value_types import NAMED
 from dynamo.graph_operators.kernel_calls import function_of, is_kernel, text_of_kernel
 from dynamo.guards.weak import HEAP_TYPE
 from dynamo.store.records import Uncacheable
+from dynamo.symbolic.core.unguarded import ALIASES
 
 
 class Kinds:
@@ -188,6 +189,9 @@ class Fingerprints:
             return self.of_logger(value)
         if kind is TorchVersion:
             return f"version {str(value)}"
+        if issubclass(kind, ALIASES):
+            parts = (getattr(value, "__origin__", None), *value.__args__)
+            return f"{title_of(kind)} ({', '.join(map(self.of, parts))})"
         if is_kernel(value):
             return f"{text_of_kernel(value)} of {self.of(function_of(value))}"
         if kind in TENSORS:  # keys of an optimizer's state: what is known of one, guards tell

@@ -38,6 +38,7 @@ from dynamo.guards.registrations import REGISTRATIONS
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly
 from dynamo.store.records import Uncacheable, read_plain
+from dynamo.symbolic.core.unguarded import ALIASES
 
 FIELDS = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_stacksize",
           "co_flags", "co_code", "co_consts", "co_names", "co_varnames", "co_filename", "co_name",
@@ -189,7 +190,7 @@ class TableWriter:
             return False
         if kind is functools.partial and self.new_code is not None:  # of an effect: made by us
             return self._has_row(value)
-        return issubclass(kind, BY_ROW) or is_kernel(value)
+        return issubclass(kind, (*BY_ROW, *ALIASES)) or is_kernel(value)
 
     def _has_row(self, value: Any) -> bool:
         return self.anchors is not None and self.anchors.known(value) is not None

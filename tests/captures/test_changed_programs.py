@@ -477,6 +477,27 @@ def run():
     ("def run", "@implements(F.linear)\ndef other(x, w, bias=None):\n    return x\ndef run"))
 
 
+program("number of a class below that of an instance", """
+class Config:
+    layers = 1200
+    def __init__(self, layers):
+        self.layers = layers
+def f(x):
+    config = Config(3)
+    x = x * config.layers
+    del config.layers
+    return x * config.layers
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("Config(3)", "Config(2)"), ("layers = 1200", "layers = 1300"), ("def run", "Config.layers = 7\ndef run"))
+program("types with parameters", """
+KINDS, FORM = int | float, dict[str, list[int]]
+def f(x):
+    y = x * 2 if isinstance(2.0, KINDS) else x
+    return y + 1 if FORM == dict[str, list[int]] else y
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("int | float", "int | str"), ("dict[str, list[int]]\ndef", "dict[str, list[str]]\ndef"))
 program("autograd function", """
 SCALE = 2.0
 def scaled(x):

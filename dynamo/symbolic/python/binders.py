@@ -18,6 +18,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict
+from dynamo.base.value_types import VALUES
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
 from dynamo.hook import Compiled
 from dynamo.symbolic.core.frame import Evaluation, Frame
@@ -61,8 +62,11 @@ class RawAttribute:
             trace.guard("TYPE", self.source(), type(self.value))
 
     def guard_identity(self, trace: Evaluation) -> None:
+        """That the class has this very object; of a number or text, an equal one, which another
+        process has, too."""
         if not is_settled(self.owner):
-            trace.guard("ID", self.source(), self.value)
+            kind = "CONST" if type(self.value) in VALUES else "ID"
+            trace.guard(kind, self.source(), self.value)
 
 
 class Field(NamedTuple):
