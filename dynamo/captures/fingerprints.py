@@ -190,8 +190,8 @@ class Fingerprints:
         if kind is TorchVersion:
             return f"version {str(value)}"
         if issubclass(kind, ALIASES):
-            parts = (getattr(value, "__origin__", None), *value.__args__)
-            return f"{title_of(kind)} ({', '.join(map(self.of, parts))})"
+            inside = (getattr(value, "__origin__", None), *value.__args__)
+            return f"{title_of(kind)} ({', '.join(map(self.of, inside))})"
         if is_kernel(value):
             return f"{text_of_kernel(value)} of {self.of(function_of(value))}"
         if kind in TENSORS:  # keys of an optimizer's state: what is known of one, guards tell
