@@ -513,12 +513,14 @@ def _of_rows(
 
 
 def _has_channels_last(call: Call, x: Tensor) -> bool:
-    """Of images of known sizes on a GPU; the CPU's library has a kernel for them."""
-    if call.builder.device.type == "cpu" or len(x.size) != 4:
-        return False
-    n, c, h, w = x.size
+    """Of images, rows (as attention has them) or films of known sizes on a GPU; the CPU's library
+    has a kernel for images."""
     known = all(type(extent) is int for extent in x.size)
-    return known and x.layout.stride == (h * w * c, 1, w * c, c)
+    if call.builder.device.type == "cpu" or len(x.size) < 3 or not known:
+        return False
+    n, c, *space = x.size
+    last = contiguous((n, *space, c), x.dtype, x.layout.device).stride
+    return x.layout.stride == (last[0], 1, *last[1:-1])
 
 
 def _dense(x: Tensor) -> bool:
