@@ -277,8 +277,10 @@ def vector_norm(
     dtype: Any = None,
 ) -> Any:
     why = _refused(call, x)
-    if why or order not in (1, 2, float("inf")) or dtype is not None:
+    if why or order not in (1, 2, float("inf")):
         return call.refuse(why or f"norm of order {order}")
+    if dtype is not None:
+        x = as_dtype(call, x, dtype)
     axes = axes_of(x, dims)
     if order == 2 and any(x.size[axis] != 1 for axis in axes):  # that of one element is exact
         square = lambda ops, v, i: (ops.mul(v, v),)  # noqa: E731
