@@ -51,10 +51,9 @@ def wrapped_rule(ufunc: Any) -> None:
             return None  # (an empty array's strides are its own)
         result = apply_ufunc(tx, ufunc, ufunc, (as_array(tx, var),))
         assert isinstance(result, ArrayVar)
-        made = result.tensor
-        if made.fake.dtype is torch.bool:  # as torch.Tensor.__array_wrap__ does
-            made = tx.trace.call(tx, torch.Tensor.to, made, ConstVar(torch.uint8))
-        return made
+        if result.tensor.fake.dtype is torch.bool:  # as torch.Tensor.__array_wrap__ does
+            return tx.trace.call(tx, torch.Tensor.to, result.tensor, ConstVar(torch.uint8))
+        return result.tensor
 
 
 for _ufunc in UFUNCS:
