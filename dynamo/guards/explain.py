@@ -135,9 +135,14 @@ def group_failure(guard: Guard, scope: Scope) -> str | None:
 
 def overlap_failure(guard: Guard, scope: Scope) -> str | None:
     """The first two tensors of a group that lie in the same memory."""
-    spans = sorted(((*span_of(source.fetch(scope)), source) for source in guard.payload),
-                   key=lambda row: row[:2])
-    spans = [row for row in spans if row[0] < row[1]]
+    spans = []
+    for source in guard.payload:
+        try:
+            start, end = span_of(source.fetch(scope))
+        except Exception:  # gone, or no tensor with strides any more
+            return f"{source.text()} is a value of another kind now"
+        spans.append((start, end, source))
+    spans = [row for row in sorted(spans, key=lambda row: row[:2]) if row[0] < row[1]]
     for (_, end, one), (start, _, other) in itertools.pairwise(spans):
         if start < end:
             return f"{other.text()} and {one.text()} now share memory"

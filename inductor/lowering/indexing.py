@@ -13,7 +13,7 @@ from dynamo.aot.records import Unsupported
 from inductor.ir.body import IndexFault, Ops, Value
 from inductor.ir.extent import surely_less
 from inductor.ir.graph import ViewRef
-from inductor.ir.index import Index
+from inductor.ir.index import Index, floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import converting
 from inductor.lowering.pointwise import broadcast, load_as, unsupported
@@ -300,9 +300,10 @@ def slice_scatter(
     extent = x.size[axis]
     first, last = _clip(start, 0, extent), _clip(end, extent, extent)
     held = compute_dtype(x.dtype)
-    if dtype_kind(held) == "c" or step != 1:
-        return call.refuse("a step or complex numbers")
-    if list(source.size) != [*x.size[:axis], max(last - first, 0), *x.size[axis + 1 :]]:
+    if dtype_kind(held) == "c" or step != 1 and not all(type(n) is int for n in (extent, last)):
+        return call.refuse("complex numbers, or a step among sizes in symbols")
+    count = max(last - first, 0) if step == 1 else len(range(first, last, step))
+    if list(source.size) != [*x.size[:axis], count, *x.size[axis + 1 :]]:
         return call.refuse("a source of another size, for which ATen raises")
 
     def compute(ops: Ops, where: Indices) -> Value:
@@ -314,6 +315,10 @@ def slice_scatter(
             below = ops.lt(position, ops.index_expr(last))
             mask = below if mask is None else ops.bitwise_and(mask, below)
         moved = replaced(where, axis, where[axis] - first)
+        if step != 1:
+            here = ops.eq(ops.index_expr(mod(where[axis], step)), ops.index_expr(first % step))
+            mask = here if mask is None else ops.bitwise_and(mask, here)
+            moved = replaced(where, axis, floordiv(where[axis], step) - first // step)
         inside = lambda: load_as(ops, source, moved, held)  # noqa: E731
         if mask is None:
             return inside()

@@ -87,18 +87,21 @@ def moments(call: Call, x: Tensor, chunks: Chunks, divisor: float) -> tuple[Tens
 
 
 def group_moments(call: Call, x: Tensor, groups: int, finish: Finish) -> tuple[Tensor, Tensor]:
-    """Of each group of channels of each image, which is (images, channels, height, width) with
-    channels last: the mean, and `finish` of the variance; (images, groups) each."""
-    images, channels, height, width = x.size
-    pixels, per, device = height * width, channels // groups, x.layout.device
+    """Of each group of channels of each image, which is (images, channels, ...) with channels last:
+    the mean, and `finish` of the variance; (images, groups) each."""
+    images, channels, *space = x.size
+    pixels, per, device = math.prod(space), channels // groups, x.layout.device
     held = compute_dtype(x.dtype)
     divisors = [n for n in range(PIXELS[0], PIXELS[1] + 1) if pixels % n == 0]
     length = divisors[-1] if divisors else pixels  # few pixels, or of an odd number
     whole = contiguous((images, pixels // length, channels, length), held, device)
 
     def pixel(ops: Ops, i: Indices) -> Value:
-        at = i[1] * length + i[3]
-        return x.load(ops, (i[0], i[2], floordiv(at, width), mod(at, width)))
+        at, place = i[1] * length + i[3], []
+        for extent in reversed(space[1:]):
+            place.append(mod(at, extent))
+            at = floordiv(at, extent)
+        return x.load(ops, (i[0], i[2], at, *reversed(place)))
 
     def by_group(sums: Tensor) -> Tensor:
         layout = contiguous((images, pixels // length, groups, per), held, device)

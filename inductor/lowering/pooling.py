@@ -19,9 +19,9 @@ from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
 aten = torch.ops.aten
-# Of a window, which is unrolled (5 x 5); windows over one element, each a load of its gradient (3 x
-# 3). Chosen, not measured.
-MOST_ELEMENTS = 25
+# Of a window, which is unrolled (5 x 5, 3 x 3 x 3); windows over one element, each a load of its
+# gradient (3 x 3). Chosen, not measured.
+MOST_ELEMENTS = 27
 MOST_WINDOWS = 9
 
 
@@ -31,22 +31,31 @@ def pair(value: Any) -> tuple[int, int]:
     return (values[0], values[-1]) if values else (0, 0)
 
 
+def lengths(value: Any, rank: int) -> tuple[int, ...]:
+    """A number for each axis of a window, from one, all or none."""
+    values = [value] if isinstance(value, int) else list(value) or [0]
+    return tuple(values) if len(values) == rank else (values[0],) * rank
+
+
 def _window(
-    ops: Ops, x: Tensor, indices: Indices, kernel: tuple[int, int], stride: tuple[int, int],
-    padding: tuple[int, int], dilation: tuple[int, int], outside: float,
-) -> Iterator[tuple[Value, Any, Any]]:
-    """Each element of a window, and its row and column; `outside` beyond the border."""
-    *front, row, column = indices
-    height, width = x.size[-2:]
-    for a, b in product(range(kernel[0]), range(kernel[1])):
-        h = row * stride[0] + (a * dilation[0] - padding[0])
-        w = column * stride[1] + (b * dilation[1] - padding[1])
-        mask = _inside(ops, (h, w), (height, width))
-        where = (*front, h, w)
+    ops: Ops, x: Tensor, indices: Indices, kernel: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], outside: float,
+) -> Iterator[tuple[Value, list[Any]]]:
+    """Each element of a window, and its place on the axes of the window; `outside` beyond the
+    border."""
+    rank = len(kernel)
+    form = list(zip(stride, dilation, padding, strict=True))
+    for offsets in product(*map(range, kernel)):
+        place = [
+            index * step + (offset * gap - pad)
+            for index, offset, (step, gap, pad) in zip(indices[-rank:], offsets, form, strict=True)
+        ]
+        mask = _inside(ops, place, x.size[-rank:])
+        where = (*indices[:-rank], *place)
         if mask is None:
-            yield x.load(ops, where), h, w
+            yield x.load(ops, where), place
         else:
-            yield ops.masked(mask, lambda at=where: x.load(ops, at), outside), h, w  # type: ignore
+            yield ops.masked(mask, lambda at=where: x.load(ops, at), outside), place  # type: ignore
 
 
 @lowering(aten.max_pool2d_with_indices.default)
@@ -67,7 +76,7 @@ def max_pool(
 
     def best(ops: Ops, i: Indices) -> Value:
         found = None
-        for value, _, _ in _window(ops, x, i, *form):
+        for value, _ in _window(ops, x, i, *form):
             found = value if found is None else ops.maximum(found, value)
         assert found is not None
         return found
@@ -78,7 +87,7 @@ def max_pool(
         start = (i[-2] * steps[0] - pads[0], i[-1] * steps[1] - pads[1])
         h0, w0 = (ops.maximum(ops.index_expr(n), ops.index_expr(0)) for n in start)
         where = ops.add(ops.mul(h0, ops.constant(x.size[-1], torch.int64)), w0)
-        for value, h, w in _window(ops, x, i, *form):
+        for value, (h, w) in _window(ops, x, i, *form):
             here = ops.index_expr(h * x.size[-1] + w)
             # as eager: a later one wins if it is greater, or not a number
             wins = ops.bitwise_or(ops.gt(value, found), ops.call("isnan", value))
@@ -151,63 +160,62 @@ def _inside(ops: Ops, place: Sequence[Any], extents: Sequence[Any]) -> Value | N
     return mask
 
 
-@lowering(aten.avg_pool2d.default)
-def avg_pool(
-    call: Call, x: Tensor, kernel: Sequence[int], stride: Any = (), padding: Any = 0,
+def _average(
+    call: Call, rank: int, x: Tensor, kernel: Sequence[int], stride: Any = (), padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor: Any = None,
 ) -> Any:
-    size = pair(kernel)
-    steps = pair(stride) if stride not in ((), []) else size
-    pads = pair(padding)
+    size = lengths(kernel, rank)
+    steps = lengths(stride, rank) if stride not in ((), []) else size
+    pads = lengths(padding, rank)
     over = ceil_mode and any(
         (extent + 2 * pad - length) % step
-        for extent, pad, length, step in zip(x.size[-2:], pads, size, steps, strict=True)
+        for extent, pad, length, step in zip(x.size[-rank:], pads, size, steps, strict=True)
     )
-    exact = pads == (0, 0) or count_include_pad or divisor
-    if size[0] * size[1] > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or not exact:
+    exact = not any(pads) or count_include_pad or divisor
+    if math.prod(size) > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or not exact:
         return call.refuse("a large window, or a divisor that changes at the border")
     if over or 0 in call.result.shape:
         return call.refuse("windows over the border")
     x.realize()
     held = compute_dtype(x.dtype)
-    count = divisor or size[0] * size[1]
+    count = divisor or math.prod(size)
 
     def average(ops: Ops, i: Indices) -> Value:
         total = None
-        for value, _, _ in _window(ops, x, i, size, steps, pads, (1, 1), 0.0):
+        for value, _ in _window(ops, x, i, size, steps, pads, (1,) * rank, 0.0):
             total = value if total is None else ops.add(total, value)
         assert total is not None
         return ops.truediv(total, ops.constant(count, held))
 
-    return call.builder.computed(call.layout, [x], 2 * size[0] * size[1], average)
+    return call.builder.computed(call.layout, [x], 2 * math.prod(size), average)
 
 
-@lowering(aten.avg_pool2d_backward.default)
-def avg_pool_backward(
-    call: Call, grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Any, padding: Any,
-    ceil_mode: bool, count_include_pad: bool, divisor: Any,
+def _average_backward(
+    call: Call, rank: int, grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Any,
+    padding: Any, ceil_mode: bool, count_include_pad: bool, divisor: Any,
 ) -> Any:
     """Each element gathers its part of the few windows that it lies in."""
-    size = pair(kernel)
-    steps = pair(stride) if stride not in ((), []) else size
-    pads, reach = pair(padding), [-(-a // b) for a, b in zip(size, steps, strict=True)]
+    size = lengths(kernel, rank)
+    steps = lengths(stride, rank) if stride not in ((), []) else size
+    pads = lengths(padding, rank)
+    reach = [-(-a // b) for a, b in zip(size, steps, strict=True)]
     if call.builder.device.type == "cpu" or 0 in call.layout.size or 0 in grad.size:
         return call.refuse("ATen adds where memory is near")
     over = any(
         (count - 1) * step + length > extent + 2 * pad
         for count, step, length, extent, pad in zip(
-            grad.size[-2:], steps, size, x.size[-2:], pads, strict=True)
+            grad.size[-rank:], steps, size, x.size[-rank:], pads, strict=True)
     )
-    exact = pads == (0, 0) or count_include_pad or divisor
-    if over or not exact or reach[0] * reach[1] > MOST_WINDOWS or dtype_kind(grad.dtype) != "f":
+    exact = not any(pads) or count_include_pad or divisor
+    if over or not exact or math.prod(reach) > MOST_WINDOWS or dtype_kind(grad.dtype) != "f":
         return call.refuse("many windows over one element, or a divisor that changes at the border")
     grad.realize()
     held = compute_dtype(grad.dtype)
-    count = divisor or size[0] * size[1]
+    count = divisor or math.prod(size)
 
     def compute(ops: Ops, indices: Indices) -> Value:
-        *front, _, _ = indices
-        places = [index + pad for index, pad in zip(indices[-2:], pads, strict=True)]
+        front = indices[:-rank]
+        places = [index + pad for index, pad in zip(indices[-rank:], pads, strict=True)]
         last = [floordiv(place, step) for place, step in zip(places, steps, strict=True)]
         total = None
         for back in product(*map(range, reach)):
@@ -215,7 +223,7 @@ def avg_pool_backward(
             offsets = [
                 place - at * step for place, at, step in zip(places, window, steps, strict=True)
             ]
-            mask = _inside(ops, (*window, *offsets), (*grad.size[-2:], *size))
+            mask = _inside(ops, (*window, *offsets), (*grad.size[-rank:], *size))
             at = (*front, *window)
             load: Callable[[], Value] = functools.partial(grad.load, ops, at)
             value = load() if mask is None else ops.masked(mask, load, 0)
@@ -226,22 +234,36 @@ def avg_pool_backward(
     return call.builder.computed(call.layout, [grad], 12 * math.prod(reach), compute)
 
 
-@lowering(aten._adaptive_avg_pool2d.default)
-def adaptive_avg_pool(call: Call, x: Tensor, size: Sequence[int]) -> Any:
-    height, width = x.size[-2:]
+def _adaptive_average(call: Call, rank: int, x: Tensor, size: Sequence[int]) -> Any:
+    extents = x.size[-rank:]
     if dtype_kind(x.dtype) != "f" or 0 in call.result.shape or 0 in x.size:
         return call.refuse("integers, or nothing")
-    if tuple(size) == (1, 1):
-        return _mean_of_all(call, x)
-    if height % size[0] or width % size[1]:
+    if all(count == 1 for count in size):
+        return _mean_of_all(call, rank, x)
+    if any(extent % count for extent, count in zip(extents, size, strict=True)):
         return call.refuse("windows of several sizes")
-    kernel = (height // size[0], width // size[1])
-    return avg_pool(call, x, kernel, kernel)
+    kernel = [extent // count for extent, count in zip(extents, size, strict=True)]
+    return _average(call, rank, x, kernel, kernel)
 
 
-def _mean_of_all(call: Call, x: Tensor) -> Any:
-    rank, count = len(x.size), x.size[-1] * x.size[-2]
+def _enter(rank: int) -> None:
+    """The rows for windows of two or three axes."""
+    for name, function in {
+        f"avg_pool{rank}d": _average, f"avg_pool{rank}d_backward": _average_backward,
+        f"_adaptive_avg_pool{rank}d": _adaptive_average,
+    }.items():
+        lowering(getattr(aten, name).default)(
+            lambda call, *args, _lower=function, **kwargs: _lower(call, rank, *args, **kwargs))
+
+
+_enter(2)
+_enter(3)
+
+
+def _mean_of_all(call: Call, rank: int, x: Tensor) -> Any:
+    axes = list(range(len(x.size) - rank, len(x.size)))
+    count = math.prod(x.size[-rank:])
     divide: Callable[[Ops, Value], Value] = lambda ops, v: ops.truediv(  # noqa: E731
         v, ops.constant(count, v.dtype)
     )
-    return call.builder.reduce(call.layout, x, [rank - 2, rank - 1], "sum", finish=divide)
+    return call.builder.reduce(call.layout, x, axes, "sum", finish=divide)

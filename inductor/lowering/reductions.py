@@ -277,8 +277,10 @@ def vector_norm(
     dtype: Any = None,
 ) -> Any:
     why = _refused(call, x)
-    if why or order not in (1, 2, float("inf")) or dtype is not None:
+    if why or order not in (1, 2, float("inf")):
         return call.refuse(why or f"norm of order {order}")
+    if dtype is not None:
+        x = as_dtype(call, x, dtype)
     axes = axes_of(x, dims)
     if order == 2 and any(x.size[axis] != 1 for axis in axes):  # that of one element is exact
         square = lambda ops, v, i: (ops.mul(v, v),)  # noqa: E731
@@ -513,12 +515,14 @@ def _of_rows(
 
 
 def _has_channels_last(call: Call, x: Tensor) -> bool:
-    """Of images of known sizes on a GPU; the CPU's library has a kernel for them."""
-    if call.builder.device.type == "cpu" or len(x.size) != 4:
-        return False
-    n, c, h, w = x.size
+    """Of images, rows (as attention has them) or films of known sizes on a GPU; the CPU's library
+    has a kernel for images."""
     known = all(type(extent) is int for extent in x.size)
-    return known and x.layout.stride == (h * w * c, 1, w * c, c)
+    if call.builder.device.type == "cpu" or len(x.size) < 3 or not known:
+        return False
+    n, c, *space = x.size
+    last = contiguous((n, *space, c), x.dtype, x.layout.device).stride
+    return x.layout.stride == (last[0], 1, *last[1:-1])
 
 
 def _dense(x: Tensor) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -375,3 +376,31 @@ def test_guards_name_lines_of_the_program_not_of_torch() -> None:
         compiled(torch.ones(rows, 4))
     (new,) = [reason for reason in dynamo.counters["recompiles"] if reason not in before]
     assert "test_reasons.py" in new and "linear.py" not in new
+
+
+def test_values_of_a_group_that_are_no_tensors_any_more() -> None:
+    """An array and a written tensor must not share memory: what they are now may have none."""
+    class Steps:
+        def __init__(self) -> None:
+            self.sum: Any = torch.zeros(2)
+            self.places: Any = np.arange(3.0)
+
+    def add_to(steps: Steps, x: torch.Tensor) -> Any:
+        steps.sum += x
+        return steps.sum * 2, np.sin(steps.places)
+
+    for name, value in ("sum", 0), ("places", 1.5), ("places", np.float64(2)), ("places", None):
+        dynamo.reset()
+        compiled, first, second = dynamo.compile(add_to, backend="eager"), Steps(), Steps()
+        compiled(first, torch.ones(2))
+        add_to(second, torch.ones(2))
+        setattr(first, name, value)
+        setattr(second, name, value)
+        outcomes = []
+        for function, steps in (compiled, first), (add_to, second):
+            try:
+                outcomes.append(str(function(steps, torch.ones(2))))
+            except TypeError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1], name
+        assert not dynamo.counters["internal_errors"]

@@ -417,3 +417,31 @@ def test_places_along_an_axis_that_are_too_large(place: int) -> None:
         for each in f, compiled:
             with pytest.raises(IndexError, match=f"index {place} is out of bounds"):
                 each(x, at)
+
+
+UNARY = [np.log, np.sqrt, np.square, np.isfinite, np.negative, np.floor, np.absolute, np.signbit, np.logical_not, np.positive]
+
+
+@pytest.mark.parametrize("ufunc", UNARY, ids=lambda ufunc: ufunc.__name__)
+def test_ufuncs_of_tensors_give_tensors(ufunc: Any) -> None:
+    """As `numpy.log` of a step size, which schedulers of diffusion models compute."""
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return ufunc(x)  # type: ignore[no-any-return]
+
+    for x in torch.rand(()), torch.randn(4, 6)[:, ::2], torch.rand(3, 2, dtype=torch.float64).t():
+        dynamo.reset()
+        made, expected = dynamo.compile(f, backend="eager", fullgraph=True)(x), f(x)
+        assert type(made) is torch.Tensor and made.stride() == expected.stride()
+        torch.testing.assert_close(made, expected, equal_nan=True)
+
+
+def test_ufuncs_of_tensors_that_numpy_refuses_or_computes_alone() -> None:
+    for x in torch.rand(3, requires_grad=True), torch.rand(0), torch.rand(3).half(), torch.nn.Parameter(torch.rand(2)):
+        outcomes = []
+        for f in np.log, dynamo.compile(lambda x: np.log(x), backend="eager"):
+            try:
+                made = f(x)
+                outcomes.append((type(made), made.dtype, made.tolist(), made.stride()))
+            except RuntimeError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]

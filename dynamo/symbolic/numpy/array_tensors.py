@@ -8,11 +8,13 @@ import numpy
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import first_rule, rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.numpy.array import DTYPES, ArrayVar
 from dynamo.symbolic.numpy.array_calls import Call, ask, call, hint_of, plain, refusal, shadow_of
+from dynamo.symbolic.numpy.arrays import UFUNCS, apply_ufunc
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 
@@ -38,6 +40,25 @@ def numpy_(tx: Frame, var: TensorVar) -> Var:
 @first_rule(numpy.asarray, TensorVar)
 def asarray_of_tensor(tx: Frame, var: TensorVar) -> Var:
     return as_array(tx, var)
+
+
+def wrapped_rule(ufunc: Any) -> None:
+    """The row of a ufunc of one tensor: numpy computes on its array and makes a tensor again."""
+
+    @first_rule(ufunc, TensorVar)
+    def evaluate(tx: Frame, var: TensorVar, /, *args: Var, **kwargs: Var) -> Var | None:
+        if args or kwargs or var.cls is not torch.Tensor or 0 in map(hint_of, var.fake.shape):
+            return None  # (an empty array's strides are its own)
+        result = apply_ufunc(tx, ufunc, ufunc, (as_array(tx, var),))
+        assert isinstance(result, ArrayVar)
+        if result.tensor.fake.dtype is torch.bool:  # as torch.Tensor.__array_wrap__ does
+            return tx.trace.call(tx, torch.Tensor.to, result.tensor, ConstVar(torch.uint8))
+        return result.tensor
+
+
+for _ufunc in UFUNCS:
+    if _ufunc.nin == 1:
+        wrapped_rule(_ufunc)
 
 
 def array_rule(function: Any) -> None:

@@ -26,6 +26,7 @@ from dynamo.symbolic.python.iteration import (
     KNOWN,
     each_item,
     each_of,
+    integer,
     is_backwards,
     none_if_none,
     sort,
@@ -135,10 +136,16 @@ def pop(tx: Frame, var: ListVar, index: Var = ConstVar(-1)) -> Var:  # noqa: B00
     return changed(tx, var).pop(position)
 
 
-def find(tx: Frame, var: SequenceVar, item: Var) -> int | None:
-    for index, other in enumerate(var.items):  # which a comparison may change
-        if is_or_equals(tx, other, item):
-            return index
+def find(
+    tx: Frame, var: SequenceVar, item: Var, first: int = 0, last: int = sys.maxsize
+) -> int | None:
+    """The first place of an equal item from `first` on, which is before `last`. (A comparison may
+    change the items.)"""
+    at = first
+    while at < min(last, len(var.items)):
+        if is_or_equals(tx, var.items[at], item):
+            return at
+        at += 1
     return None
 
 
@@ -152,8 +159,14 @@ def remove(tx: Frame, var: ListVar, item: Var) -> Var:
 
 
 @rule([list.index, tuple.index], (ListVar, TupleVar))
-def index_of(tx: Frame, var: SequenceVar, item: Var) -> Var:
-    index = find(tx, var, item)
+def index_of(
+    tx: Frame, var: SequenceVar, item: Var,
+    start: Var = ConstVar(0), stop: Var = ConstVar(sys.maxsize),  # noqa: B008
+) -> Var:
+    size = len(var.items)
+    first, last = (max(n + size, 0) if n < 0 else n for n in (
+        integer(tx, start), integer(tx, stop)))
+    index = find(tx, var, item, first, last)
     if index is None:
         if isinstance(var, ListVar) and sys.version_info >= (3, 14):
             tx.trace.raise_exception(ValueError, "list.index(x): x not in list")

@@ -37,12 +37,17 @@ def is_plain_key(key: Any) -> bool:
     return type(key) in VALUE_TYPES
 
 
+# How members of enums compare and hash: by themselves, or as the strings or ints that they are.
+COMPARED_BY_C: tuple[tuple[Any, Any], ...] = (
+    (object.__eq__, enum.Enum.__hash__), (str.__eq__, str.__hash__), (int.__eq__, int.__hash__))
+
+
 def is_set_item(item: Any) -> bool:
     """True for what a guard on a set's items can check: constants, what equals only itself."""
     if is_class(item):
         return type(item).__hash__ is type.__hash__
     if isinstance(item, enum.Enum):
-        return type(item).__eq__ is object.__eq__ and type(item).__hash__ is enum.Enum.__hash__
+        return (type(item).__eq__, type(item).__hash__) in COMPARED_BY_C
     if type(item) is types.BuiltinFunctionType:  # a method of an object equals those of equal ones
         return item.__self__ is None or isinstance(item.__self__, types.ModuleType | type)
     return is_plain_key(item) or type(item) in (*TORCH_VALUE_TYPES, types.FunctionType)

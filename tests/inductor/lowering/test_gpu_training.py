@@ -228,6 +228,36 @@ def test_average_pool_backward_gathers(dtype: Any, pool: Any, last: bool) -> Non
     torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
+FILMS = [((1, 2, 2), (1, 2, 2), 0, False, True, None), (2, 1, 1, False, True, 5), (3, 2, 1, False, True, None), ((2, 1, 3), 2, 0, False, False, None)]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("pool", FILMS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_average_pool_of_films(dtype: Any, pool: Any, last: bool) -> None:
+    """Forward and backward, as the encoders of video models have it."""
+    kernel, stride, padding, ceil, include, divisor = pool
+    form = (*(each if isinstance(each, tuple) else (each,) * 3 for each in (kernel, stride, padding)), ceil, include, divisor)
+    x = torch.randn(2, 3, 5, 8, 7).to(dtype)
+    if last:
+        x = x.to(memory_format=torch.channels_last_3d)
+    exact = aten.avg_pool3d(x.double(), *form)
+    grad = torch.randn_like(exact).to(dtype)
+
+    def forward(x: Tensor) -> Tensor:
+        return aten.avg_pool3d(x, *form)
+
+    def backward(grad: Tensor, x: Tensor) -> Tensor:
+        return aten.avg_pool3d_backward(grad, x, *form)
+
+    close = {"rtol": CLOSE[dtype], "atol": CLOSE[dtype]}
+    (found,) = interpreted(forward, [x])
+    torch.testing.assert_close(found.double(), exact, **close)
+    (found,) = interpreted(backward, [grad, x])
+    assert found.dtype is dtype
+    torch.testing.assert_close(found.double(), backward(grad.double(), x.double()), **close)
+
+
 def layer_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor
 ) -> Any:

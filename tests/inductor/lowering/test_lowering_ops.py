@@ -114,6 +114,8 @@ LOWERED: list[Row] = [
      normal((2, 3, 9, 8))),
     ("max pool of minus infinity", lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
      lambda: [torch.full((1, 1, 5, 5), -torch.inf)]),
+    ("norm in a dtype", lambda x: (torch.linalg.vector_norm(x.half(), dim=1, keepdim=True, dtype=torch.float32),
+        torch.linalg.vector_norm(x, 1, dtype=torch.float64), torch.linalg.vector_norm(x.half(), dim=(0, 2), dtype=torch.float32)), normal((3, 5, 70))),
     ("average pool", lambda x: (F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(
         x, 4), F.avg_pool2d(x, 3, 2, 1)), normal((2, 3, 8, 8))),
     ("average pool that ends at the border", lambda x: (

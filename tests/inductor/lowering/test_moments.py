@@ -85,3 +85,21 @@ def test_a_batch_norm_has_three_launches() -> None:
     made = lowered(program, [torch.empty(32, 64, 56, 56, device="meta"), *vectors])
     kernels = schedule_graph(made.graph, 8).kernels()
     assert sum(len(plan_kernel(kernel).launches) for kernel in kernels) == 3
+
+
+@pytest.mark.parametrize("size", [(2, 12, 35), (1, 8, 3, 5, 7), (3, 8, 4, 6)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_group_norm_where_channels_lie_last(dtype: Any, size: Any) -> None:
+    """Of rows, as attention in a decoder of images has them, of images, and of films."""
+    x = (torch.randn(size[0], *size[2:], size[1]) + 100).to(dtype).movedim(-1, 1)
+    weight, bias = torch.randn(size[1]).to(dtype), torch.randn(size[1]).to(dtype)
+
+    form = (size[0], size[1], x[0, 0].numel(), 4, 1e-5)
+
+    def program(x: Tensor, weight: Tensor, bias: Tensor) -> Any:
+        return aten.native_group_norm(x, weight, bias, *form)[0]
+
+    (found,) = interpreted(program, [x, weight, bias])
+    exact = F.group_norm(x.double(), 4, weight.double(), bias.double(), 1e-5)
+    close = 2e-4 if dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(found.double(), exact, rtol=close, atol=close)
