@@ -44,7 +44,8 @@ class UnbackedFacts:
     """See the module.
 
     origins: per name, how the graph gets it: a node, or a dimension of a node's result.
-    places: the line that made it. least: what it is at least. declared: sizes of inputs that the user declared unbacked.
+    places: the line that made it. least: what it is at least. declared: sizes of inputs that the
+        user declared unbacked.
     """
 
     def __init__(self, trace: Evaluation) -> None:

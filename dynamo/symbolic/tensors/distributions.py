@@ -50,11 +50,11 @@ SYMMETRIC = constraints.symmetric.check.__func__  # type: ignore[attr-defined]
 
 @rule([constraints.positive_definite.check.__func__])  # type: ignore[attr-defined]
 def is_positive_definite(tx: Frame, constraint: Var, value: Var) -> Var | None:
-    """`positive_definite.check(value)`: its own gives back what is not symmetric before it asks more.
-    """
+    """`positive_definite.check(value)`: it asks more of what is symmetric only."""
     if not isinstance(value, TensorVar) or value.fake.dim() < 2:
         return None
-    symmetric = tx.call(tx.trace.wrap(SYMMETRIC, ObjectSource(SYMMETRIC, "check")), [constraint, value], {})
+    check = tx.trace.wrap(SYMMETRIC, ObjectSource(SYMMETRIC, "check"))
+    symmetric = tx.call(check, [constraint, value], {})
     if value.fake.shape[-2] != value.fake.shape[-1]:
         return symmetric
 
