@@ -424,7 +424,13 @@ def test_sizes_that_are_many_broadcast(backend: str | None) -> None:
         counts = torch.bincount(x)
         return counts * torch.ones(2), counts * counts.shape[0]
 
+    def as_many_as_rows(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.bincount(x, minlength=y.shape[0]) + y[:, 0], y.shape
+
     calls = [(torch.tensor(given),) for given in ([0, 1, 1], [3, 2], [1, 5, 0], [0, 0], [1, 1])]
+    given = [(x % n, torch.randn(n, 2)) for (x,), n in zip(calls, (4, 3, 5, 3, 2), strict=True)]
+    compare(as_many_as_rows, [*given, (given[2][0] + 3, given[2][1])], backend)
+    assert not counters["graph_break"]
     compare(many, calls, backend)
     assert not counters["graph_break"]
     compare(one_or_more, calls, backend)

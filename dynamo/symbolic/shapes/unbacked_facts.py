@@ -236,10 +236,16 @@ class UnbackedFacts:
         """True for two sizes that must be equal, each at least 2 whatever the check says."""
         if type(check).__name__ != "Equality":
             return False
-        leasts = (self.least.get(self.trace.world.spell(side)) for side in check.args)
-        return all(
-            least >= 2 if least is not None else side.is_Integer and side >= 2
-            for side, least in zip(check.args, leasts, strict=True))
+        return all(map(self._is_many, check.args))
+
+    def _is_many(self, side: Any) -> bool:
+        if side.is_Integer:
+            return bool(side >= 2)
+        name = self.trace.world.spell(side)
+        fact = self.trace.symbols.facts.get(name)
+        if fact is not None:  # a size of an input is at least 2: see `SymbolicWorld.size`
+            return fact.what == "size" and name not in self.declared
+        return bool(self.least.get(name, 0) >= 2)
 
     def unchecked(self, checks: list[Any]) -> NoReturn:
         raise Break("unknown_number_unchecked", " and ".join(map(self.words, checks)))
