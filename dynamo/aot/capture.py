@@ -175,7 +175,7 @@ class Session:
         names = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"]
         for index, (name, value) in enumerate(zip(names, self.reference.inputs, strict=True)):
             self.inputs.append(self._wrap_input(index, name, value))
-        checker = _Checker(self.recorder, self.reference)
+        checker = _Checker(self)
         self.recorder.in_program = True
         try:
             result = run_program(
@@ -230,6 +230,18 @@ class Session:
         inside: Any = torch._from_functional_tensor(functional)  # type: ignore[attr-defined]
         return inside  # type: ignore[no-any-return]
 
+    def keep_strides(self) -> None:
+        """Gives inputs that the program has written their own strides again. An operation's result
+        has no gaps, which an input may have (a slice), and no strides of 0."""
+        for index, first in self.insides.items():
+            wrapper = self.inputs[index]
+            if type(wrapper) is not torch.Tensor or wrapper.shape != first.shape:
+                continue
+            if wrapper.stride() != first.stride():
+                value = self.value(wrapper)
+                made = self.recorder.call(aten.copy.default, (first, value), {})
+                self.recorder.replace_inside(wrapper, made)
+
     def gets_history(self, index: int) -> bool:
         """True where the program wrote a value with a gradient into this input."""
         history = self.inputs[index].grad_fn
@@ -261,9 +273,10 @@ def _functionalized() -> Iterator[None]:
 class _Checker(Observer):
     """Compares with the reference run, and tells the recorder the user's line."""
 
-    def __init__(self, recorder: Recorder, reference: Reference) -> None:
-        self.recorder = recorder
-        self.metadata = reference.metadata
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.metadata = session.reference.metadata
         self.ranges: dict[fx.Node, str] = {}  # of the program's `record_function`s, that are open
 
     def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
@@ -272,6 +285,9 @@ class _Checker(Observer):
         self.recorder.stack_trace = (
             with_ranges(trace, list(self.ranges.values())) if self.ranges else trace)
         seen = metadata_of((*args, *kwargs.values()) if kwargs else args)
+        if seen != self.metadata[node][0]:
+            self.session.keep_strides()
+            seen = metadata_of((*args, *kwargs.values()) if kwargs else args)
         if seen != self.metadata[node][0]:
             raise Unsupported(f"an argument of {node.name} has other strides after mutation")
 
@@ -284,6 +300,8 @@ class _Checker(Observer):
             self.ranges.pop(node.args[0], None)  # type: ignore[arg-type]
 
     def after(self, node: fx.Node, value: Any) -> None:
+        if metadata_of(value) != self.metadata[node][1]:
+            self.session.keep_strides()
         if metadata_of(value) != self.metadata[node][1]:
             raise Unsupported(f"{node.name} has other strides in functional form")
         self.recorder.note_history(value, node.meta.get("stack_trace"))

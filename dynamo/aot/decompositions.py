@@ -267,6 +267,21 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return aten.index_put.default(x, at, fill)
 
 
+def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Rows of a matrix that are the vector, and zeros off the diagonal."""
+    if x.dtype.is_complex:
+        return NotImplemented
+    rank = x.dim() + 1
+    dims = dim1 % rank, dim2 % rank
+    x = aten.constant_pad_nd.default(x, [max(offset, 0), max(-offset, 0)]) if offset else x
+    extent = x.shape[-1]
+    places = torch.arange(extent, device=x.device)
+    on_diagonal = (places - places.unsqueeze(1) == offset).view([1] * (rank - 2) + [extent] * 2)
+    rows = x.unsqueeze(-2).movedim((-2, -1), dims)
+    zero = torch.zeros((), dtype=x.dtype, device=x.device)
+    return torch.where(on_diagonal.movedim((-2, -1), dims), rows, zero).contiguous()
+
+
 def fused_rms_norm(
     x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor]:
@@ -337,6 +352,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "pixel_shuffle.default": pixel_shuffle,
     "pixel_unshuffle.default": pixel_unshuffle,
     "roll.default": roll,
+    "diag_embed.default": diag_embed,
     "nan_to_num.default": nan_to_num,
     "addr.default": addr,
     "count_nonzero.dim_IntList": count_nonzero,

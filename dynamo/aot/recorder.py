@@ -252,10 +252,14 @@ class Recorder(OwnDispatchMode):
         if known is None:
             raise Unsupported("running statistics that are no input")
         wrapper = known[1]
+        self.replace_inside(wrapper, value)
+        self.watch(wrapper, value)
+
+    def replace_inside(self, wrapper: torch.Tensor, value: Fake) -> None:
+        """A functional tensor has this value from here on."""
         torch._functionalize_replace(wrapper, value)  # type: ignore[attr-defined]
         torch._functionalize_commit_update(wrapper)  # type: ignore[attr-defined]
         torch._sync(wrapper)  # type: ignore[attr-defined]
-        self.watch(wrapper, value)
 
 
 def _holds_fake(result: Any) -> bool:

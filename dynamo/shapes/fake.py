@@ -279,7 +279,7 @@ class FakeWorld:
 
     def _run(self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         func = op.func
-        if op.sized_by_values(args):
+        if op.sized_by_values(args, kwargs):
             found = self.constants.settle(func, args, kwargs)
             if found is None:
                 raise DataDependent(func)

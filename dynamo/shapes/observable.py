@@ -18,11 +18,12 @@ from dynamo.graph_operators.operator_effects import acts, draws
 BY_VALUES = frozenset(
     """index index_put _index_put_impl index_select index_add index_copy index_fill index_reduce
     gather scatter scatter_add scatter_reduce take put masked_scatter embedding embedding_renorm
-    _embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward multi_margin_loss
-    multilabel_margin_loss_forward binary_cross_entropy _ctc_loss max_unpool2d max_unpool3d
-    segment_reduce searchsorted quantile nanquantile histc lu_unpack _linalg_check_errors cholesky
-    cholesky_inverse linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh _linalg_svd linalg_lstsq
-    linalg_pinv bernoulli multinomial poisson normal""".split()
+    _embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward
+    multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy _ctc_loss max_unpool2d
+    max_unpool3d segment_reduce repeat_interleave searchsorted quantile nanquantile histc
+    lu_unpack _linalg_check_errors cholesky cholesky_inverse linalg_eig linalg_eigvals
+    _linalg_eigvals _linalg_eigh _linalg_svd linalg_lstsq linalg_pinv bernoulli multinomial
+    poisson normal""".split()
 )
 # Of integers these divide, which a zero refuses.
 DIVISIONS = frozenset(("div", "floor_divide", "remainder", "fmod"))

@@ -61,10 +61,12 @@ class OpFacts:
         if self.data_dependent and self.func not in _STATIC_DESPITE_TAG:
             raise DataDependent(self.func)
 
-    def sized_by_values(self, args: tuple[Any, ...]) -> bool:
+    def sized_by_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """True where the size of the result follows from values of tensors."""
         if self.func is aten.index.Tensor:
             return any(index is not None and index.dtype in MASKS for index in args[1])
+        if self.func is aten.repeat_interleave.Tensor:
+            return kwargs.get("output_size") is None
         return self.func in _SIZED_BY_VALUES
 
 
@@ -84,13 +86,14 @@ _MAKES_QUANTISED = ("aten::quantize_per_", "aten::_make_per_", "aten::_empty_")
 
 MASKS = (torch.bool, torch.uint8)
 _SIZED_BY_VALUES: frozenset[Any] = frozenset((
-    aten.repeat_interleave.Tensor, aten.nonzero.default, aten.masked_select.default,
-    aten._unique2.default, aten.unique_consecutive.default, aten.unique_dim.default,
+    aten.nonzero.default, aten.masked_select.default, aten._unique2.default,
+    aten.unique_consecutive.default, aten.unique_dim.default,
 ))  # fmt: skip
 
-# Tagged dynamic for masks as indices or for data that decide only in some calls; those calls are
-# sorted out by `sized_by_values`.
-_STATIC_DESPITE_TAG: frozenset[Any] = frozenset({aten.index.Tensor})
+# Tagged dynamic for masks as indices, or where no size is given; those calls are sorted out by
+# `sized_by_values`.
+_STATIC_DESPITE_TAG: frozenset[Any] = frozenset({
+    aten.index.Tensor, aten.repeat_interleave.Tensor})
 
 
 class World(Protocol):

@@ -212,6 +212,10 @@ class SymbolicWorld:
         return not isinstance(check, sympy.Eq | sympy.Ne) and not any(
             symbol in self._names for symbol in free_unbacked_symbols(check))
 
+    def least(self, value: Any) -> Any:
+        """What a symbolic number is at least, as a number of SymPy."""
+        return self.env.bound_sympy(value.node.expr).lower
+
     def spell(self, check: Any) -> str:
         """An expression over the names that are known; other symbols stay."""
         return str(check.xreplace({s: sympy.Symbol(name) for s, name in self._names.items()}))

@@ -412,6 +412,42 @@ def test_counts_have_the_dtype_of_their_weights(dtype: torch.dtype | None, of: t
     assert not counters["not_compiled"]
 
 
+@pytest.mark.parametrize("backend", [None, "inductor"])
+def test_sizes_that_are_many_broadcast(backend: str | None) -> None:
+    """Of 4 or more elements: there must be 4, or eager raises. Of one or more, one is repeated."""
+    def many(x: torch.Tensor) -> Any:
+        counts = torch.bincount(x, minlength=4)
+        mean = torch.zeros(4, 2).add_(1) / counts.clamp(min=1)[:, None]
+        return mean, torch.where(counts > 1, counts, mean[:, 0]), counts.shape[0]
+
+    def one_or_more(x: torch.Tensor) -> Any:
+        counts = torch.bincount(x)
+        return counts * torch.ones(2), counts * counts.shape[0]
+
+    def as_many_as_rows(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.bincount(x, minlength=y.shape[0]) + y[:, 0], y.shape
+
+    calls = [(torch.tensor(given),) for given in ([0, 1, 1], [3, 2], [1, 5, 0], [0, 0], [1, 1])]
+    given = [(x % n, torch.randn(n, 2)) for (x,), n in zip(calls, (4, 3, 5, 3, 2), strict=True)]
+    compare(as_many_as_rows, [*given, (given[2][0] + 3, given[2][1])], backend)
+    assert not counters["graph_break"]
+    compare(many, calls, backend)
+    assert not counters["graph_break"]
+    compare(one_or_more, calls, backend)
+    assert any("u0 == 2" in str(reason) for reason in counters["graph_break"])
+
+
+def test_repeats_of_a_given_count_have_that_size() -> None:
+    def program(x: torch.Tensor, counts: torch.Tensor) -> Any:
+        made = torch.repeat_interleave(x, counts, 0, output_size=5)
+        return made * torch.arange(5)[:, None], torch.repeat_interleave(counts, output_size=5), made.shape
+
+    for dtype in (torch.int32, torch.int64):
+        x, counts = rows(), torch.tensor([2, 0, 3, 0, 0, 0, 0], dtype=dtype)
+        assert_same(dynamo.compile(program, fullgraph=True)(x, counts), program(x, counts))
+    assert not counters["graph_break"] and not counters["not_compiled"]
+
+
 def test_unequal_masks_are_told() -> None:
     def program(x: torch.Tensor) -> Any:
         return x[x > 0] + x[x > 0.5]

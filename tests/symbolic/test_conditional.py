@@ -157,3 +157,20 @@ def test_gradients_that_a_branch_leaves_undefined(name: str, backend: str) -> No
         found = torch.autograd.grad(sum(a.sum() for a in made), (x, y, LEAF), allow_unused=True)
         for letter, a, b in zip("xyl", found, wanted, strict=True):
             assert (a is None) == (letter not in reached) and (a is None or torch.equal(a, b))
+
+
+def test_what_is_around_a_choice_is_compiled() -> None:
+    def f(x: torch.Tensor, cond: Callable[..., Any]) -> torch.Tensor:
+        y = x.sin() + 1
+        return cond(y.sum() > 3, lambda y: y * 2, lambda y: y - 1, (y,)).exp().sum(-1) + y.mean()
+
+    dynamo.counters.clear()
+    with dynamo.config.patch(fullgraph_compiles=True):
+        compiled = dynamo.compile(lambda x: f(x, torch.cond), fullgraph=True)
+        for sign in (1, -1, 1):
+            x = (torch.rand(4, 3) * sign).requires_grad_()
+            want, found = f(x, plain), compiled(x)
+            torch.testing.assert_close(found, want)
+            grads = [torch.autograd.grad(y.sum(), x)[0] for y in (found, want)]
+            torch.testing.assert_close(*grads)
+    assert not dynamo.counters["not_compiled"]

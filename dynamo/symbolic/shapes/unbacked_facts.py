@@ -28,6 +28,14 @@ RAISES = frozenset(
     new_full zeros_like narrow repeat split split_with_sizes topk pad item tolist mm bmm linear
     cross_entropy nll_loss index_copy_ cat stack select""".split()
 )
+# The same for sizes that are at least 2: one of 1 would be repeated.
+RAISES_BUT_ONE = frozenset(
+    """add sub subtract rsub mul multiply div divide true_divide truediv floor_divide floordiv mod
+    remainder fmod pow radd rmul rtruediv rfloordiv rmod rpow iadd isub imul itruediv ifloordiv ipow
+    add_ sub_ mul_ div_ pow_ copy_ eq ne lt le gt ge maximum minimum fmax fmin where and or xor rand
+    ror rxor logical_and logical_or logical_xor atan2 hypot logaddexp lerp lerp_ addcmul addcmul_
+    addcdiv addcdiv_ masked_fill masked_fill_""".split()
+)
 # The same for sizes that are at least 0; for these -1 has a meaning of its own.
 RAISES_BUT_NEGATIVE = frozenset(("view", "reshape", "expand", "unflatten", "broadcast_to"))
 
@@ -36,13 +44,15 @@ class UnbackedFacts:
     """See the module.
 
     origins: per name, how the graph gets it: a node, or a dimension of a node's result.
-    places: the line that made it. declared: sizes of inputs that the user declared unbacked.
+    places: the line that made it. least: what it is at least. declared: sizes of inputs that the
+        user declared unbacked.
     """
 
     def __init__(self, trace: Evaluation) -> None:
         self.trace = trace
         self.origins: dict[str, fx.Node | tuple[fx.Node, int]] = {}
         self.places: dict[str, str] = {}
+        self.least: dict[str, Any] = {}
         self.declared: set[str] = set()
 
     # -- making ---------------------------------------------------------------------------------
@@ -97,6 +107,7 @@ class UnbackedFacts:
     def _name(self, value: Any, origin: fx.Node | tuple[fx.Node, int]) -> None:
         name = f"u{len(self.origins)}"
         self.trace.world.name_unbacked(value, name)
+        self.least[name] = self.trace.world.least(value)
         self.origins[name] = origin
         place = self.places[name] = self.trace.symbols.place()
         logs.log("dynamic").emit(
@@ -215,9 +226,26 @@ class UnbackedFacts:
             return
         name = getattr(function, "__name__", "").strip("_")
         if name not in RAISES | RAISES_BUT_NEGATIVE:
-            left = [check for check in checks if not self._guard(check)]
+            repeats = name not in RAISES_BUT_ONE
+            left = [check for check in checks
+                    if (repeats or not self._is_of_many(check)) and not self._guard(check)]
             if left:
                 self.unchecked(left)
+
+    def _is_of_many(self, check: Any) -> bool:
+        """True for two sizes that must be equal, each at least 2 whatever the check says."""
+        if type(check).__name__ != "Equality":
+            return False
+        return all(map(self._is_many, check.args))
+
+    def _is_many(self, side: Any) -> bool:
+        if side.is_Integer:
+            return bool(side >= 2)
+        name = self.trace.world.spell(side)
+        fact = self.trace.symbols.facts.get(name)
+        if fact is not None:  # a size of an input is at least 2: see `SymbolicWorld.size`
+            return fact.what == "size" and name not in self.declared
+        return bool(self.least.get(name, 0) >= 2)
 
     def unchecked(self, checks: list[Any]) -> NoReturn:
         raise Break("unknown_number_unchecked", " and ".join(map(self.words, checks)))

@@ -169,11 +169,15 @@ def set_data(tx: Frame, var: TensorVar, value: TensorVar) -> None:
     kinds = [(fake.device, fake.dtype, fake.layout) for fake in (var.fake, value.fake)]
     once = var not in state.moved and value not in state.moved
     plain = value.cls is torch.Tensor and not torch_functions.in_transform()
-    if var.real is None or var.fake.requires_grad or kinds[0] != kinds[1] or not once or (
+    recorded = var.fake.requires_grad and (torch.is_grad_enabled() or not var.fake.is_leaf)
+    if var.real is None or recorded or kinds[0] != kinds[1] or not once or (
             state.inference_mode or not plain):
         raise Break("attribute_store_unknown", f"data of {var!r}")
     made = torch_functions.put_in_graph(tx, torch.Tensor.detach, [value], {})
     assert isinstance(made, TensorVar)
+    if var.fake.requires_grad:  # a parameter: see `torch_functions.break_where_moved`
+        made.fake.requires_grad_()
+        state.moved_leaves.add(var)
     state.note_mutation(var)
     state.moved |= {var, value}
     var.become(made)

@@ -69,8 +69,10 @@ class Choice:
     """Runs one of two graphs.
 
     modules: for True and for False; each returns a tuple of tensors. places: for each, which of the
-    inputs (behind the predicate) it takes.
+    inputs (behind the predicate) it takes. It reads a value: what is around it is compiled without.
     """
+
+    runs_alone = True
 
     def __init__(
         self, modules: tuple[fx.GraphModule, ...], places: tuple[list[int], ...], number: int

@@ -45,6 +45,7 @@ TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
 WITH_LENGTHS = frozenset({
     "lstm", "gru", "rnn_tanh", "rnn_relu", "sparse_compressed_tensor",
     "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor",
+    "repeat_interleave", "segment_reduce",
 })
 # Methods that give their tensor other sizes.
 RESHAPES = frozenset(

@@ -49,6 +49,7 @@ class TensorState:
         self.settings_of_grad: dict[TensorVar, int] = {}
         self.read_flags: set[TensorVar] = set()
         self.moved: set[TensorVar] = set()
+        self.moved_leaves: set[TensorVar] = set()  # those that require gradients
         self.nested: list[TensorVar] = []
         self.ragged_sources: dict[TensorVar, None] = {}
         self.new_gradients_read = self.compiled = 0

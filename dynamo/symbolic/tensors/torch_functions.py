@@ -270,6 +270,16 @@ def note_wrappers(tx: Frame, op: Operation, result: Any) -> None:
             unguarded.refuse(f"code of {type(value).__qualname__} has run that is not traced")
 
 
+def break_where_moved(tx: Frame, tensors: list[TensorVar]) -> None:
+    """Breaks the graph where it would record gradients of a parameter that has got other memory: in
+    the graph that is no leaf, outside of it is one from the store on."""
+    moved = tensor_state(tx.trace).moved_leaves
+    if moved and torch.is_grad_enabled():
+        for var in tensors:
+            if var in moved:
+                raise Break("attribute_store_unknown", f"data of {var!r} that has a gradient")
+
+
 def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> Operation:
     """The operation. Errors: Break where the graph can't have it."""
     function, kind, target = _node_target(function)
@@ -284,6 +294,7 @@ def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> 
     for arg in given:
         collect_tensors(arg, tensors)
     break_where_stored(tx, function, tensors)
+    break_where_moved(tx, tensors)
     if is_in_graph(function) and any(var.loses_class for var in tensors):
         classes = {var.cls.__qualname__ for var in tensors if var.loses_class}
         raise Break("tensor_subclass", f"{', '.join(sorted(classes))} as an argument of "

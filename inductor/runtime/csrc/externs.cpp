@@ -84,6 +84,16 @@ bool same_strides(const TensorMeta& meta, c10::IntArrayRef strides) {
 
 namespace {
 
+// New memory, with the strides that compilation saw. Elements may share memory (an expanded tensor),
+// where a copy by elements is refused: the same strides take the memory as it lies.
+at::Tensor copied(const TensorMeta& meta, const at::Tensor& result) {
+  at::Tensor copy = at::empty_strided(meta.size, meta.stride, meta.dtype, c10::kStrided, c10::kCPU, false);
+  if (!same_strides(meta, result.strides()) || meta.elements == 0) return copy.copy_(result);
+  auto span = static_cast<int64_t>(meta.span_bytes / c10::elementSize(meta.dtype));
+  copy.as_strided({span}, {1}, 0).copy_(result.as_strided({span}, {1}, result.storage_offset()));
+  return copy;
+}
+
 void store_result(CallState& state, const ExternCall& call, int64_t slot_index, at::Tensor result) {
   const Slot& slot = state.graph->slots[slot_index];
   REQUIRE(PyExc_RuntimeError, result.defined(), "compiled graph ", state.graph->name,
@@ -101,10 +111,7 @@ void store_result(CallState& state, const ExternCall& call, int64_t slot_index, 
   bool in_arena = state.arena != nullptr && result.storage().is_alias_of(state.arena->storage);
   bool special = result.layout() != c10::kStrided || result.is_conj() || result.is_neg();
   if (in_arena || special || !same_strides(slot.meta, result.strides())) {
-    at::Tensor copy = at::empty_strided(slot.meta.size, slot.meta.stride, slot.meta.dtype,
-                                        c10::kStrided, c10::kCPU, false);
-    copy.copy_(result);
-    result = std::move(copy);
+    result = copied(slot.meta, result);
   }
   state.data[slot_index] = const_cast<void*>(result.const_data_ptr());
   state.tensors[slot_index] = std::move(result);

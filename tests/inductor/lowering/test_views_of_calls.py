@@ -63,3 +63,28 @@ def test_an_output_that_is_a_view_of_a_complex_input() -> None:
         dynamo.compile(lambda x: x.t_())(x)
     assert x.shape == (5, 2)
     assert torch.equal(x, y.t())
+
+
+@pytest.mark.parametrize("view", [
+    lambda x: x[0].expand(2, 3, 6), lambda x: x.unfold(1, 4, 2), lambda x: x[:, 1::2],
+    lambda x: x.transpose(0, 1), lambda x: x[:, :0],
+])
+def test_conjugates_whose_elements_share_memory_or_leave_gaps(
+    view: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = view(x).conj()
+        return y.clone(), y.sum(-1) * 2, y.imag.neg().clone()
+
+    x = torch.randn(3, 6, dtype=torch.complex64)
+    torch.testing.assert_close(dynamo.compile(program, fullgraph=True)(x), program(x))
+
+
+def test_gradients_of_products_with_expanded_complex_numbers() -> None:
+    def program(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+        return (turns.expand(2, 5, 3) * x).abs().square().sum()
+
+    x, turns = (torch.randn(*size, dtype=torch.complex64, requires_grad=True)
+                for size in ((2, 5, 3), (3,)))
+    ours = torch.autograd.grad(dynamo.compile(program, fullgraph=True)(x, turns), (x, turns))
+    torch.testing.assert_close(ours, torch.autograd.grad(program(x, turns), (x, turns)))
