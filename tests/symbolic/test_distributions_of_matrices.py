@@ -12,16 +12,16 @@ import dynamo
 
 
 def by_covariance(x: torch.Tensor, matrix: torch.Tensor) -> Any:
-    return MultivariateNormal(x.mean(0), matrix).log_prob(x)
+    return MultivariateNormal(x.mean(0), matrix, validate_args=True).log_prob(x)
 
 
 def by_precision(x: torch.Tensor, matrix: torch.Tensor) -> Any:
-    return MultivariateNormal(x.mean(0), precision_matrix=matrix).entropy()
+    return MultivariateNormal(x.mean(0), precision_matrix=matrix, validate_args=True).entropy()
 
 
 def caught(x: torch.Tensor, matrix: torch.Tensor) -> Any:
     try:
-        return MultivariateNormal(x.mean(0), matrix).log_prob(x)
+        return MultivariateNormal(x.mean(0), matrix, validate_args=True).log_prob(x)
     except ValueError as error:
         return str(error)
 
