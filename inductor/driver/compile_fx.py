@@ -76,7 +76,7 @@ from inductor.dynamic_shapes.subgraph import CompileSubgraph
 from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
 from inductor.dynamic_shapes.symbolic import CompileSymbolic, check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
-from inductor.fx_passes.pipeline import decompositions, joint_laid_out, laid_out
+from inductor.fx_passes.pipeline import decompositions, in_loops, joint_laid_out, laid_out
 from inductor.runtime import _launch
 
 Compiled = Callable[..., Any]
@@ -401,7 +401,7 @@ def _compile_symbolic(
             options["keeping"] = keeping
         call = compile_training(
             gm, example_inputs, compile_first, compile_backward,
-            rewrite=with_joint_passes(lambda module: module),
+            rewrite=with_joint_passes(in_loops),
             partition=within(config.activation_memory_budget),
             epilogue_in_graph=config.kernels, **options,
         )  # fmt: skip

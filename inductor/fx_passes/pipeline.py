@@ -30,6 +30,7 @@ from inductor.fx_passes.host_tables import hold_tables
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.interleaved import interleave_writes
 from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.looked_up_matrices import multiply_in_loops
 from inductor.fx_passes.losses.chunks import chunk_losses
 from inductor.fx_passes.odd_gemms import pad_odd_gemms
 from inductor.fx_passes.operators_in_place import call_in_place
@@ -96,7 +97,15 @@ def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
         return module
     with timed("inductor.passes"):
-        return laid_out(module)
+        return laid_out(in_loops(module))
+
+
+def in_loops(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """GEMMs with matrices that are looked up, whatever the sizes: before it is decided what
+    backward is given."""
+    if not config.kernels or not is_enabled("patterns"):
+        return module
+    return multiply_in_loops(module)
 
 
 def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -108,7 +117,7 @@ def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A functional ATen graph as it is lowered."""
     module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
-    module = in_float32(module)
+    module = in_loops(in_float32(module))
     if config.kernels and is_enabled("patterns") and not has_symbols(module):
         module = name_stored_numbers(module)  # of which tables need not be held
     if config.kernels:
