@@ -124,7 +124,7 @@ def partition_joint(
     groups = find_groups(joint)
     if table is None and len(groups) == 1:
         halves = replace(halves, loose=_loose(halves))
-    if table is None and copies:
+    if copies:
         halves = replace(halves, copied=_copied(joint, halves))
     halves, saved = _choose(halves, cut, _small_inputs(joint, halves))
     copied = [node for node in saved if node in halves.copied]
@@ -238,12 +238,15 @@ def _loose(halves: Halves) -> frozenset[fx.Node]:
 
 
 def _copied(joint: JointGraph, halves: Halves) -> frozenset[fx.Node]:
-    """The inputs that eager does not save and that a copy is like in its strides, too."""
+    """The inputs of known sizes that eager does not save, and that a copy is like in its strides,
+    too."""
     written = {mutation.input for mutation in joint.mutations}
     return frozenset(
         node for at, node in enumerate(halves.inputs)
         if at not in written and SAVED not in node.meta and is_fake(node.meta["val"])
-        and node.meta["val"].is_floating_point() and node.meta["val"].is_contiguous()
+        and node.meta["val"].is_floating_point()
+        and not any(map(is_symbolic_number, node.meta["val"].shape))
+        and node.meta["val"].is_contiguous()
     )
 
 

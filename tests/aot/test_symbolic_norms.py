@@ -38,6 +38,7 @@ class Images(nn.Module):
 def test_one_graph(model: type[nn.Module], size: tuple[int, ...], training: bool) -> None:
     eager = model().train(training)
     plain = copy.deepcopy(eager)
+    dynamo.counters.clear()  # of other tests
     compiled, before = dynamo.compile(plain), dynamo.counters["stats"]["graphs"]
     for length in range(3, 15):
         x = torch.randn(2, length, *size, 4, requires_grad=True)

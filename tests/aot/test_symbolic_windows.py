@@ -33,6 +33,7 @@ def reflected(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("program", [centred, of_the_input, of_a_value, reflected])
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_one_graph(program: Callable[[Tensor], Tensor], requires_grad: bool) -> None:
+    dynamo.counters.clear()  # of other tests
     compiled, before = dynamo.compile(program), dynamo.counters["stats"]["graphs"]
     for count, length in zip((2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11), range(40, 200, 9), strict=False):
         x = torch.randn(count, length + 5)
