@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from inductor.kernels.attention_spec import Blocks
-from inductor.kernels.gpu.attention.launches import AttentionLaunch, KernelName
+from inductor.kernels.gpu.text_launches import KernelName, TextLaunch
 from inductor.runtime._launch import Allocation, KernelCall
 from inductor.runtime.triton_binary import current_stream
 
@@ -187,7 +187,7 @@ def prepare(
     made = [Allocation(goal, tuple(reversed(stride)), kind, device)
             for kind in (dtype, torch.int64)]
     name = KernelName(kernel_text(size, k, largest, ordered), "topk_of_rows")
-    call = AttentionLaunch.of(
+    call = TextLaunch.of(
         name, (-(-count // rows), 1, 1), {"COUNT": count},
         Blocks(rows, columns, min(WARPS, rows), 1), 3)
     return call, made[0], made[1]

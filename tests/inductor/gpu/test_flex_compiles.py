@@ -15,7 +15,7 @@ from dynamo.graph_operators.flex_calls import TABLES  # noqa: E402
 from inductor.kernels.gpu.attention.flex_kernels import kernel_text  # noqa: E402
 from inductor.kernels.gpu.attention.flex_program import program_of  # noqa: E402
 from inductor.kernels.gpu.attention.flex_spec import flex_spec_of  # noqa: E402
-from inductor.kernels.gpu.attention.launches import load_text  # noqa: E402
+from inductor.kernels.gpu.text_launches import load_text  # noqa: E402
 from inductor.operators import flex_ops  # noqa: E402
 
 PLAIN = {"COUNT": "*i32", "INDEX": "*i32", "FULL_COUNT": "*i32", "FULL_INDEX": "*i32"}

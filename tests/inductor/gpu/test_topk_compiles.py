@@ -13,7 +13,7 @@ if triton.knobs.runtime.interpret:
 import torch  # noqa: E402
 
 from inductor.kernels.gpu import topk  # noqa: E402
-from inductor.kernels.gpu.attention.launches import load_text  # noqa: E402
+from inductor.kernels.gpu.text_launches import load_text  # noqa: E402
 
 
 @pytest.mark.parametrize("size, k, largest", [(64, 8, True), (8, 2, True), (1000, 6, False)])
@@ -22,7 +22,7 @@ def test_kernel(monkeypatch: pytest.MonkeyPatch, size: int, k: int, largest: boo
     from triton.compiler import ASTSource
 
     made: list[Any] = []
-    monkeypatch.setattr(topk.AttentionLaunch, "of", lambda *args: made.append(args))
+    monkeypatch.setattr(topk.TextLaunch, "of", lambda *args: made.append(args))
     topk.prepare((4096, size), k, largest, True, torch.bfloat16, torch.device("cpu"))
     (name, grid, constants, blocks, _), = made
     assert grid[0] * blocks.rows == 4096 and blocks.columns >= size and blocks.rows >= blocks.warps

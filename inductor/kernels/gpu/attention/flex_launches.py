@@ -18,14 +18,13 @@ from inductor.kernels.gpu.attention.flex_kernels import kernel_text
 from inductor.kernels.gpu.attention.flex_program import FlexProgram
 from inductor.kernels.gpu.attention.flex_spec import FlexSpec, flex_spec_of
 from inductor.kernels.gpu.attention.launches import (
-    AttentionLaunch,
-    KernelName,
     Key,
     _dense,
     _stream,
     first_that_runs,
     kernel,
 )
+from inductor.kernels.gpu.text_launches import KernelName, TextLaunch
 from inductor.runtime._launch import Allocation, KernelCall
 
 Tensors = Sequence[torch.Tensor]
@@ -158,7 +157,7 @@ def prepare_backward(
 ) -> FlexBackward:
     """The kernels, not compiled yet. grad: the gradient of the result."""
     base, device, given = spec.base, grad.device, spec.constants(four_strides(grad), leaves)
-    delta = AttentionLaunch.of(
+    delta = TextLaunch.of(
         kernel("delta"), base.grid(FEW), given, FEW, 3)
     by_keys = _launch(program, "backward_keys", spec, keys, base.grid_of_keys(keys), 8, given)
     by_queries = _launch(program, "backward_queries", spec, queries, base.grid(queries), 8, given)
@@ -180,7 +179,7 @@ def _launch(
     function = KernelName(_text(program, has_tables), f"attention_{name}")
     options = {"debug": True} if program.checks else {}
     count = tensors + len(program.reads) + 4 * has_tables
-    return AttentionLaunch.of(function, grid, constants, blocks, count, options)
+    return TextLaunch.of(function, grid, constants, blocks, count, options)
 
 
 @functools.lru_cache(256)

@@ -1,9 +1,8 @@
 """Runs the Triton kernels of attention on tensors.
 
 `AttentionCall` is called like the operator `dynamo_jit::attention` (see
-`inductor.operators.attention_ops`). The first call for tensors of some sizes and strides goes
-through Triton, which compiles a kernel for just those; later ones hand addresses to the driver
-(`csrc/gpu.cpp`).
+`inductor.operators.attention_ops`), and knows the launches of each set of sizes and strides
+(`text_launches.py`).
 """
 
 from __future__ import annotations
@@ -11,17 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from dynamo.base import logs
 from dynamo.base.fallbacks import KERNEL, refused
 from dynamo.base.signals import is_of_signal
-from dynamo.store import content
-from dynamo.store.content import cache_store, make_key
-from inductor.cache import kernel_binaries
 from inductor.kernels.attention_reference import reference_attention, reference_backward
 from inductor.kernels.attention_spec import (
     NO_LEAVES,
@@ -38,95 +32,11 @@ from inductor.kernels.attention_spec import (
     spec_of,
 )
 from inductor.kernels.gpu.attention.plain import kernel_text
+from inductor.kernels.gpu.text_launches import KernelName, TextLaunch
 from inductor.runtime._launch import Allocation, KernelCall
-from inductor.runtime.binaries import NotLoaded, binary_of, start_of
-from inductor.runtime.modules import import_file
-from inductor.runtime.ptx import OPTIONS, install_unpacking
-from inductor.runtime.triton_binary import (
-    WARP,
-    current_stream,
-    driver_launch,
-    function_of,
-    is_simple,
-    run,
-    start,
-)
-from inductor.runtime.triton_launch import ALIGNED
+from inductor.runtime.triton_binary import current_stream
 
 Key = tuple[Any, ...]
-
-
-class KernelName(NamedTuple):
-    """A Triton function of a text, which is imported when the function is to be compiled."""
-
-    text: str
-    name: str
-
-    def function(self) -> Any:
-        return getattr(load_text(self.text), self.name)
-
-
-@dataclass(slots=True)
-class AttentionLaunch:
-    """The slow way of a `KernelCall`: by what an earlier process has cached, or through Triton,
-    until the call knows the compiled kernel. constants: some may be those of other functions;
-    options: of Triton's, and the blocks."""
-
-    kernel: KernelName
-    grid: tuple[int, int, int]
-    constants: dict[str, Any]
-    options: dict[str, Any]
-    call: KernelCall | None = None
-
-    @staticmethod
-    def of(
-        kernel: KernelName, grid: tuple[int, int, int], constants: dict[str, Any], blocks: Blocks,
-        tensors: int, options: dict[str, Any] | None = None,
-    ) -> KernelCall:
-        """What is called with a stream and so many tensors. options: more for Triton."""
-        known = {
-            "ROWS": blocks.rows, "COLUMNS": blocks.columns, "num_warps": blocks.warps,
-            "num_stages": blocks.stages, "ptx_options": OPTIONS, **(options or {}),
-        }  # fmt: skip
-        slow = AttentionLaunch(kernel, grid, constants, known)
-        slow.call = KernelCall(slow, tensors, tuple(range(tensors)))
-        return slow.call
-
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        """Run, and tell the call how, if later ones can follow."""
-        aligned = not any(tensor.data_ptr() & ALIGNED for tensor in tensors)
-        key = None
-        if aligned and tensors[0].is_cuda:
-            key = kernel_binaries.key_of(*self.kernel, self.constants | self.options, tensors)
-        if key is not None and self._starts_cached(key, tensors):
-            return
-        function = self.kernel.function()
-        known = {name: self.constants[name] for name in function.arg_names
-                 if name in self.constants}  # fmt: skip
-        install_unpacking()
-        compiled = run(function, self.grid, tensors, (), b"", known | self.options)
-        if self.call is not None and tensors[0].is_cuda and aligned and is_simple(compiled):
-            threads = self.options["num_warps"] * WARP
-            shared = compiled.metadata.shared
-            self.call.ready(driver_launch(), function_of(compiled), self.grid, threads, shared)
-            binary = binary_of(compiled, threads)
-            if key is not None and binary is not None:
-                kernel_binaries.keep(key, binary)
-
-    def _starts_cached(self, key: content.Key, tensors: Sequence[torch.Tensor]) -> bool:
-        """Starts the kernel that an earlier process has cached, if there is one."""
-        binary = kernel_binaries.find(key)
-        if binary is None or self.call is None:
-            return False
-        try:
-            started = start_of(binary, tensors[0].device)
-        except NotLoaded as why:
-            logs.log("cache").emit(f"binary {key.digest}: it is not usable, {why}")
-            return False
-        start((started.function, self.grid, started.threads, started.shared), tensors, b"")
-        self.call.ready(
-            driver_launch(), started.function, self.grid, started.threads, started.shared)
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +159,11 @@ def prepare_backward(
     keys, queries = keys or keys_choices(spec)[0], queries or queries_choices(spec)[0]
     constants = spec.constants(grad, leaves) | {"HAS_DB": bias_grad}
     few = Blocks(64, 1, 4, 1)
-    delta = AttentionLaunch.of(kernel("delta"), spec.grid(few), constants, few, 3)
-    by_keys = AttentionLaunch.of(
+    delta = TextLaunch.of(kernel("delta"), spec.grid(few), constants, few, 3)
+    by_keys = TextLaunch.of(
         kernel("backward_keys"), spec.grid_of_keys(keys), constants, keys, 10
     )
-    by_queries = AttentionLaunch.of(
+    by_queries = TextLaunch.of(
         kernel("backward_queries"), spec.grid(queries), constants, queries, 10
     )
     results = [Allocation(*form, spec.dtype, device) for form in spec.gradients(leaves)]
@@ -312,7 +222,7 @@ def prepare_forward(
 ) -> Forward:
     """The kernel of a spec, not compiled yet."""
     blocks = blocks or forward_choices(spec)[0]
-    call = AttentionLaunch.of(kernel("forward"), spec.grid(blocks), spec.constants(), blocks, 7)
+    call = TextLaunch.of(kernel("forward"), spec.grid(blocks), spec.constants(), blocks, 7)
     size = (spec.batch, spec.heads, spec.queries, spec.value_head)
     out = Allocation(size, spec.out, spec.dtype, device)
     sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
@@ -330,8 +240,8 @@ def prepare_few(spec: AttentionSpec, few: Few, device: torch.device) -> ForwardO
     }  # fmt: skip
     grid, each = (shared, 1, 1), (spec.batch * spec.heads * spec.queries, 1, 1)
     one = Blocks(1, 1, 4, 1)
-    call = AttentionLaunch.of(kernel("few"), grid, constants, few.blocks, 7)
-    join = AttentionLaunch.of(kernel("join"), each, constants, one, 3)
+    call = TextLaunch.of(kernel("few"), grid, constants, few.blocks, 7)
+    join = TextLaunch.of(kernel("join"), each, constants, one, 3)
     rows = shared * spec.queries * (spec.heads // spec.kv_heads)
     part = Allocation((rows, spec.value_head), (spec.value_head, 1), torch.float32, device)
     sums = Allocation((rows,), (1,), torch.float32, device)
@@ -387,11 +297,3 @@ def _text() -> str:
 def kernel(name: str) -> KernelName:
     """One of our kernels of attention: `forward`, `delta`, .."""
     return KernelName(_text(), f"attention_{name}")
-
-
-@functools.lru_cache(256)
-def load_text(text: str) -> ModuleType:
-    """The module of a text, which lies in the cache folder: Triton reads functions from files."""
-    key = make_key("attention", {"source": text})
-    path, _ = cache_store().file_of(key, ".py", text.encode())
-    return import_file(f"inductor_attention_{path.stem}", path)
