@@ -1,8 +1,9 @@
 """Channels-last convolutions: activations stay as the library convolves them fastest.
 
-In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
-(on a GPU: that its matrix units compute) reads a channels-last input, on a GPU with such a weight,
-which the library would copy in a slower kernel; what is computed from it keeps that layout until an
+In: a functional ATen graph with fakes. Out: the same program where every convolution of images on
+the CPU (on a GPU: that its matrix units compute, and of films in half precision where nothing is
+differentiated) reads a channels-last input, on a GPU with such a weight, which the library would
+copy in a slower kernel; what is computed from it keeps that layout until an
 operator needs another: one that is not known to compute the same from any strides gets those that
 it had, and so do the graph's outputs. In a joint graph, the gradients of such a convolution are
 computed from a channels-last gradient. A graph that speaks of strides itself (`as_strided`) of
@@ -30,7 +31,8 @@ STRIDES_MATTER = {
     aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default,
     aten._reshape_alias.default,
 }  # fmt: skip
-LAST = torch.channels_last
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+HALVES = (torch.bfloat16, torch.float16)
 FEW_CHANNELS = 32  # measured with 16 only
 # What ATen computes from any strides; the kernels of others (attention, LSTMs) take those for
 # granted that the functions above them make.
@@ -94,9 +96,25 @@ def _wants_last(node: fx.Node) -> bool:
     if node.target not in (aten.convolution.default, aten.convolution_backward.default):
         return False
     source = _operands(node)[0].meta["val"]
-    if source.dim() != 4 or source.dtype not in _fast_dtypes(source.device):
+    if source.dim() not in LAST or source.dtype not in _fast_dtypes(source.device):
+        return False
+    if source.dim() == 5 and not _is_film_of_halves(node, source):
         return False
     return source.device.type == "cpu" or _suits_matrix_units(node)
+
+
+def _is_film_of_halves(node: fx.Node, source: Any) -> bool:
+    """Films of known sizes on a GPU that are only looked at: what the library does with gradients
+    of films channels last was not measured."""
+    if not on_gpu(source.device) or source.dtype not in HALVES:
+        return False
+    known = all(type(number) is int for number in facts_of(source).size)
+    return known and not any(
+        other.target is aten.convolution_backward.default for other in node.graph.nodes)
+
+
+def on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def _suits_matrix_units(node: fx.Node) -> bool:
@@ -127,9 +145,13 @@ def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
         return (torch.float32, torch.bfloat16, torch.float16)
     if device.type != "cuda" or not torch.backends.cudnn.enabled:
         return ()
-    halves = (torch.bfloat16, torch.float16)
     allows_tf32 = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    return (torch.float32, *halves) if allows_tf32 else halves
+    return (torch.float32, *HALVES) if allows_tf32 else HALVES
+
+
+def _is_last(value: Any) -> bool:
+    """Whether images or films lie channels last."""
+    return value.dim() in LAST and bool(value.is_contiguous(memory_format=LAST[value.dim()]))
 
 
 def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> bool:
@@ -143,7 +165,7 @@ def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> boo
         return True
     if target is aten.native_group_norm.default:
         value = node.args[0].meta["val"]  # type: ignore[union-attr]
-        return not (value.dim() == 4 and value.is_contiguous(memory_format=LAST))
+        return not _is_last(value)
     if torch.Tag.pointwise in target.tags or has_kernel(target):
         return target.namespace not in ("aten", "prims")
     name = target._schema.name.removeprefix("aten::")
@@ -185,7 +207,7 @@ class _Rewriter:
             if _operands(node)[1].meta["val"].device.type == "cpu":
                 count -= 1  # libraries there have a layout of their own for weights
             for position in range(count):
-                self._give(new, position, LAST)
+                self._give(new, position, LAST[_operands(node)[0].meta["val"].dim()])
         if node.target is aten.native_group_norm.default:
             self._read_the_original(node, new)
         if sees_strides(new, self.has_kernel):
@@ -193,7 +215,16 @@ class _Rewriter:
         if self._changed(node, new):
             new.meta = dict(new.meta)
             new.meta["val"] = self._value(new)
+            if node.target is aten.convolution.default and _wants_last(node):
+                new.meta["val"] = self._as_the_library_gives_it(new.meta["val"])
         return new
+
+    def _as_the_library_gives_it(self, result: Any) -> Any:
+        """A film channels last, as what is convolved: torch's meta kernels know of images only.
+        (Where the library gives other strides, the wrapper copies.)"""
+        if result.dim() != 5 or _is_last(result):
+            return result
+        return self.run_fake(aten.clone.default, result, memory_format=LAST[5])
 
     def _read_the_original(self, node: fx.Node, new: fx.Node) -> None:
         """Of a group norm on a GPU, which eager gives a row-major copy of channels-last images."""
@@ -201,7 +232,7 @@ class _Rewriter:
         if copy.target is not aten.clone.default or len(node.args[0].users) != 1:  # type: ignore[union-attr]
             return
         source = copy.args[0].meta["val"]
-        if source.device.type != "cpu" and source.is_contiguous(memory_format=LAST):
+        if source.device.type != "cpu" and _is_last(source):
             new.update_arg(0, copy.args[0])
             self.graph.erase_node(copy)
 
