@@ -161,6 +161,9 @@ def _typed(compute: Any, held: torch.dtype) -> Any:
     return lambda ops, indices: ops.to_dtype(compute(ops, indices), held)
 
 
+# Operations of what is read at an edge, and how many times as many elements are read of it: three
+# dimensions of a film have 14, and fit; chosen, not measured.
+MOST_OF_A_READ, MOST_REPEATED = 16, 2
 FEW = 8  # of so many elements one is read
 NOTHING = "an axis without elements: ATen says what is wrong"
 
@@ -240,14 +243,31 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
     axes, first = plan
     if any(x.size[axis] == 0 for axis in axes):
         return call.refuse(NOTHING)
-    x.realize()
     picked = [index for index in indices if index is not None]
     extra = max(len(index.size) for index in picked)
+    if not _is_pad_of_a_pad(call, x):
+        x.realize()
 
     def compute(ops: Ops, where: Indices) -> Value:
         return x.load(ops, _places(ops, x, axes, first, extra, picked, where))
 
     return call.builder.computed(call.layout, [x, *picked], 2 * len(picked), compute)
+
+
+def on_gpu(call: Call) -> bool:
+    return bool(call.builder.device.type != "cpu")
+
+
+def _is_pad_of_a_pad(call: Call, x: Tensor) -> bool:
+    """Whether what is read is little more than a read itself, and most of it once: torch pads films
+    and images by their edges one dimension after the other, which is one kernel on a GPU."""
+    if call.target is not aten._unsafe_index.Tensor or not on_gpu(call):
+        return False
+    if x.cost > MOST_OF_A_READ or len(x.reads) > 1:
+        return False
+    result = call.layout.size
+    return all(type(n) is int for n in (*result, *x.size)) and (
+        math.prod(result) <= MOST_REPEATED * math.prod(x.size))
 
 
 def _places(
