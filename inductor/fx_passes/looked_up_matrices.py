@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import facts_of
+from dynamo.aot.fakes import expression_of, facts_of
 from inductor.fx_passes.fakes import fake_runner
 
 aten = torch.ops.aten
@@ -39,6 +39,7 @@ def multiply_in_loops(module: fx.GraphModule) -> fx.GraphModule:
     for node in module.graph.find_nodes(op="call_function", target=aten.bmm.default):
         made = _written(node)
         if made is not None:
+            made = _as_it_lay(node, made)
             node.replace_all_uses_with(made)
             module.graph.erase_node(node)
             found = True
@@ -68,6 +69,15 @@ def _written(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def _as_it_lay(node: fx.Node, made: fx.Node) -> fx.Node:
+    """The result with the strides of a `bmm`: a product has those of what is multiplied."""
+    strides = (facts_of(one.meta["val"]).stride for one in (node, made))
+    before, now = (tuple(map(expression_of, stride)) for stride in strides)
+    if before == now:
+        return made
+    return _Calls(node)(aten.clone.default, made, memory_format=torch.contiguous_format)
+
+
 def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
@@ -77,7 +87,7 @@ def _is_one(extent: Any) -> bool:
 
 
 def _is_looked_up(node: fx.Node) -> bool:
-    """Whether a matrix is what one index tells of the first dimension of a table."""
+    """Whether a matrix is a row of a table, which an index into its first dimension selects."""
     while node.target in VIEWS:
         node = node.args[0]  # type: ignore[assignment]
     if node.target not in LOOKUPS:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from dynamo.base.autograd_apply import RUNS_PROGRAM
@@ -321,7 +322,13 @@ def run(tx: Frame, op: Operation) -> Any:
                 return made
         if any(var.cls not in PLAIN and var.acts_in_graph for var in op.tensors):
             function = as_called_in_graph(tx, function)
-        return run_on_fakes(tx, function, op.fake_args, op.fake_kwargs)
+        if not is_in_graph(op.function):
+            return run_on_fakes(tx, function, op.fake_args, op.fake_kwargs)
+        with GradientReads() as reads:
+            result = run_on_fakes(tx, function, op.fake_args, op.fake_kwargs)
+        if reads.seen:
+            raise Break("call_of_unknown_function", f"{op.function!r}, which reads a gradient")
+        return result
     except Break as reason:
         if reason.code in OF_VALUES:
             restart_for_values(tx.trace, op.tensors)
@@ -333,6 +340,22 @@ def run(tx: Frame, op: Operation) -> Any:
         for var in op.tensors:  # writing into a leaf is an error, into its copy not
             tensor_state(tx.trace).guard_history(var)
         raise
+
+
+READ_GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+
+
+class GradientReads(TorchFunctionMode):
+    """Notes whether code that is not traced asks a tensor for its gradient: fakes have none, and no
+    guard says that a tensor has none later."""
+
+    seen = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.seen |= func == READ_GRADIENT
+        return func(*args, **(kwargs or {}))
 
 
 def record(tx: Frame, op: Operation, result: Any) -> Var:

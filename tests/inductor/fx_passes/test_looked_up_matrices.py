@@ -60,6 +60,11 @@ def outer(x: Tensor, up: Tensor, gate: Tensor, down: Tensor, places: Tensor) -> 
     return torch.bmm(x[:, :, None], x[:, None, :]).cos().sum(1) + up.sum() + gate.sum() + down.sum()
 
 
+def turned(x: Tensor) -> Tensor:
+    """Whose factors lie in another order than a result of bmm."""
+    return torch.bmm(x.t()[:, :, None], x.t().exp()[:, None, :])
+
+
 def arguments(dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
     sizes = (TOKENS, WIDTH), (EXPERTS, WIDTH, HIDDEN), (EXPERTS, WIDTH, HIDDEN), (EXPERTS, HIDDEN, WIDTH)
     return [torch.randn(size).mul(0.3).to(dtype) for size in sizes], torch.randint(0, 1000, (2 * TOKENS,))
@@ -105,6 +110,15 @@ def test_no_looked_up_matrix_is_kept_for_backward(graphs: list[fx.GraphModule]) 
         kept: Any = graph.graph.output_node().args[0]
         sizes = [node.meta["val"].shape for node in kept if isinstance(node, fx.Node) and isinstance(node.meta["val"], Tensor)]
         assert all(type(size[0]) is int and size[0] == EXPERTS for size in sizes if len(size) == 3 and size[1] != 1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_are_those_of_bmm(dynamic: bool) -> None:
+    dynamo.reset()
+    x = torch.randn(TOKENS, WIDTH)
+    found, wanted = dynamo.compile(turned, dynamic=dynamic, options={"graph_cache": False})(x), turned(x)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
 
 
 def one_row_of_many(x: Tensor, w: Tensor) -> Tensor:
