@@ -100,7 +100,7 @@ def _wants_last(node: fx.Node) -> bool:
         return False
     if source.dim() == 5 and not _is_film_of_halves(node, source):
         return False
-    return source.device.type == "cpu" or _suits_matrix_units(node)
+    return source.device.type == "cpu" or suits_matrix_units(node)
 
 
 def _is_film_of_halves(node: fx.Node, source: Any) -> bool:
@@ -117,7 +117,7 @@ def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _suits_matrix_units(node: fx.Node) -> bool:
+def suits_matrix_units(node: fx.Node) -> bool:
     """Not for depthwise convolutions. In float32 not for patches side by side, which the library
     computes in full float32 as long as they are not channels last; and not for windows of one
     column (or row) over few channels, whose gradients it computes more slowly channels last: 5 x 1
@@ -154,6 +154,23 @@ def _is_last(value: Any) -> bool:
     return value.dim() in LAST and bool(value.is_contiguous(memory_format=LAST[value.dim()]))
 
 
+def _is_normalized_last(value: Any) -> bool:
+    """Whether a group norm is computed from images, films or sequences as they lie, channels last:
+    on a GPU by a kernel of ours, which is for known sizes; the library's there refuses them."""
+    if value.device.type == "cpu":
+        return _is_last(value)
+    facts = facts_of(value)
+    if not all(type(number) is int for number in facts.size):
+        return False
+    if value.dim() != 3:
+        return _is_last(value)
+    _, channels, length = facts.size
+    last = (channels * length, 1, channels)
+    return all(
+        extent == 1 or step == wanted
+        for extent, step, wanted in zip(facts.size, facts.stride, last, strict=True))
+
+
 def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> bool:
     """False for operators of which the result is the same whatever the strides are."""
     target = node.target
@@ -165,7 +182,7 @@ def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> boo
         return True
     if target is aten.native_group_norm.default:
         value = node.args[0].meta["val"]  # type: ignore[union-attr]
-        return not _is_last(value)
+        return not _is_normalized_last(value)
     if torch.Tag.pointwise in target.tags or has_kernel(target):
         return target.namespace not in ("aten", "prims")
     name = target._schema.name.removeprefix("aten::")
@@ -232,7 +249,7 @@ class _Rewriter:
         if copy.target is not aten.clone.default or len(node.args[0].users) != 1:  # type: ignore[union-attr]
             return
         source = copy.args[0].meta["val"]
-        if source.device.type != "cpu" and _is_last(source):
+        if source.device.type != "cpu" and _is_normalized_last(source):
             new.update_arg(0, copy.args[0])
             self.graph.erase_node(copy)
 

@@ -522,8 +522,14 @@ def _has_channels_last(call: Call, x: Tensor) -> bool:
         return False
     n, c, *space = x.size
     last = contiguous((n, *space, c), x.dtype, x.layout.device).stride
-    return x.layout.stride == (last[0], 1, *last[1:-1])
+    return _lies_with(x, (last[0], 1, *last[1:-1]))
 
 
 def _dense(x: Tensor) -> bool:
-    return x.layout.stride == contiguous(x.size, x.dtype, x.layout.device).stride
+    return _lies_with(x, contiguous(x.size, x.dtype, x.layout.device).stride)
+
+
+def _lies_with(x: Tensor, strides: Sequence[Any]) -> bool:
+    """Whether x has these strides where they say anything: along more than one element."""
+    steps = zip(x.size, x.layout.stride, strides, strict=True)
+    return all(extent == 1 or step == wanted for extent, step, wanted in steps)

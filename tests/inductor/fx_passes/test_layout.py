@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from dynamo.aot.capture import capture_forward
-from inductor.fx_passes.layout import _wants_last, channels_last
+from inductor.fx_passes.layout import _wants_last, channels_last, sees_strides
 from inductor.lowering.registry import LOWERINGS
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -98,3 +99,22 @@ def test_backward_reads_what_forward_reads() -> None:
     assert forward.args[1] is back.args[2]
     for old, new in zip(before.graph.output_node().args[0], after.graph.output_node().args[0], strict=True):
         assert old.meta["val"].stride() == new.meta["val"].stride()
+
+
+@pytest.mark.parametrize(("device", "known", "seen"), [
+    ("cuda", True, False), ("cuda", False, True), ("cpu", False, False),
+])  # fmt: skip
+def test_group_norms_of_open_sizes_are_given_rows(device: str, known: bool, seen: bool) -> None:
+    """The library's kernel on a GPU refuses other strides, and ours is for known sizes."""
+    mode = FakeTensorMode(shape_env=None if known else ShapeEnv())
+    images = torch.empty(6, 16, 8, 8, device="meta").contiguous(memory_format=torch.channels_last)
+    fake: Any = FakeTensor(mode, images, torch.device(device)) if known else mode.from_tensor(
+        torch.empty(6, 16, 8, 8).contiguous(memory_format=torch.channels_last))
+    if not known and device == "cuda":
+        with mode:
+            fake = torch.empty_strided(fake.shape, fake.stride(), device="cuda")
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = fake
+    node = graph.call_function(torch.ops.aten.native_group_norm.default, (x, None, None, 6, 16, 64, 4, 1e-5))
+    assert sees_strides(node, LOWERINGS.__contains__) == seen

@@ -103,3 +103,14 @@ def test_a_group_norm_where_channels_lie_last(dtype: Any, size: Any) -> None:
     exact = F.group_norm(x.double(), 4, weight.double(), bias.double(), 1e-5)
     close = 2e-4 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(found.double(), exact, rtol=close, atol=close)
+
+
+def test_a_group_norm_of_one_image_whatever_its_first_stride() -> None:
+    """Frames of a film that are taken one at a time have strides of the film."""
+    x = torch.randn(40, 12).as_strided((1, 12, 5, 7), (12, 1, 84, 12))
+
+    def program(x: Tensor) -> Any:
+        return aten.native_group_norm(x, None, None, 1, 12, 35, 4, 1e-5)[0]
+
+    (found,) = interpreted(program, [x])
+    torch.testing.assert_close(found, F.group_norm(x, 4), rtol=2e-4, atol=2e-4)

@@ -1,0 +1,94 @@
+"""Convolutions of sequences on a GPU, as those of images of one row.
+
+In: a functional ATen graph with fakes. Out: the same graph (changed in place) where a convolution
+of sequences (batch, channels, length) in half precision, forward or backward, is one of images
+(batch, channels, 1, length). ATen does the same inside, but of a contiguous copy; the library's
+kernels read channels last, so it copies what they read, and what they give, once more. As images,
+sequences may lie channels last from one convolution to the next (`layout.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.layout import HALVES, on_gpu, suits_matrix_units
+
+aten = torch.ops.aten
+ROW = 2  # the dimension of the one row
+
+
+def sequences_as_images(module: fx.GraphModule) -> fx.GraphModule:
+    """See the top of the file."""
+    kinds = (aten.convolution.default, aten.convolution_backward.default)
+    nodes = (node for kind in kinds for node in module.graph.find_nodes(op="call_function", target=kind))
+    found = [node for node in nodes if _is_of_sequences(node)]
+    for node in found:
+        _Rewriter(node).run()
+    if found:
+        module.recompile()
+    return module
+
+
+def _is_of_sequences(node: fx.Node) -> bool:
+    source: Any = node.args[0].meta["val"]  # type: ignore[union-attr]
+    if source.dim() != 3 or source.dtype not in HALVES or not on_gpu(source.device):
+        return False
+    return torch.backends.cudnn.enabled and suits_matrix_units(node)
+
+
+class _Rewriter:
+    """Of one convolution."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node, self.graph = node, node.graph
+        self.run_fake = fake_runner(node.args[0].meta["val"])  # type: ignore[union-attr]
+
+    def run(self) -> None:
+        if self.node.target is aten.convolution.default:
+            self._forward()
+        else:
+            self._backward()
+
+    def _forward(self) -> None:
+        x, weight, bias, stride, padding, dilation, transposed, more, groups = self.node.args
+        with self.graph.inserting_before(self.node):
+            image = self._call(
+                aten.convolution.default, self._image(x), self._image(weight), bias, [1, *stride],
+                [0, *padding], [1, *dilation], transposed, [0, *more], groups)
+            sequence = self._call(aten.squeeze.dim, image, ROW)
+        self.node.replace_all_uses_with(sequence)
+        self.graph.erase_node(self.node)
+
+    def _backward(self) -> None:
+        """Gradients of the input, the weight and the bias, which are taken out of the result."""
+        gradient, x, weight, bias, stride, padding, dilation, transposed, more, *rest = (
+            self.node.args)
+        with self.graph.inserting_before(self.node):
+            images = self._call(
+                aten.convolution_backward.default, self._image(gradient), self._image(x),
+                self._image(weight), bias, [1, *stride], [0, *padding], [1, *dilation], transposed,
+                [0, *more], *rest)
+        for item in list(self.node.users):
+            position = item.args[1]
+            with self.graph.inserting_before(item):
+                part = self.graph.call_function(item.target, (images, position))
+                part.meta = {**item.meta, "val": images.meta["val"][position]}
+                if position != 2 and part.meta["val"] is not None:  # 2: the bias's
+                    part = self._call(aten.squeeze.dim, part, ROW)
+            item.replace_all_uses_with(part)
+            self.graph.erase_node(item)
+        self.graph.erase_node(self.node)
+
+    def _image(self, sequence: Any) -> fx.Node:
+        return self._call(aten.unsqueeze.default, sequence, ROW)
+
+    def _call(self, target: Any, *args: Any) -> fx.Node:
+        new = self.graph.call_function(target, args)
+        values = fx.map_arg(args, lambda node: node.meta["val"])
+        with torch.no_grad():
+            new.meta = {**self.node.meta, "val": self.run_fake(target, *values)}
+        return new

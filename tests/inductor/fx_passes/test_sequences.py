@@ -1,0 +1,104 @@
+"""Convolutions of sequences as those of images: values, gradients, strides, and which they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+import dynamo
+from dynamo.aot.capture import capture_forward
+from inductor.driver import from_aten
+from inductor.fx_passes import layout, pipeline, sequences
+
+aten = torch.ops.aten
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a CPU computes what a GPU would get."""
+    for module in (layout, sequences):
+        monkeypatch.setattr(module, "on_gpu", lambda device: True)
+    monkeypatch.setattr(pipeline, "compute_in_float32", lambda module: module)  # whatever this processor can
+
+
+class Speech(nn.Module):
+    """As encoders of speech: strides, a group norm, a depthwise and a transposed convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(4, 16, 3, padding=1, bias=False), nn.Conv1d(16, 16, 3, stride=2)
+        self.norm, self.alone = nn.GroupNorm(4, 16), nn.Conv1d(16, 16, 3, padding=1, groups=16)
+        self.up = nn.ConvTranspose1d(16, 6, 4, stride=2, padding=1, output_padding=1, dilation=2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = F.gelu(self.second(F.gelu(self.norm(self.first(x)))))
+        rows = F.layer_norm(y.transpose(1, 2), (16,)).transpose(1, 2)
+        return self.up(y + self.alone(rows)), y
+
+
+def as_exact(found: Any, eager: Any, exact: Any) -> None:
+    for ours, theirs, true in zip(found, eager, exact, strict=True):
+        assert ours.stride() == theirs.stride() and ours.dtype is theirs.dtype
+        limit = 2 * (theirs - true).abs().max() + 1e-2 * true.abs().max()
+        assert (ours - true).abs().max() <= limit
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_values_and_strides(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    compile_aten = from_aten.compile_aten
+
+    def noting(module: Any, fakes: Any) -> Any:
+        seen.extend(node.args[0].meta["val"] for node in module.graph.nodes if node.target is aten.convolution.default)
+        return compile_aten(module, fakes)
+
+    monkeypatch.setattr(from_aten, "compile_aten", noting)
+    model, x = Speech().to(dtype), torch.randn(2, 4, 12, dtype=dtype)
+    compiled = dynamo.compile(copy.deepcopy(model), fullgraph=True, options={"graph_cache": False})
+    with torch.no_grad():
+        as_exact(compiled(x), model(x), copy.deepcopy(model).double()(x.double()))
+    assert [value.dim() for value in seen] == [4, 4, 3, 4]  # the depthwise one stays
+    assert all(value.stride()[1] == 1 for value in seen if value.dim() == 4)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False)], ids=str)
+def test_gradients(transposed: bool, wanted: tuple[bool, ...]) -> None:
+    x = torch.randn(2, 4, 12, dtype=torch.bfloat16)
+    weight = torch.randn(4, 6, 3, dtype=torch.bfloat16) if transposed else torch.randn(6, 4, 3, dtype=torch.bfloat16)
+    rest: Any = ([2], [1], [1], transposed, [1 if transposed else 0], 1)
+    gradient = torch.randn_like(aten.convolution(x, weight, None, *rest))
+
+    def backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        found = aten.convolution_backward(gradient, x, weight, [6], *rest, list(wanted))
+        return [found[position] * 2 for position in range(3) if wanted[position]]
+
+    captured = capture_forward(fx.symbolic_trace(backward), [gradient, x, weight]).module
+    module = sequences.sequences_as_images(captured)
+    (node,) = module.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+    assert all(given.meta["val"].dim() == 4 for given in node.all_input_nodes)
+    module.graph.lint()
+    found = fx.Interpreter(module).run(gradient, x, weight)
+    for ours, theirs in zip(found, backward(gradient, x, weight), strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float32, (4, 12)), (torch.bfloat16, (4, 12, 5))], ids=str)
+def test_others_stay(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Single precision, and images."""
+    axes = len(shape) - 1
+    x, weight = torch.randn(2, *shape, dtype=dtype), torch.randn(6, 4, *[3] * axes, dtype=dtype)
+
+    def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return aten.convolution(x, weight, None, [1] * axes, [0] * axes, [1] * axes, False, [0] * axes, 1)
+
+    captured = capture_forward(fx.symbolic_trace(program), [x, weight]).module
+    before = str(captured.graph)
+    assert str(sequences.sequences_as_images(captured).graph) == before
