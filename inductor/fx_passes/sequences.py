@@ -9,6 +9,7 @@ sequences may lie channels last from one convolution to the next (`layout.py`).
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -24,8 +25,11 @@ ROW = 2  # the dimension of the one row
 def sequences_as_images(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
     kinds = (aten.convolution.default, aten.convolution_backward.default)
-    nodes = (node for kind in kinds for node in module.graph.find_nodes(op="call_function", target=kind))
-    found = [node for node in nodes if _is_of_sequences(node)]
+    found = [
+        node for kind in kinds
+        for node in module.graph.find_nodes(op="call_function", target=kind)
+        if _is_of_sequences(node)
+    ]  # fmt: skip
     for node in found:
         _Rewriter(node).run()
     if found:
@@ -54,7 +58,8 @@ class _Rewriter:
             self._backward()
 
     def _forward(self) -> None:
-        x, weight, bias, stride, padding, dilation, transposed, more, groups = self.node.args
+        args: Any = self.node.args
+        x, weight, bias, stride, padding, dilation, transposed, more, groups = args
         with self.graph.inserting_before(self.node):
             image = self._call(
                 aten.convolution.default, self._image(x), self._image(weight), bias, [1, *stride],
@@ -65,17 +70,17 @@ class _Rewriter:
 
     def _backward(self) -> None:
         """Gradients of the input, the weight and the bias, which are taken out of the result."""
-        gradient, x, weight, bias, stride, padding, dilation, transposed, more, *rest = (
-            self.node.args)
+        args: Any = self.node.args
+        gradient, x, weight, bias, stride, padding, dilation, transposed, more, *rest = args
         with self.graph.inserting_before(self.node):
             images = self._call(
                 aten.convolution_backward.default, self._image(gradient), self._image(x),
                 self._image(weight), bias, [1, *stride], [0, *padding], [1, *dilation], transposed,
                 [0, *more], *rest)
         for item in list(self.node.users):
-            position = item.args[1]
+            position: Any = item.args[1]
             with self.graph.inserting_before(item):
-                part = self.graph.call_function(item.target, (images, position))
+                part = self.graph.call_function(operator.getitem, (images, position))
                 part.meta = {**item.meta, "val": images.meta["val"][position]}
                 if position != 2 and part.meta["val"] is not None:  # 2: the bias's
                     part = self._call(aten.squeeze.dim, part, ROW)

@@ -75,18 +75,18 @@ def test_flat_windows_over_few_channels(
     assert _wants_last(node) == wanted
 
 
-def test_backward_reads_what_forward_reads() -> None:
+@pytest.mark.parametrize("axes", [2, 3])
+def test_backward_reads_what_forward_reads(axes: int) -> None:
     """Both have channels-last activations and weights, and results have the strides that they had."""
     aten, mode, gpu = torch.ops.aten, FakeTensorMode(), torch.device("cuda", 0)
+    form: Any = (None, [1] * axes, [1] * axes, [1] * axes, False, [0] * axes, 1)
 
     def program(grad, x, weight):
-        y = aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-        of_x, of_weight, _ = aten.convolution_backward(
-            grad * y, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
-        )
+        y = aten.convolution(x, weight, *form)
+        of_x, of_weight, _ = aten.convolution_backward(grad * y, x, weight, *form, [True, True, False])
         return of_x + 1, of_weight
 
-    shapes = ((2, 16, 8, 8), (2, 24, 8, 8), (16, 24, 3, 3))
+    shapes = ((2, 16, *[8] * axes), (2, 24, *[8] * axes), (16, 24, *[3] * axes))
     values = [torch.empty(shape, dtype=BF16, device="meta") for shape in shapes]
     fakes = [FakeTensor(mode, value, gpu) for value in values]
     before = capture_forward(fx.symbolic_trace(program), fakes).module
@@ -95,6 +95,7 @@ def test_backward_reads_what_forward_reads() -> None:
     (back,) = after.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
     for value in (*forward.args[:2], forward, *back.args[:3]):
         assert value.meta["val"].stride()[1] == 1
+    assert all(value.stride()[1] == 1 for value in back.meta["val"][:2])
     assert forward.args[0] is back.args[1] or forward.args[0].target is aten.clone.default
     assert forward.args[1] is back.args[2]
     for old, new in zip(before.graph.output_node().args[0], after.graph.output_node().args[0], strict=True):

@@ -34,7 +34,7 @@ class Films(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_films_of_half_precision_lie_channels_last(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, where they are only looked at; here a CPU computes them."""
+    """On a GPU; here a CPU computes them."""
     monkeypatch.setattr(layout, "on_gpu", lambda device: True)
     monkeypatch.setattr(pipeline, "compute_in_float32", lambda module: module)  # whatever this processor can
     seen: list[Any] = []
@@ -56,8 +56,6 @@ def test_films_of_half_precision_lie_channels_last(dtype: torch.dtype, monkeypat
         assert (ours - true).abs().max() <= limit
     (strides,) = seen
     assert len(strides) == 3 and all(stride[1] == 1 for stride in strides)
-    compiled(x)[0].float().sum().backward()  # with gradients they lie as they did
-    assert all(stride[1] != 1 for stride in seen[1])
 
 
 def test_films_elsewhere_lie_as_they_did() -> None:
