@@ -59,3 +59,19 @@ def test_what_torch_has_no_meta_kernel_for() -> None:
     assert [size for size, _, _ in found] == [(2, 4), (2, 20)]
     found = facts(aten._thnn_fused_gru_cell_backward.default, ((2, 4),), ((2, 20),), True)
     assert [size for size, _, _ in found] == [(2, 12), (2, 12), (2, 4), (12,), (12,)]
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_a_transposed_convolution_lies_as_its_input(axes: int) -> None:
+    """As cuDNN's kernels give it."""
+    world = FakeWorld()
+    form: Any = (None, [2] * axes, [1] * axes, [1] * axes, True, [0] * axes, 1)
+    last = {2: torch.channels_last, 3: torch.channels_last_3d}[axes]
+    for memory_format in (torch.contiguous_format, last):
+        x, weight = (
+            torch.empty(size, device="meta", dtype=torch.float16).contiguous(memory_format=memory_format)
+            for size in ((2, 8, *[5] * axes), (8, 6, *[3] * axes)))
+        fakes = [world.make(world.cache.facts(tuple(t.shape), t.stride(), 0, t.dtype, GPU)) for t in (x, weight)]
+        found = world.run(aten.convolution.default, *fakes, *form)
+        assert found.shape == aten.convolution(x, weight, *form).shape
+        assert found.is_contiguous(memory_format=memory_format)

@@ -30,7 +30,9 @@ def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | N
     spatial = len(source.size) - 2
     if spatial not in (1, 2, 3) or len(weight.size) != spatial + 2:
         return None
-    if any(each.bits or each.device.type != "cpu" or 0 in each.size for each in (source, weight)):
+    if any(each.bits or 0 in each.size for each in (source, weight)):
+        return None
+    if source.device != weight.device or not _knows_layout(source):
         return None
     if source.dtype is not weight.dtype or not source.dtype.is_floating_point:
         return None
@@ -53,6 +55,15 @@ def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | N
     size = (source.size[0], channels, *extents)
     made = convolved_stride(source, weight, size, groups)
     return Fresh(cache.facts(size, made, 0, source.dtype, source.device))
+
+
+def _knows_layout(source: Facts) -> bool:
+    """Whether a transposed convolution's result is known to lie as `convolved_stride` says: on a
+    GPU where cuDNN computes it, which has no channels-last kernels of double precision."""
+    if source.device.type == "cpu":
+        return True
+    is_cudnn = source.device.type == "cuda" and torch.backends.cudnn.enabled
+    return is_cudnn and source.dtype is not torch.float64
 
 
 def convolved_stride(
