@@ -24,6 +24,7 @@ from torch import fx
 from dynamo.aot.fakes import expression_of, facts_of, is_fake
 from dynamo.aot.graphs import LazyGraph
 from dynamo.shapes.fake import Fake
+from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from inductor.fx_passes.fakes import fake_runner
 from inductor.fx_passes.odd_channels import Cuts, pad_channels
 
@@ -157,6 +158,16 @@ def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
 def _is_last(value: Any) -> bool:
     """Whether images or films lie channels last."""
     return value.dim() in LAST and bool(value.is_contiguous(memory_format=LAST[value.dim()]))
+
+
+def _is_doubtful(value: Any) -> bool:
+    """Whether ATen does not take images or films for channels last although they lie so: it goes by
+    strides along single elements, too. On a GPU it would copy them, twice."""
+    facts = facts_of(value)
+    if not on_gpu(facts.device):
+        return False
+    known = all(type(number) is int for number in (*facts.size, *facts.stride))
+    return known and 0 not in facts.size and not is_channels_last(facts.size, facts.stride)
 
 
 def _is_normalized_last(value: Any) -> bool:
@@ -326,14 +337,19 @@ class _Rewriter:
         """Hand argument `position` over as a copy in another memory format, if it has another."""
         source: Any = new.args[position]
         fake = source.meta["val"]
-        if fake.is_contiguous(memory_format=memory_format):
+        is_there = fake.is_contiguous(memory_format=memory_format)
+        if is_there and (memory_format is torch.contiguous_format or not _is_doubtful(fake)):
             return
         copy = self.copies.get((source, memory_format))
         if copy is None:
             with self.graph.inserting_before(new):
-                copy = self.graph.call_function(
-                    aten.clone.default, (source,), {"memory_format": memory_format}
-                )
+                if is_there:
+                    size = facts_of(fake).size
+                    copy = self.graph.call_function(
+                        aten.as_strided.default, (source, size, channels_last_stride(size)))
+                else:
+                    copy = self.graph.call_function(
+                        aten.clone.default, (source,), {"memory_format": memory_format})
             copy.meta = {**new.meta, "val": self._run(copy)}
             self.copies[source, memory_format] = copy
         new.update_arg(position, copy)

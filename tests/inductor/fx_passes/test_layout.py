@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from dynamo.aot.capture import capture_forward
+from dynamo.shapes.iteration import is_channels_last
 from inductor.fx_passes.layout import _wants_last, channels_last, sees_strides
 from inductor.lowering.registry import LOWERINGS
 
@@ -100,6 +101,24 @@ def test_backward_reads_what_forward_reads(axes: int) -> None:
     assert forward.args[1] is back.args[2]
     for old, new in zip(before.graph.output_node().args[0], after.graph.output_node().args[0], strict=True):
         assert old.meta["val"].stride() == new.meta["val"].stride()
+
+
+@pytest.mark.parametrize("stride", [(16, 1, 128, 16), (1024, 1, 128, 16)])
+def test_the_library_takes_one_image_for_channels_last(stride: tuple[int, ...]) -> None:
+    """ATen goes by the strides along one image, and along the places of a 1 x 1 window, too."""
+    mode, gpu = FakeTensorMode(), torch.device("cuda", 0)
+
+    def program(x, weight):
+        return torch.ops.aten.convolution(x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1).relu()
+
+    x = torch.empty(2048, dtype=BF16, device="meta").as_strided((1, 16, 8, 8), stride)
+    fakes = [FakeTensor(mode, each, gpu) for each in (x, torch.empty(8, 16, 1, 1, dtype=BF16, device="meta"))]
+    after = channels_last(capture_forward(fx.symbolic_trace(program), fakes).module, LOWERINGS.__contains__)
+    (node,) = after.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    for given in node.args[:2]:
+        value = given.meta["val"]
+        assert is_channels_last(tuple(value.shape), value.stride())
+        assert given.target is not torch.ops.aten.clone.default
 
 
 @pytest.mark.parametrize(("device", "known", "seen"), [
