@@ -146,6 +146,27 @@ def _batch_norm_of_batch(recorder: Any, func: Any, args: tuple[Any, ...]) -> Any
     return (recorder.call(convert, (result,), {"dtype": source.dtype}), *statistics)
 
 
+def _backward_of_batch(
+    recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The gradients of the above, whose statistics are float32; the kernel takes those only beside
+    a weight of float32."""
+    grad, source, weight, _, _, mean, deviation, *rest = args
+    if source.device.type != "cpu" or source.dtype not in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    if weight is None or weight.dtype is not source.dtype or mean.dtype is source.dtype:
+        return NotImplemented
+    convert = aten._to_copy.default
+    widened = [
+        recorder.call(convert, (each,), {"dtype": torch.float32}) for each in (grad, source, weight)
+    ]
+    found = recorder.call(func, (*widened, None, None, mean, deviation, *rest), {})
+    return tuple(
+        None if each is None else recorder.call(convert, (each,), {"dtype": source.dtype})
+        for each in found
+    )
+
+
 def _cudnn_backward(
     recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -306,6 +327,7 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.normal_functional.default: _normal,
     aten.native_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm.default: _batch_norm,
+    aten.native_batch_norm_backward.default: _backward_of_batch,
     aten.cudnn_batch_norm_backward.default: _cudnn_backward,
 }
 

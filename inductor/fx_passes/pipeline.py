@@ -23,6 +23,7 @@ from inductor.fx_passes.counted_sorts import sort_by_counts
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
+from inductor.fx_passes.grouped_sequences import without_slow_groups
 from inductor.fx_passes.growing_cats import share_growing_cats
 from inductor.fx_passes.half_gemms import compute_in_float32
 from inductor.fx_passes.host_numbers import compute_numbers_on_gpu
@@ -69,7 +70,8 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = pad_odd_gemms(module, LOWERINGS.__contains__)
     if not is_enabled("layout") or _goes_back_on_cpu(module):
         return module
-    return channels_last(sequences_as_images(module), LOWERINGS.__contains__)
+    module = sequences_as_images(without_slow_groups(module))
+    return channels_last(module, LOWERINGS.__contains__)
 
 
 def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:

@@ -70,8 +70,8 @@ def test_values_and_strides(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False)], ids=str)
 def test_gradients(transposed: bool, wanted: tuple[bool, ...]) -> None:
-    x = torch.randn(2, 4, 12, dtype=torch.bfloat16)
-    weight = torch.randn(4, 6, 3, dtype=torch.bfloat16) if transposed else torch.randn(6, 4, 3, dtype=torch.bfloat16)
+    x = torch.randn(2, 8, 12, dtype=torch.bfloat16)
+    weight = torch.randn(8, 6, 3, dtype=torch.bfloat16) if transposed else torch.randn(6, 8, 3, dtype=torch.bfloat16)
     rest: Any = ([2], [1], [1], transposed, [1 if transposed else 0], 1)
     gradient = torch.randn_like(aten.convolution(x, weight, None, *rest))
 
@@ -90,9 +90,9 @@ def test_gradients(transposed: bool, wanted: tuple[bool, ...]) -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [(torch.float32, (4, 12)), (torch.bfloat16, (4, 12, 5))], ids=str)
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float64, (4, 12)), (torch.bfloat16, (4, 12, 5))], ids=str)
 def test_others_stay(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Single precision, and images."""
+    """Double precision, and images."""
     axes = len(shape) - 1
     x, weight = torch.randn(2, *shape, dtype=dtype), torch.randn(6, 4, *[3] * axes, dtype=dtype)
 
@@ -102,3 +102,16 @@ def test_others_stay(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     captured = capture_forward(fx.symbolic_trace(program), [x, weight]).module
     before = str(captured.graph)
     assert str(sequences.sequences_as_images(captured).graph) == before
+
+
+def test_gradients_of_few_channels_stay() -> None:
+    x, weight = torch.randn(2, 2, 12).bfloat16(), torch.randn(6, 2, 3).bfloat16()
+    form: Any = (None, [1], [0], [1], False, [0], 1)
+
+    def backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return aten.convolution_backward(gradient, x, weight, *form, [False, True, False])[1]
+
+    gradient = torch.randn_like(aten.convolution(x, weight, *form))
+    module = sequences.sequences_as_images(capture_forward(fx.symbolic_trace(backward), [gradient, x, weight]).module)
+    (node,) = module.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+    assert node.args[1].meta["val"].dim() == 3

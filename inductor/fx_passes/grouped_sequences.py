@@ -1,0 +1,164 @@
+"""Grouped convolutions of sequences in half precision on a GPU, as what the library is fast at.
+
+In: a functional ATen graph with fakes. Out: the same graph (changed in place). cuDNN's forward
+kernels of grouped convolutions of sequences are slow: 12.4 ms on an H200 for the one that gives
+wav2vec 2.0 its positions (4 x 768 channels x 200, windows of 128, 16 groups). Two other forms of
+the same sums:
+
+    long windows    the windows side by side, and a GEMM for each group: 0.28 ms; the gradient of
+                    the input, too. The windows lie in memory as often as they are long
+    others          a transposed convolution with the window turned, which is the library's kernel
+                    for gradients of inputs: 0.55 ms; 29 us instead of 153 for a window of five
+
+Depthwise convolutions are not meant.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.fakes import facts_of
+from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.layout import HALVES, on_gpu
+
+aten = torch.ops.aten
+# Measured with 31 and 128 places; up to how many bytes windows lie side by side is chosen.
+LONG, MOST_BYTES = 64, 1 << 28
+
+
+def without_slow_groups(module: fx.GraphModule) -> fx.GraphModule:
+    """See the top of the file."""
+    changed = False
+    for target in (aten.convolution.default, aten.convolution_backward.default):
+        for node in module.graph.find_nodes(op="call_function", target=target):
+            if _is_meant(node):
+                changed |= _Rewriter(node).run()
+    if changed:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+    return module
+
+
+def _is_meant(node: fx.Node) -> bool:
+    """Whether a convolution of sequences has groups, and moves by one place."""
+    is_backward = node.target is aten.convolution_backward.default
+    args: Any = node.args
+    source, weight = (args[position + is_backward].meta["val"] for position in (0, 1))
+    if not on_gpu(source.device) or source.dtype not in HALVES or source.dim() != 3:
+        return False
+    stride, _, dilation, transposed, _, groups = args[3 + is_backward : 9 + is_backward]
+    numbers = (*facts_of(source).size, *facts_of(weight).size)
+    if not all(type(number) is int and number > 0 for number in numbers):
+        return False
+    plain = [*stride] == [*dilation] == [1] and not transposed
+    return plain and 1 < groups < source.shape[1] and torch.backends.cudnn.enabled
+
+
+class _Rewriter:
+    """Of one convolution."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node, self.graph = node, node.graph
+        self.is_backward = node.target is aten.convolution_backward.default
+        args: Any = node.args
+        self.x, self.weight, self.bias = args[self.is_backward :][:3]
+        self.padding: int = args[4 + self.is_backward][0]
+        self.groups: int = args[8 + self.is_backward]
+        self.run_fake = fake_runner(self.x.meta["val"])
+
+    def run(self) -> bool:
+        with self.graph.inserting_before(self.node):
+            if self.is_backward:
+                return self._gradient_of_input()
+            rest = facts_of(self.weight.meta["val"]).size[2] - 1 - self.padding
+            if self._are_side_by_side(self.x, self.weight, self.padding):
+                result = self._as_gemms(self.x, self.weight, self.padding)
+            elif rest >= 0:
+                result = self._call(
+                    aten.convolution.default, self.x, self._turned(), None, [1], [rest], [1],
+                    True, [0], self.groups)
+            else:  # a transposed convolution leaves places away, and has none to add
+                return False
+            if self.bias is not None:
+                column = self._call(aten.view.default, self.bias, [-1, 1])
+                result = self._call(aten.add.Tensor, result, column)
+        self.node.replace_all_uses_with(result)
+        self.graph.erase_node(self.node)
+        return True
+
+    def _gradient_of_input(self) -> bool:
+        """By itself where windows are long: of the gradient, with the window turned."""
+        args: Any = self.node.args
+        gradient, wanted = args[0], args[10]
+        padding = facts_of(self.weight.meta["val"]).size[2] - 1 - self.padding
+        if not wanted[0] or padding < 0:
+            return False
+        if not self._are_side_by_side(gradient, self.weight, padding):
+            return False
+        own = self._as_gemms(gradient, self._turned(), padding)
+        rest = self._call(self.node.target, *args[:10], [False, *wanted[1:]])
+        for item in list(self.node.users):
+            with self.graph.inserting_before(item):
+                part = self.graph.call_function(operator.getitem, (rest, item.args[1]))
+            part.meta = item.meta
+            item.replace_all_uses_with(own if item.args[1] == 0 else part)
+            self.graph.erase_node(item)
+        self.graph.erase_node(self.node)
+        return True
+
+    def _are_side_by_side(self, x: fx.Node, weight: fx.Node, padding: int) -> bool:
+        """Whether windows are long, and not too many for memory."""
+        facts, places = facts_of(x.meta["val"]), facts_of(weight.meta["val"]).size[2]
+        batch, channels, length = facts.size
+        results = length + 2 * padding - places + 1
+        return places >= LONG and batch * channels * results * places * 2 <= MOST_BYTES
+
+    def _turned(self) -> fx.Node:
+        """The weight with its window turned and, in each group, inputs and outputs exchanged."""
+        outputs, inputs, places = facts_of(self.weight.meta["val"]).size
+        split = [self.groups, outputs // self.groups, inputs, places]
+        parts = self._call(aten.view.default, self.weight, split)
+        parts = self._call(aten.flip.default, parts, [3])
+        parts = self._call(aten.permute.default, parts, [0, 2, 1, 3])
+        parts = self._rows(parts)
+        size = [self.groups * inputs, outputs // self.groups, places]
+        return self._call(aten.view.default, parts, size)
+
+    def _as_gemms(self, x: fx.Node, weight: fx.Node, padding: int) -> fx.Node:
+        """(batch, channels, length) with (outputs, channels of a group, places)."""
+        groups, call = self.groups, self._call
+        batch, channels, length = facts_of(x.meta["val"]).size
+        outputs, inputs, places = facts_of(weight.meta["val"]).size
+        results = length + 2 * padding - places + 1
+        if padding:
+            x = call(aten.constant_pad_nd.default, x, [padding, padding], 0.0)
+        x = self._rows(x)
+        x = call(aten.view.default, x, [batch, groups, inputs, length + 2 * padding])
+        windows = call(aten.unfold.default, x, 3, places, 1)
+        windows = self._rows(call(aten.permute.default, windows, [1, 0, 3, 4, 2]))
+        windows = call(aten.view.default, windows, [groups, batch * results, places * inputs])
+        parts = call(
+            aten.view.default, self._rows(weight), [groups, outputs // groups, inputs, places])
+        parts = self._rows(call(aten.permute.default, parts, [0, 3, 2, 1]))
+        parts = call(aten.view.default, parts, [groups, places * inputs, outputs // groups])
+        found = call(aten.bmm.default, windows, parts)
+        found = call(aten.view.default, found, [groups, batch, results, outputs // groups])
+        found = self._rows(call(aten.permute.default, found, [1, 0, 3, 2]))
+        return call(aten.view.default, found, [batch, outputs, results])
+
+    def _rows(self, node: fx.Node) -> fx.Node:
+        """Stored row by row."""
+        if node.meta["val"].is_contiguous():
+            return node
+        return self._call(aten.clone.default, node, memory_format=torch.contiguous_format)
+
+    def _call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        new = self.graph.call_function(target, args, kwargs)
+        values = fx.map_arg(args, lambda node: node.meta["val"])
+        with torch.no_grad():
+            new.meta = {**self.node.meta, "val": self.run_fake(target, *values, **kwargs)}
+        return new
