@@ -202,6 +202,7 @@ def compile_training(
     epilogue_in_graph: bool = False,
     symbolic: bool = False,
     keeping: Keeping = _compile_now,
+    inference: Compiler | None = None,
 ) -> Callable[..., Any]:
     """Compiles a program and its backward; for inference only where no output needs a gradient.
 
@@ -213,7 +214,8 @@ def compile_training(
         keeps its inputs, outputs and their strides. epilogue_in_graph: forward ends with
         `aten.copy_` nodes for the mutated inputs whose new values nothing needs otherwise.
     symbolic: as for `compile_inference`; backward may have ints among its inputs.
-    keeping: what may know a compiled backward already.
+    keeping: what may know a compiled backward already. inference: what compiles the graph where no
+        output needs a gradient; None: forward_compiler.
     Errors: Unsupported.
     """
     example_inputs = outside_transforms(real_examples(example_inputs))
@@ -221,7 +223,7 @@ def compile_training(
         return compile_flat(gm, example_inputs, lambda module, plain: compile_training(
             module, plain, forward_compiler, backward_compiler, decompositions=decompositions,
             partition=partition, rewrite=rewrite, epilogue_in_graph=epilogue_in_graph,
-            symbolic=symbolic, keeping=keeping), at_sizes=not symbolic)
+            symbolic=symbolic, keeping=keeping, inference=inference), at_sizes=not symbolic)
     if any(isinstance(x, torch.Tensor) and x.is_inference() for x in example_inputs):
         raise Unsupported("an inference tensor, which eager does not keep for backward")
     joint, world = capture_in_world(
@@ -229,7 +231,7 @@ def compile_training(
     )
     if joint is None:
         return compile_inference(
-            gm, example_inputs, forward_compiler, decompositions=decompositions,
+            gm, example_inputs, inference or forward_compiler, decompositions=decompositions,
             epilogue_in_graph=epilogue_in_graph, symbolic=symbolic,
         )  # fmt: skip
     module = prepare_joint(joint.module, decompositions, rewrite, world)

@@ -332,24 +332,31 @@ def _compile_program(
 ) -> Compiled:
     """Errors: Unsupported; NoCompiler; errors of the program and defects."""
     table = decompositions()
-    forward = cached(from_aten.compile_aten, "forward")
     trains = has_learners(example_inputs)
-    if trains and config.freezing:
-        logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
     if trains and has_gradients(gm):  # its own are done with
+        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+        step = compile_plainly if on_gpu else from_aten.compile_aten  # its layouts are a GPU's
         with contextlib.suppress(NeedsGradients):
             return compile_inference(
-                gm, example_inputs, forward, decompositions=table, epilogue_in_graph=config.kernels)
+                gm, example_inputs, cached(step, "forward"), decompositions=table,
+                epilogue_in_graph=config.kernels)
     if trains:
         return compile_training(
-            gm, example_inputs, forward, backward, decompositions=table,
-            rewrite=with_joint_passes(joint_laid_out), epilogue_in_graph=config.kernels,
-            partition=within(config.activation_memory_budget), **keeping,
+            gm, example_inputs, cached(_forward_of_training, "forward"), backward,
+            decompositions=table, rewrite=with_joint_passes(joint_laid_out),
+            epilogue_in_graph=config.kernels, partition=within(config.activation_memory_budget),
+            inference=inference_compiler(gm, example_inputs, settings, cached), **keeping,
         )  # fmt: skip
     return compile_inference(
         gm, example_inputs, inference_compiler(gm, example_inputs, settings, cached),
         decompositions=table, epilogue_in_graph=config.kernels,
     )  # fmt: skip
+
+
+def _forward_of_training(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+    if config.freezing:
+        logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
+    return from_aten.compile_aten(module, fakes)
 
 
 def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
@@ -382,11 +389,13 @@ def _compile_symbolic(
     trains = has_learners(example_inputs)
 
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
-        if not trains:
-            with timed("inductor.passes"):
-                module = laid_out(module)
         checks.append(check_of(module.meta["symbols"], places_of(gm, example_inputs), fakes))
         return from_aten.compile_aten(module, fakes)
+
+    def compile_alone(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+        with timed("inductor.passes"):
+            module = laid_out(module)
+        return compile_first(module, fakes)
 
     options: dict[str, Any] = {"decompositions": decompositions(), "symbolic": True}
     if trains and has_gradients(gm):
@@ -403,11 +412,11 @@ def _compile_symbolic(
             gm, example_inputs, compile_first, compile_backward,
             rewrite=with_joint_passes(in_loops),
             partition=within(config.activation_memory_budget),
-            epilogue_in_graph=config.kernels, **options,
+            epilogue_in_graph=config.kernels, inference=compile_alone, **options,
         )  # fmt: skip
     else:
         call = compile_inference(
-            gm, example_inputs, compile_first,
+            gm, example_inputs, compile_alone,
             epilogue_in_graph=config.kernels, **options,
         )  # fmt: skip
     return checks[0], call

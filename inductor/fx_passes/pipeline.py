@@ -37,6 +37,7 @@ from inductor.fx_passes.odd_gemms import pad_odd_gemms
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
+from inductor.fx_passes.patches import patches_as_gemms
 from inductor.fx_passes.permutations import read_by_inverses
 from inductor.fx_passes.sequences import sequences_as_images
 from inductor.fx_passes.short_topk import take_from_rows
@@ -70,7 +71,7 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = pad_odd_gemms(module, LOWERINGS.__contains__)
     if not is_enabled("layout") or _goes_back_on_cpu(module):
         return module
-    module = sequences_as_images(without_slow_groups(module))
+    module = sequences_as_images(without_slow_groups(patches_as_gemms(module)))
     return channels_last(module, LOWERINGS.__contains__)
 
 

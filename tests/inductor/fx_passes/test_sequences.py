@@ -14,6 +14,7 @@ import dynamo
 from dynamo.aot.capture import capture_forward
 from inductor.driver import from_aten
 from inductor.fx_passes import layout, pipeline, sequences
+from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten
 HALVES = [torch.bfloat16, torch.float16]
@@ -115,3 +116,40 @@ def test_gradients_of_few_channels_stay() -> None:
     module = sequences.sequences_as_images(capture_forward(fx.symbolic_trace(backward), [gradient, x, weight]).module)
     (node,) = module.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
     assert node.args[1].meta["val"].dim() == 3
+
+
+@pytest.mark.parametrize(("gap", "padding", "places"), [(5, 0, 3), (9, 27, 7), (4, 3, 2), (7, 40, 3)], ids=str)
+@pytest.mark.parametrize("length", [36, 41])
+@pytest.mark.every_combination
+def test_windows_with_gaps(gap: int, padding: int, places: int, length: int) -> None:
+    """Their gaps become columns."""
+    length = max(length, gap * (places - 1) + 1)
+    x, weight, bias = torch.randn(2, 8, length), torch.randn(6, 8, places), torch.randn(6)
+    form: Any = ([1], [padding], [gap], False, [0], 1)
+
+    def program(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+        y = aten.convolution(x, weight, bias, *form)
+        return y, aten.convolution(y.relu(), weight[:, :6].contiguous(), None, *form)
+
+    values = [x.bfloat16(), weight.bfloat16(), bias.bfloat16()]
+    captured = capture_forward(fx.symbolic_trace(program), values).module
+    module = sequences.sequences_as_images(captured)
+    module.graph.lint()
+    found = module.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    assert len(found) == 2 and all([*node.args[5]] == [1, 1] for node in found)
+    module = layout.channels_last(module, LOWERINGS.__contains__)
+    for ours, theirs in zip(fx.Interpreter(module).run(*values), program(*values), strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=3e-2, atol=3e-2 * float(theirs.abs().max()))
+
+
+def test_groups_stay() -> None:
+    """Channels last, the library cuts them out of images."""
+    x, weight = torch.randn(2, 32, 12).bfloat16(), torch.randn(32, 8, 3).bfloat16()
+
+    def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return aten.convolution(x, weight, None, [2], [0], [1], False, [0], 4)
+
+    module = sequences.sequences_as_images(capture_forward(fx.symbolic_trace(program), [x, weight]).module)
+    (node,) = module.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    assert node.args[0].meta["val"].dim() == 3
