@@ -15,6 +15,7 @@ from inductor.collectives.settings import with_buckets
 from inductor.config import config, is_enabled
 from inductor.fx_passes.attention.calls import replace_attention
 from inductor.fx_passes.attention.cpu_calls import replace_cpu_attention
+from inductor.fx_passes.attention.gradients import lay_gradients_as_results
 from inductor.fx_passes.attention.patterns import replace_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.chunked_gemms import with_chunks
@@ -138,7 +139,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if config.kernels and is_enabled("buckets"):
         module = with_buckets(module)
     if config.kernels:
-        module = with_chunks(module)
+        module = lay_gradients_as_results(with_chunks(module))
     if config.kernels:  # ATen's results would have the strides of what they read
         module = where_it_lies(module)
     return run_pass("post_grad_custom_post_pass", module)

@@ -1,0 +1,60 @@
+"""Gradients of attention that lie as its results do.
+
+In: a functional ATen graph with fakes. Out: the same graph (changed in place), where the gradient
+that cuDNN's backward of attention reads has the strides of the result. Given others, its kernel for
+their dot products reads far beyond one of them: a part of a wider tensor, as where a block of a
+diffusion transformer joins attention and MLP, made programs end with an illegal access on an H200
+(cuDNN 9 with torch 2.11; eager's reads are as wrong, and mostly hit memory that is there).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.fakes import expression_of, facts_of, hint_of
+from inductor.fx_passes.fakes import fake_runner
+
+aten = torch.ops.aten
+
+
+def lay_gradients_as_results(module: fx.GraphModule) -> fx.GraphModule:
+    """See the top of the file."""
+    target = aten._scaled_dot_product_cudnn_attention_backward.default
+    changed = False
+    for node in module.graph.find_nodes(op="call_function", target=target):
+        gradient, result = node.args[0], node.args[4]
+        if not _lie_alike(gradient.meta["val"], result.meta["val"]):
+            with module.graph.inserting_before(node):
+                node.update_arg(0, _copied(module.graph, gradient, result.meta["val"]))
+            changed = True
+    if changed:
+        module.recompile()
+    return module
+
+
+def _lie_alike(one: Any, other: Any) -> bool:
+    """Whether strides are the same, but for those along single elements."""
+    size = facts_of(one).size
+    steps = zip(size, facts_of(one).stride, facts_of(other).stride, strict=True)
+    return all(
+        type(extent) is int and extent == 1 or expression_of(a) == expression_of(b)
+        for extent, a, b in steps)
+
+
+def _copied(graph: fx.Graph, node: fx.Node, like: Any) -> fx.Node:
+    """Dense, with the axes in the order in which those of the other one lie in memory."""
+    steps = [hint_of(step) for step in facts_of(like).stride]
+    order = sorted(range(len(steps)), key=lambda axis: -steps[axis])
+    run = fake_runner(node.meta["val"])
+
+    def call(target: Any, source: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        new = graph.call_function(target, (source, *args), kwargs)
+        new.meta = {**node.meta, "val": run(target, source.meta["val"], *args, **kwargs)}
+        return new
+
+    turned = call(aten.permute.default, node, order)
+    dense = call(aten.clone.default, turned, memory_format=torch.contiguous_format)
+    return call(aten.permute.default, dense, [order.index(axis) for axis in range(len(order))])
