@@ -12,7 +12,7 @@ import torch
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import surely_less
-from inductor.ir.index import floordiv
+from inductor.ir.index import constant, floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import layout_of
 from inductor.lowering.registry import Call, lowering
@@ -63,13 +63,30 @@ def max_pool(
     call: Call, x: Tensor, kernel: Sequence[int], stride: Any = (), padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> Any:
-    size = pair(kernel)
-    steps = pair(stride) if stride not in ((), []) else size
+    return _max_pool(call, x, 2, kernel, stride, padding, dilation)
+
+
+@lowering(aten.max_pool3d_with_indices.default)
+def max_pool_of_films(
+    call: Call, x: Tensor, kernel: Sequence[int], stride: Any = (), padding: Any = 0,
+    dilation: Any = 1, ceil_mode: bool = False,
+) -> Any:
+    if call.builder.device.type == "cpu":
+        return call.refuse("its kernels choose among equal elements by their layout")
+    return _max_pool(call, x, 3, kernel, stride, padding, dilation)
+
+
+def _max_pool(
+    call: Call, x: Tensor, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any
+) -> Any:
+    """The greatest element of each window, and its place in the image or film."""
+    size = lengths(kernel, rank)
+    steps = lengths(stride, rank) if stride not in ((), []) else size
     values, positions = call.result
-    if size[0] * size[1] > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or 0 in values.shape:
+    if math.prod(size) > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or 0 in values.shape:
         return call.refuse("a large window, integers, or nothing")
-    pads, gaps = pair(padding), pair(dilation)
-    if pads != (0, 0) and gaps != (1, 1):
+    pads, gaps = lengths(padding, rank), lengths(dilation, rank)
+    if any(pads) and {*gaps} != {1}:
         return call.refuse("padding and dilation")
     x.realize()
     form = (size, steps, pads, gaps, -math.inf)
@@ -84,21 +101,35 @@ def max_pool(
     def place(ops: Ops, i: Indices) -> Value:
         # eager starts at the first element inside of the border, with minus infinity
         found = ops.constant(-math.inf, compute_dtype(x.dtype))
-        start = (i[-2] * steps[0] - pads[0], i[-1] * steps[1] - pads[1])
-        h0, w0 = (ops.maximum(ops.index_expr(n), ops.index_expr(0)) for n in start)
-        where = ops.add(ops.mul(h0, ops.constant(x.size[-1], torch.int64)), w0)
-        for value, (h, w) in _window(ops, x, i, *form):
-            here = ops.index_expr(h * x.size[-1] + w)
+        where = None
+        for axis in range(rank):
+            start = i[axis - rank] * steps[axis] - pads[axis]
+            first = ops.maximum(ops.index_expr(start), ops.index_expr(0))
+            if where is not None:
+                extent = x.size[axis - rank]
+                first = ops.add(ops.mul(where, ops.index_expr(constant(extent))), first)
+            where = first
+        for value, at in _window(ops, x, i, *form):
+            here = ops.index_expr(_flat(at, x))
             # as eager: a later one wins if it is greater, or not a number
             wins = ops.bitwise_or(ops.gt(value, found), ops.call("isnan", value))
             found, where = ops.where(wins, value, found), ops.where(wins, here, where)
+        assert where is not None
         return where
 
-    cost = 2 * size[0] * size[1]
+    cost = 2 * math.prod(size)
     return (
         call.builder.computed(layout_of(values), [x], cost, best),
         call.builder.computed(layout_of(positions), [x], 2 * cost, place),
     )
+
+
+def _flat(place: Sequence[Any], x: Tensor) -> Any:
+    """The number of an element of an image or film, row by row."""
+    number = place[0]
+    for index, extent in zip(place[1:], x.size[-len(place) + 1 :], strict=True):
+        number = number * extent + index
+    return number
 
 
 @lowering(aten.max_pool2d_with_indices_backward.default)
@@ -106,28 +137,42 @@ def max_pool_backward(
     call: Call, grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Any, padding: Any,
     dilation: Any, ceil_mode: bool, positions: Tensor,
 ) -> Any:
+    return _max_pool_backward(call, grad, x, 2, kernel, stride, padding, dilation, positions)
+
+
+@lowering(aten.max_pool3d_with_indices_backward.default)
+def max_pool_of_films_backward(
+    call: Call, grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Any, padding: Any,
+    dilation: Any, ceil_mode: bool, positions: Tensor,
+) -> Any:
+    return _max_pool_backward(call, grad, x, 3, kernel, stride, padding, dilation, positions)
+
+
+def _max_pool_backward(
+    call: Call, grad: Tensor, x: Tensor, rank: int, kernel: Any, stride: Any, padding: Any,
+    dilation: Any, positions: Tensor,
+) -> Any:
     """Each element gathers from the few windows that it lies in: those that chose it."""
-    size = pair(kernel)
-    steps = pair(stride) if stride not in ((), []) else size
-    pads, reach = pair(padding), [-(-a // b) for a, b in zip(size, steps, strict=True)]
+    size = lengths(kernel, rank)
+    steps = lengths(stride, rank) if stride not in ((), []) else size
+    pads, reach = lengths(padding, rank), [-(-a // b) for a, b in zip(size, steps, strict=True)]
     if call.builder.device.type == "cpu" or 0 in call.layout.size or 0 in grad.size:
         return call.refuse("ATen adds where memory is near")
-    if pair(dilation) != (1, 1) or reach[0] * reach[1] > MOST_WINDOWS:
+    if {*lengths(dilation, rank)} != {1} or math.prod(reach) > MOST_WINDOWS:
         return call.refuse("many windows over one element")
     grad.realize()  # the positions may be computed here, from what was saved of them
     held = compute_dtype(grad.dtype)
 
     def compute(ops: Ops, indices: Indices) -> Value:
-        *front, row, column = indices
-        here = ops.index_expr(row * x.size[-1] + column)
+        front, own = indices[:-rank], indices[-rank:]
+        here = ops.index_expr(_flat(own, x))
         last = [
-            floordiv(index + pad, step)
-            for index, pad, step in zip(indices[-2:], pads, steps, strict=True)
+            floordiv(index + pad, step) for index, pad, step in zip(own, pads, steps, strict=True)
         ]
         total = None
         for back in product(*map(range, reach)):
             window = [at - by for at, by in zip(last, back, strict=True)]
-            mask = _inside(ops, window, grad.size[-2:])
+            mask = _inside(ops, window, grad.size[-rank:])
             at = (*front, *window)
             chosen = functools.partial(_if_chosen, ops, grad, positions, at, here, held)
             value = chosen() if mask is None else ops.masked(mask, chosen, 0)

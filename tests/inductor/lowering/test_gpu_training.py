@@ -202,6 +202,37 @@ def test_max_pool_backward_gathers(dtype: Any, pool: Any, last: bool) -> None:
     torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
+FILM_POOLS = [(3, 2, 1, 1, False), (2, 2, 0, 1, False), ((1, 3, 2), (1, 2, 2), 0, 1, True), (2, 2, 0, 2, False), (3, 3, (0, 1, 1), 1, True)]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("pool", FILM_POOLS, ids=str)
+@pytest.mark.every_combination
+def test_max_pools_of_films(pool: Any, last: bool) -> None:
+    """On a GPU the greatest of equal elements is that of a row-major film."""
+    kernel, stride, padding, gap, ceil = pool
+    rows = torch.randn(2, 3, 7, 9, 8).round()
+    rows[0, 1], rows[1, 0, :3], rows[0, 0, 2, 3, 4] = -torch.inf, torch.nan, torch.nan
+    x = rows.contiguous(memory_format=torch.channels_last_3d) if last else rows
+
+    def program(x: Tensor) -> Any:
+        return aten.max_pool3d_with_indices(x, kernel, stride, padding, gap, ceil)
+
+    found, wanted = interpreted(program, [x]), program(rows)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.dtype is theirs.dtype
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    if gap != 1:
+        return
+    grad = torch.randn_like(wanted[0])
+
+    def backward(grad: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        return aten.max_pool3d_with_indices_backward(grad, x, kernel, stride, padding, gap, ceil, at)
+
+    (ours,) = interpreted(backward, [grad, x, wanted[1]])
+    torch.testing.assert_close(ours, backward(grad, rows, wanted[1]), rtol=1e-5, atol=1e-5)
+
+
 AVERAGES = [
     (2, 2, 0, False, True, None), (3, 1, 1, False, True, None), (3, 2, 1, False, True, 7), ((2, 3), (1, 2), 0, False, False, None),
     (2, 3, 0, False, True, None), (5, 2, 2, False, True, None), ((1, 2), 1, 0, True, False, None),
