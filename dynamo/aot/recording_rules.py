@@ -108,6 +108,9 @@ def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[st
     """In training it writes the running statistics, which its schema does not tell."""
     running_mean, running_var, training = args[3], args[4], args[5]
     if training and running_mean is None:
+        if func is aten.cudnn_batch_norm.default:  # of which there is no lowering
+            results = recorder.call(aten.native_batch_norm.default, args[:8], {})
+            return (*results, _scratch(recorder, results[1]))
         return _batch_norm_of_batch(recorder, func, args)
     if not training:
         return NotImplemented
@@ -117,10 +120,13 @@ def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[st
     recorder.replace(running_var, _converted(recorder, var, running_var.dtype))
     if func is aten.native_batch_norm.default:
         return tuple(results)
-    # cudnn's fourth output is its own scratch memory; `_cudnn_backward` does not read it
-    options = {"dtype": torch.uint8, "device": mean.device}
-    empty = recorder.call(aten.empty.memory_format, ([0],), options)
-    return (*results, empty)
+    return (*results, _scratch(recorder, mean))
+
+
+def _scratch(recorder: Any, beside: Any) -> Any:
+    """cuDNN's fourth output, memory of its own; `_cudnn_backward` does not read it."""
+    options = {"dtype": torch.uint8, "device": beside.device}
+    return recorder.call(aten.empty.memory_format, ([0],), options)
 
 
 def _converted(recorder: Any, value: Any, dtype: torch.dtype) -> Any:
