@@ -39,7 +39,7 @@ def multiply_in_loops(module: fx.GraphModule) -> fx.GraphModule:
     for node in module.graph.find_nodes(op="call_function", target=aten.bmm.default):
         made = _written(node)
         if made is not None:
-            made = _as_it_lay(node, made)
+            made = as_it_lay(node, made)
             node.replace_all_uses_with(made)
             module.graph.erase_node(node)
             found = True
@@ -57,32 +57,32 @@ def _written(node: fx.Node) -> fx.Node | None:
     (_, rows, terms), columns = facts.size, facts_of(right.meta["val"]).size[2]
     if not on_gpu(facts.device) or facts.dtype not in DTYPES:
         return None
-    call = _Calls(node)
-    if _is_one(terms):
+    call = Calls(node)
+    if is_one(terms):
         return call(aten.mul.Tensor, left, right)
-    if _is_one(rows) and _is_looked_up(right):
+    if is_one(rows) and _is_looked_up(right):
         left = call(aten.transpose.int, left, 1, 2)
-        return _summed(call, left, right, 1, facts.dtype)
-    if _is_one(columns) and _is_looked_up(left):
+        return summed(call, left, right, 1, facts.dtype)
+    if is_one(columns) and _is_looked_up(left):
         right = call(aten.transpose.int, right, 1, 2)
-        return _summed(call, left, right, 2, facts.dtype)
+        return summed(call, left, right, 2, facts.dtype)
     return None
 
 
-def _as_it_lay(node: fx.Node, made: fx.Node) -> fx.Node:
+def as_it_lay(node: fx.Node, made: fx.Node) -> fx.Node:
     """The result with the strides of a `bmm`: a product has those of what is multiplied."""
     strides = (facts_of(one.meta["val"]).stride for one in (node, made))
     before, now = (tuple(map(expression_of, stride)) for stride in strides)
     if before == now:
         return made
-    return _Calls(node)(aten.clone.default, made, memory_format=torch.contiguous_format)
+    return Calls(node)(aten.clone.default, made, memory_format=torch.contiguous_format)
 
 
 def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _is_one(extent: Any) -> bool:
+def is_one(extent: Any) -> bool:
     return type(extent) is int and extent == 1
 
 
@@ -101,8 +101,8 @@ def _is_looked_up(node: fx.Node) -> bool:
     return len(indices) == 1 and dtype not in (torch.bool, torch.uint8)
 
 
-def _summed(
-    call: _Calls, left: fx.Node, right: fx.Node, dim: int, dtype: torch.dtype
+def summed(
+    call: Calls, left: fx.Node, right: fx.Node, dim: int, dtype: torch.dtype
 ) -> fx.Node:
     """The sum of the products along a dimension, which stays with one element."""
     if dtype is not torch.float32:
@@ -112,7 +112,7 @@ def _summed(
     return total if dtype is torch.float32 else call(aten._to_copy.default, total, dtype=dtype)
 
 
-class _Calls:
+class Calls:
     """Puts operations before a node, with its place in the program."""
 
     def __init__(self, node: fx.Node) -> None:

@@ -42,6 +42,7 @@ from inductor.fx_passes.patches import patches_as_gemms
 from inductor.fx_passes.permutations import read_by_inverses
 from inductor.fx_passes.sequences import sequences_as_images
 from inductor.fx_passes.short_topk import take_from_rows
+from inductor.fx_passes.small_gemms import add_in_loops
 from inductor.fx_passes.stored_numbers import name_stored_numbers
 from inductor.fx_passes.table import decompositions as decompositions
 from inductor.fx_passes.table_gradients import add_rows_to_gemms
@@ -106,11 +107,11 @@ def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def in_loops(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """GEMMs with matrices that are looked up, whatever the sizes: before it is decided what
-    backward is given."""
+    """GEMMs with matrices that are looked up, whatever the sizes, and those with few rows, columns
+    or terms: before it is decided what backward is given."""
     if not config.kernels or not is_enabled("patterns"):
         return module
-    return multiply_in_loops(module)
+    return add_in_loops(multiply_in_loops(module))
 
 
 def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

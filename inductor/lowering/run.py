@@ -38,6 +38,7 @@ from inductor.lowering import activations as activations
 from inductor.lowering import creation as creation
 from inductor.lowering import depthwise as depthwise
 from inductor.lowering import dropout_mask as dropout_mask
+from inductor.lowering import factors as factors
 from inductor.lowering import gemms as gemms
 from inductor.lowering import indexing as indexing
 from inductor.lowering import int4pack as int4pack
@@ -52,6 +53,7 @@ from inductor.lowering.builder import LARGE, MOST_COST, Builder, converting, lay
 from inductor.lowering.registry import LIBRARY_LOWERINGS, LOWERINGS, Call
 from inductor.lowering.sizes import Symbols, has_symbols, is_tensor
 from inductor.lowering.tensor import HALVES, Compute, Tensor
+from inductor.operators.factor_ops import FACTOR
 
 aten = torch.ops.aten
 
@@ -317,8 +319,9 @@ class _Run:
                 tensor.compute = rounding(tensor.compute, tensor.dtype)
 
     def _stored_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
-        """Stores what several nodes use, unless it is cheaper to compute it again."""
-        if value.view is not None or len(node.users) < 2:
+        """Stores what several nodes use, unless it is cheaper to compute it again. Of a factor that
+        is decided: the terms of a product use it, which are one kernel."""
+        if value.view is not None or len(node.users) < 2 or node.target is FACTOR:
             return value
         root = value if value.base is None else value.root()
         if root.cost <= 1 and (root.cost == 0 or len(root.reads) < 2):

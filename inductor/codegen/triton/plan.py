@@ -6,6 +6,7 @@ in registers, and where a kernel is cut into several functions since one would n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -36,6 +37,8 @@ PERSISTENT_ALONG_ROWS = SHORT_COLUMN  # the same where neighbours in memory are 
 # Of a device with as many multiprocessors as that on which choices were measured.
 ENOUGH_ROWS = 128
 LARGE_KERNEL = 1 << 16
+# Elements of a stage, of all rows, that no device is filled with. Chosen, not measured.
+SMALL_STAGE = 4096
 MANY_IN_WINDOWS = 1 << 20  # elements, of which a thread computes several
 
 
@@ -80,7 +83,8 @@ def _iterations(stage: LoopBody) -> int:
 def _split_stages(
     kernel: Kernel, gpu: GpuProperties
 ) -> tuple[list[Kernel], list[Scratch]]:
-    """A kernel with too few rows to fill the device becomes one kernel for each stage."""
+    """A kernel with too few rows to fill the device becomes one kernel for each stage; neighbours
+    that are small stay together, as they would not fill it anyway."""
     rows = product(kernel.outer)
     work = hint_of(rows) * max(hint_of(_iterations(stage)) for stage in kernel.stages)
     if not _is_flat(kernel):
@@ -92,11 +96,38 @@ def _split_stages(
     if hint_of(rows) >= enough:
         return [kernel], []
     kernel = join_stages(recompute_locals(kernel))
-    spilled, scratch = spill_locals(kernel, {local.name for local in kernel.locals})
-    return [
-        replace(spilled, name=f"{kernel.name}_{number}", stages=(stage,))
-        for number, stage in enumerate(spilled.stages)
-    ], scratch
+    most = gpu.scaled(SMALL_STAGE)
+    runs = _runs_of([hint_of(rows * _iterations(stage)) < most for stage in kernel.stages])
+    spilled, scratch = spill_locals(kernel, _shared_locals(kernel, runs))
+    parts = []
+    for number, run in enumerate(runs):
+        stages = spilled.stages[run.start : run.stop]
+        touched = {op.buffer for stage in stages for op in stage.ops}
+        own = tuple(local for local in spilled.locals if local.name in touched)
+        parts.append(replace(
+            spilled, name=f"{kernel.name}_{number}", stages=stages, locals=own))
+    return parts, scratch
+
+
+def _runs_of(small: Sequence[bool]) -> list[range]:
+    """Which stages share a kernel: those that are small, one after the other."""
+    runs: list[range] = []
+    for number, is_small in enumerate(small):
+        if number and is_small and small[number - 1]:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
+
+
+def _shared_locals(kernel: Kernel, runs: Sequence[range]) -> set[str]:
+    """The locals that stages of several runs touch."""
+    names = {local.name for local in kernel.locals}
+    seen: Counter[str] = Counter()
+    for run in runs:
+        ops = (op for stage in kernel.stages[run.start : run.stop] for op in stage.ops)
+        seen.update({op.buffer for op in ops if op.buffer in names})
+    return {name for name, count in seen.items() if count > 1}
 
 
 def spill_locals(kernel: Kernel, names: set[str]) -> tuple[Kernel, list[Scratch]]:

@@ -20,9 +20,10 @@ SEEDS = range(*(int(n) for n in os.environ.get("TRITON_SEEDS", "0,12").split(","
 DEFAULT = {}
 LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "PERSISTENT_ALONG_ROWS": 4, "LOOP_BLOCKS": ((2, 16, 1), (1, 32, 1)), "CACHED": 0,
          "FEWEST_IN_PARTS": 32, "FEWEST_LOOPS": 0.03, "LONG_ROW": 64}
-CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "FEWEST_COLUMNS": (40, 40), "COLUMNS_OF_A_PROGRAM": (16, 16),
+CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "SMALL_STAGE": 0, "FEWEST_COLUMNS": (40, 40), "COLUMNS_OF_A_PROGRAM": (16, 16),
         "CHUNK_STEP": (8, 8), "SHORTEST": 2, "TILES": ((8, 4, 1), (4, 16, 1))}
 
+RUNS = {"SMALL_STAGE": 500}  # elements of stages that stay together
 WIDE = {"MOST_INT32": 0}
 
 
@@ -39,7 +40,7 @@ def use(monkeypatch, limits) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits, choice", [(DEFAULT, 0), (LOOPS | WIDE, 1), (CUTS, 0)], ids=["default", "loops", "cuts"]
+    "limits, choice", [(DEFAULT, 0), (LOOPS | WIDE, 1), (CUTS, 0), (CUTS | RUNS, 0)], ids=["default", "loops", "cuts", "runs"]
 )
 @pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
 def test_by_hand(case, limits, choice, tmp_path, monkeypatch) -> None:
@@ -84,7 +85,7 @@ def test_every_operation(dtype, tmp_path) -> None:
 
 def limits_of(seed: int) -> dict:
     rng = random.Random(seed)
-    return {name: value for group in (LOOPS, CUTS, WIDE) if rng.random() < 0.5 for name, value in group.items()}
+    return {name: value for group in (LOOPS, CUTS, RUNS, WIDE) if rng.random() < 0.5 for name, value in group.items()}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -73,6 +73,7 @@ def test_tiles_and_splits(monkeypatch, persistent, written) -> None:
     monkeypatch.setattr(plan, "PERSISTENT_ALONG_ROWS", 1024 if persistent else 0)
     monkeypatch.setattr(split, "FEWEST_COLUMNS", (1 << 20, 1 << 20) if persistent else (16, 16))
     monkeypatch.setattr(plan, "LARGE_KERNEL", 0)
+    monkeypatch.setattr(plan, "SMALL_STAGE", 0)
     monkeypatch.setattr(split, "ENOUGH_PROGRAMS", 4)
     monkeypatch.setattr(split, "COLUMNS_OF_A_PROGRAM", (16, 16))
     monkeypatch.setattr(split, "CHUNK_STEP", (32, 32))

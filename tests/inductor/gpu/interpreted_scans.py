@@ -66,6 +66,7 @@ def test_program(name: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     if apart:  # as where rows are too few for the device
         monkeypatch.setattr(plan, "ENOUGH_ROWS", 1 << 20)
         monkeypatch.setattr(plan, "LARGE_KERNEL", 1)
+        monkeypatch.setattr(plan, "SMALL_STAGE", 0)
     monkeypatch.setattr(scans, "on_gpu", lambda call: True)
     monkeypatch.setattr(scans, "SHORT", 1)
     monkeypatch.setattr(scans, "FEW_ROWS", 0)
