@@ -32,17 +32,21 @@ from inductor.operators.factor_ops import FACTOR
 
 aten = torch.ops.aten
 GEMMS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
-# Chosen, not measured. Terms that are written out, each of which a thread loads twice for every
-# result: with 8 of them a kernel waits for the first-level cache three times as long as for
-# memory, and with 4 no longer. So more than 4 are taken only where a tile of the library, of 32
-# rows or columns at least, would be half empty.
-MOST_TERMS, TERMS_OF_ANY, FEW_ROWS = 8, 4, 16
-# Chosen, not measured. Results of one matrix: each operand is read as many times as there are
-# rows, or columns, of the other one, from a cache.
-FEW_RESULTS = 16
-# Chosen, not measured. Terms from which on a GEMM without batches is one of those: shorter ones
-# are layers with few columns, for which the library has kernels for vectors.
+# Measured on an H200, microseconds, library / loop. Terms that are written out, up to how many, by
+# the fewer of rows and columns: of any number 2 (8 x 1024 x 1024 results 14.9 / 12.6; with 4 terms
+# 14.7 / 69), with 64 at most 4 (500,000 points times 3 x 64 54 / 37), with 16 at most 8 (64 x 2048
+# x 16 results 7.9 / 4.6; with 64 columns 24 / 107).
+MOST_TERMS, TERMS_BY_ROWS = 8, ((16, 8), (64, 4), (1 << 62, 2))
+# Results of one matrix that are sums: 8 x 8 of 16,384 terms 87 / 5.1, of 64 terms 14.9 / 11.4;
+# without batches 3 x 64 of 500,000 terms 116 / 55. More results were not measured. For one row the
+# library has kernels for vectors (128 results in half precision 3.0 / 9.4): few is chosen there.
+FEW_RESULTS, FEW_OF_VECTOR, FEW_WITHOUT_BATCH, FEW_ROWS = 64, 16, 192, 4
+# Terms from which on a GEMM without batches is one of those: shorter ones are layers with few
+# columns, for which the library has kernels for vectors. Chosen, not measured.
 MANY_TERMS = 1 << 14
+# In float32 a few columns of many rows, too: 4096 rows of 512 terms times 3 columns 25 / 7.0, a half
+# million of 64 terms 76 / 58.
+MANY_ROWS, TERMS_OF_ROWS = 1 << 12, (64, 512)
 ANY = 1 << 62  # an extent that is known at a call alone
 MOST_USES = 1 << 16  # that make a difference
 
@@ -79,10 +83,20 @@ def chosen(sizes: Sizes) -> bool:
     >>> chosen(Sizes(8, 3, 4, 122880)), chosen(Sizes(8, 3, 122880, 4)), chosen(Sizes(0, 64, 64, 64))
     (True, True, False)
     """
+    fewest, results = min(sizes.rows, sizes.columns), sizes.rows * sizes.columns
     if sizes.terms <= MOST_TERMS:
-        return sizes.terms <= TERMS_OF_ANY or min(sizes.rows, sizes.columns) <= FEW_ROWS
-    is_long = sizes.batch or sizes.terms >= MANY_TERMS
-    return bool(is_long) and sizes.rows * sizes.columns <= FEW_RESULTS
+        return any(fewest <= rows and sizes.terms <= terms for rows, terms in TERMS_BY_ROWS)
+    if sizes.batch:
+        return results <= (FEW_RESULTS if fewest > 1 else FEW_OF_VECTOR)
+    few = results <= FEW_RESULTS or fewest <= FEW_ROWS and results <= FEW_WITHOUT_BATCH
+    return few and sizes.terms >= MANY_TERMS
+
+
+def _is_narrow(sizes: Sizes) -> bool:
+    """Whether many rows, all of them known, are multiplied with a few columns."""
+    least, most = TERMS_OF_ROWS
+    fits = MANY_ROWS <= sizes.rows < ANY and least <= sizes.terms <= most
+    return fits and not sizes.batch and sizes.columns <= FEW_ROWS
 
 
 def _written(node: fx.Node) -> fx.Node | None:
@@ -98,7 +112,8 @@ def _written(node: fx.Node) -> fx.Node | None:
     sizes = Sizes(*known) if batch else Sizes(0, *known)
     if 0 in known:
         return None
-    if not chosen(sizes) and not _is_row_of_made(left, right, sizes):
+    narrow = facts.dtype is torch.float32 and _is_narrow(sizes)
+    if not (chosen(sizes) or narrow or _is_row_of_made(left, right, sizes)):
         return None
     call = Calls(node)
     operands = (

@@ -126,7 +126,8 @@ def test_others_stay(f: Callable[..., Tensor], graphs: list[fx.GraphModule]) -> 
 
 
 def test_which_are_chosen() -> None:
-    assert chosen(Sizes(0, ANY, 4, ANY)) and chosen(Sizes(3, 3, 8, ANY)) and chosen(Sizes(3, ANY, 8, 16))
+    assert chosen(Sizes(0, ANY, 2, ANY)) and not chosen(Sizes(0, ANY, 4, ANY)) and chosen(Sizes(0, ANY, 4, 64))
+    assert chosen(Sizes(3, 3, 8, ANY)) and chosen(Sizes(3, ANY, 8, 16))
     assert not chosen(Sizes(3, ANY, 8, ANY)) and not chosen(Sizes(3, 17, 5, 17))
-    assert chosen(Sizes(1, 4, ANY, 4)) and not chosen(Sizes(1, 4, 100, 5))
+    assert chosen(Sizes(1, 4, ANY, 4)) and not chosen(Sizes(1, 9, 100, 8)) and not chosen(Sizes(9, 1, 100, 17))
     assert chosen(Sizes(0, 3, ANY, 3)) and not chosen(Sizes(0, 3, 4096, 3))
