@@ -36,18 +36,20 @@ MANY_READS, FEW_READS = 1 << 24, 1 << 22
 MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
 FASTER = "a library's is faster"
 FIRST = constant(0)
+MOST_OF_A_READ = 16  # operations; chosen, not measured
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """Of a depthwise convolution: sizes along the spatial dimensions. multiple: results of each
-    channel."""
+    channel. transposed: the result is what the gradient of the input is otherwise."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     multiple: int
+    transposed: bool
 
     def places(self) -> Iterator[tuple[Index, ...]]:
         """All places of the window."""
@@ -69,25 +71,22 @@ def convolution(
     output_padding: Sequence[int], groups: int,
 ) -> Any:
     """A depthwise convolution; others are the library's."""
-    window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
+    form = (stride, padding, dilation, output_padding)
+    window = _window_of(call, x, weight, form, transposed, groups)
     if window is None:
         return NotImplemented
-    if not _is_ours("result", layout_of(call.result), window):
+    if not _is_ours("input" if transposed else "result", layout_of(call.result), window):
         return call.refuse(FASTER)
-    x.realize()
-    weights = _Weights(call, weight, call.result)
+    if not _is_read(x, window):
+        x.realize()
+    weights = _Weights(call, weight, call.result, window)
+    products = _scattered if transposed else _gathered
 
     def compute(ops: Ops, indices: Indices) -> Value:
         image, channel, *pixel = indices
-        borders = _Borders(ops, x.size[2:])
+        at = _At(ops, x, image, floordiv(channel, window.multiple), pixel)
         total = None if bias is None else bias.load(ops, (channel,))
-        for place in window.places():
-            at = window.source(pixel, place)
-            where = (image, floordiv(channel, window.multiple), *at)
-            found = ops.read_within(borders.around(at), functools.partial(x.load, ops, where))
-            total = _plus(ops, total, found, weights.load(ops, channel, place))
-        assert total is not None
-        return total
+        return _sum(ops, total, products(at, window, weights, channel))
 
     inputs = [x, weights.tensor] if bias is None else [x, weights.tensor, bias]
     return _stored(call, call.result, inputs, window, compute)
@@ -100,12 +99,15 @@ def convolution_backward(
     output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
 ) -> Any:
     """The gradients of a depthwise convolution's input and weight; others are the library's."""
-    window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
+    sizes = (stride, padding, dilation, output_padding)
+    window = _window_of(call, x, weight, sizes, transposed, groups)
     if window is None:
         return NotImplemented
+    parts = ("result" if transposed else "input", "weight")
+    larger = max(grad.layout, x.layout, key=lambda layout: hint_of(layout.numel()))
     ours = [
-        want and _is_ours(part, grad.layout, window)
-        for part, want in zip(("input", "weight"), wanted, strict=False)
+        want and _is_ours(part, larger if transposed else grad.layout, window)
+        for part, want in zip(parts, wanted, strict=False)
     ]
     if not any(ours):
         return call.refuse(FASTER)
@@ -137,7 +139,7 @@ def _window_of(
     numbers = (*weight.size, *(number for numbers in form for number in numbers))
     if _is_left_to_libraries(call):
         call.reason = "libraries have kernels"
-    elif transposed or rank not in (1, 2) or dtype_kind(x.dtype) != "f":
+    elif rank not in (1, 2) or dtype_kind(x.dtype) != "f":
         call.reason = "no convolution of lines or images"
     elif x.dtype is not weight.dtype or not 1 < groups == x.size[1]:
         call.reason = "channels are added"
@@ -147,9 +149,9 @@ def _window_of(
         call.reason = "a large window"
     else:
         stride, padding, dilation = (
-            tuple(value) * rank if len(value) == 1 else tuple(value) for value in form)
-        multiple = weight.size[0] // groups
-        return Window(weight.size[2:], stride, padding, dilation, multiple)
+            tuple(value) * rank if len(value) == 1 else tuple(value) for value in form[:3])
+        multiple = weight.size[1] if transposed else weight.size[0] // groups
+        return Window(weight.size[2:], stride, padding, dilation, multiple, transposed)
     return None
 
 
@@ -201,46 +203,117 @@ class _Weights:
     result: the fake of what is computed.
     """
 
-    def __init__(self, call: Call, weight: Tensor, result: Any) -> None:
+    def __init__(self, call: Call, weight: Tensor, result: Any, window: Window) -> None:
         layout = layout_of(result)
         reads = hint_of(layout.numel()) * math.prod(weight.size[2:])
         many = properties_of(layout.device).scaled_by_bandwidth(MANY_READS)
         self.is_turned = layout.stride[1] == 1 and reads > many
+        self.window = window
         self.tensor = weight
         if self.is_turned:
-            size = (*weight.size[2:], weight.size[0])
-            turned: Compute = lambda ops, i: weight.load(ops, (i[-1], FIRST, *i[:-1]))  # noqa: E731
+            size = (*weight.size[2:], weight.size[0] * weight.size[1])
+            turned: Compute = lambda ops, i: weight.load(ops, self._place(i[-1], i[:-1]))  # noqa: E731
             form = contiguous(size, weight.dtype, weight.layout.device)
             self.tensor = call.builder.computed(form, [weight], 1, turned)
         self.tensor.realize()
 
     def load(self, ops: Ops, channel: Index, place: tuple[Index, ...]) -> Value:
+        """channel: of what has `multiple` times the channels of the other."""
         if self.is_turned:
             return self.tensor.load(ops, (*place, channel))
-        return self.tensor.load(ops, (channel, FIRST, *place))
+        return self.tensor.load(ops, self._place(channel, place))
+
+    def _place(self, channel: Index, place: tuple[Index, ...]) -> Indices:
+        if not self.window.transposed:
+            return (channel, FIRST, *place)
+        multiple = self.window.multiple
+        return (floordiv(channel, multiple), mod(channel, multiple), *place)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where a sum over a window reads: around a pixel of a channel."""
+
+    ops: Ops
+    tensor: Tensor
+    image: Index
+    channel: Index
+    pixel: Sequence[Index]
+
+    def load(self, pixel: Sequence[Index], *tests: Value | None) -> Value:
+        """0 where the pixel lies outside, or a test says so."""
+        inside = _Borders(self.ops, self.tensor.size[2:]).around(pixel, *tests)
+        where = (self.image, self.channel, *pixel)
+        load = functools.partial(self.tensor.load, self.ops, where)
+        if inside is None or self.tensor.root().view is not None:
+            return self.ops.read_within(inside, load)
+        return self.ops.masked(inside, load, 0)  # what is computed of a zero may be none
+
+
+def _gathered(
+    at: _At, window: Window, weights: _Weights, channel: Index
+) -> Iterator[tuple[Value, Value]]:
+    """What a pixel's window sees, each with its weight. channel: of the weights."""
+    for place in window.places():
+        yield at.load(window.source(at.pixel, place)), weights.load(at.ops, channel, place)
+
+
+def _scattered(
+    at: _At, window: Window, weights: _Weights, channel: Index
+) -> Iterator[tuple[Value, Value]]:
+    """The pixels whose windows see this one, each with the weight of the place at which it does."""
+    if _has_phases(at.tensor.layout, window):
+        yield from _scattered_by_phase(at, window, weights, channel)
+        return
+    for place in window.places():
+        there = [
+            p - k * gap + pad for p, k, gap, pad in
+            zip(at.pixel, place, window.dilation, window.padding, strict=True)
+        ]  # fmt: skip
+        pairs = list(zip(there, window.stride, strict=True))
+        tests = (_divides(at.ops, index, step) for index, step in pairs)
+        found = at.load([floordiv(index, step) for index, step in pairs], *tests)
+        yield found, weights.load(at.ops, channel, place)
+
+
+def _has_phases(layout: Layout, window: Window) -> bool:
+    """Whether to visit only places of the window at which some pixel sees another: they depend on
+    where that lies among the steps of the window, and so do the weights, which are one vector for
+    a tile only where channels are neighbours in memory."""
+    moves = any(step > 1 for step in window.stride)
+    return moves and layout.stride[1] != 1 and all(gap == 1 for gap in window.dilation)
+
+
+def _scattered_by_phase(
+    at: _At, window: Window, weights: _Weights, channel: Index
+) -> Iterator[tuple[Value, Value]]:
+    """The same with every so manieth place of the window, as the window moves."""
+    ops = at.ops
+    shifted = [p + pad for p, pad in zip(at.pixel, window.padding, strict=True)]
+    phases = [mod(p, step) for p, step in zip(shifted, window.stride, strict=True)]
+    firsts = [floordiv(p, step) for p, step in zip(shifted, window.stride, strict=True)]
+    turns = [range(-(-size // step)) for size, step in zip(window.size, window.stride, strict=True)]
+    for turn in product(*turns):
+        place = tuple(
+            phase + n * step for phase, n, step in zip(phases, turn, window.stride, strict=True))
+        is_place = _Borders(ops, window.size).around(place)
+        found = at.load([first - n for first, n in zip(firsts, turn, strict=True)], is_place)
+        yield found, ops.read_within(is_place, functools.partial(weights.load, ops, channel, place))
 
 
 def _grad_of_input(call: Call, grad: Tensor, weight: Tensor, window: Window) -> Tensor:
-    """Each pixel gathers from the results that read it, at each place of their windows."""
-    weights = _Weights(call, weight, call.result[0])
+    """Each pixel gathers from the results that read it, at each place of their windows; of a
+    transposed convolution those lie in a window."""
+    weights = _Weights(call, weight, call.result[0], window)
+    products = _gathered if window.transposed else _scattered
 
     def compute(ops: Ops, indices: Indices) -> Value:
         image, channel, *pixel = indices
-        borders = _Borders(ops, grad.size[2:])
         total = None
-        for place in window.places():
-            there = [
-                p - at * gap + pad for p, at, gap, pad in
-                zip(pixel, place, window.dilation, window.padding, strict=True)
-            ]  # fmt: skip
-            pairs = list(zip(there, window.stride, strict=True))
-            at = tuple(floordiv(index, step) for index, step in pairs)
-            inside = borders.around(at, *(_divides(ops, index, step) for index, step in pairs))
-            for number in range(window.multiple):
-                of = channel * window.multiple + number
-                load = functools.partial(grad.load, ops, (image, of, *at))
-                found = ops.read_within(inside, load)
-                total = _plus(ops, total, found, weights.load(ops, of, place))
+        for number in range(window.multiple):
+            of = channel * window.multiple + number
+            at = _At(ops, grad, image, of, pixel)
+            total = _sum(ops, total, products(at, window, weights, of))
         assert total is not None
         return total
 
@@ -260,7 +333,7 @@ def _grad_of_weight(call: Call, grad: Tensor, x: Tensor, window: Window) -> Tens
     rank = len(window.size)
     unrolled = next((n for n in range(rank) if math.prod(window.size[n:]) <= MOST_SUMS), rank)
     outer, inner = window.size[:unrolled], window.size[unrolled:]
-    channels = layout.size[0]
+    channels = layout.size[0] * layout.size[1]
     rows = contiguous((*outer, channels), held, layout.device)
     axes = [unrolled, *range(unrolled + 2, unrolled + 2 + rank)]
     sums = [
@@ -269,12 +342,12 @@ def _grad_of_weight(call: Call, grad: Tensor, x: Tensor, window: Window) -> Tens
     ]
 
     def compute(ops: Ops, indices: Indices) -> Value:
-        channel, _, *place = indices
-        at = (*place[:unrolled], channel)
-        number = ops.index_expr(flatten(tuple(place[unrolled:]), _steps(inner)))
+        channel, number, *place = indices
+        at = (*place[:unrolled], channel * layout.size[1] + number)
+        turn = ops.index_expr(flatten(tuple(place[unrolled:]), _steps(inner)))
         found = sums[0].load(ops, at)
         for n, each in enumerate(sums[1:], 1):
-            is_here = ops.eq(number, ops.constant(n, torch.int64))
+            is_here = ops.eq(turn, ops.constant(n, torch.int64))
             found = ops.where(is_here, each.load(ops, at), found)
         return found
 
@@ -289,27 +362,40 @@ def _products(
     grad: Tensor, x: Tensor, window: Window, outer: tuple[int, ...], place: tuple[int, ...]
 ) -> Tensor:
     """Each element of the gradient times the pixel that its result read at a place of the window,
-    of which the first numbers are dimensions in front."""
-    stride = (*[0] * len(outer), *grad.layout.stride)
+    of which the first numbers are dimensions in front. Of a transposed convolution, each element of
+    the input times the result that read it."""
+    still, moving = (x, grad) if window.transposed else (grad, x)
+    stride = (*[0] * len(outer), *still.layout.stride)
     held = compute_dtype(x.dtype)
-    layout = Layout(grad.layout.device, held, (*outer, *grad.size), stride)
+    size = (*outer, still.size[0], max(x.size[1], grad.size[1]), *still.size[2:])
+    layout = Layout(grad.layout.device, held, size, stride)
 
     def compute(ops: Ops, indices: Indices) -> Value:
-        first, where = indices[: len(outer)], indices[len(outer) :]
-        image, channel, *pixel = where
+        first, (image, channel, *pixel) = indices[: len(outer)], indices[len(outer) :]
+        few = floordiv(channel, window.multiple)  # the channel of the input
+        ones = (few, channel) if window.transposed else (channel, few)
         at = window.source(pixel, (*first, *map(constant, place)))
-        inside = _Borders(ops, x.size[2:]).around(at)
-        load = functools.partial(
-            x.load, ops, (image, floordiv(channel, window.multiple), *at))
-        return ops.mul(grad.load(ops, where), ops.read_within(inside, load))
+        found = _At(ops, moving, image, ones[1], pixel).load(at)
+        return ops.mul(still.load(ops, (image, ones[0], *pixel)), found)
 
     reads = grad.reads | x.reads
     return Tensor(layout, grad.owner, compute=compute, cost=4, reads=reads)
 
 
-def _plus(ops: Ops, total: Value | None, one: Value, other: Value) -> Value:
-    more = ops.mul(one, other)
-    return more if total is None else ops.add(total, more)
+def _sum(ops: Ops, total: Value | None, products: Iterator[tuple[Value, Value]]) -> Value:
+    for one, other in products:
+        more = ops.mul(one, other)
+        total = more if total is None else ops.add(total, more)
+    assert total is not None
+    return total
+
+
+def _is_read(x: Tensor, window: Window) -> bool:
+    """Whether what a window sees is little more than a read itself, as a line is whose ends are
+    repeated: then a kernel for that alone takes longer than all windows. Images have their pixels
+    in registers for several windows, of which each should be a load."""
+    return len(window.size) == 1 and x.view is None and (
+        x.cost <= MOST_OF_A_READ and len(x.reads) == 1)
 
 
 def _stored(

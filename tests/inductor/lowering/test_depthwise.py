@@ -89,6 +89,60 @@ def test_lines() -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5)
 
 
+# channels, sizes, window, stride, padding, dilation, output padding, results of each channel
+TRANSPOSED: list[Any] = [
+    (4, (20,), (12,), (2,), (0,), (1,), (0,), 1), (4, (20,), (12,), (2,), (5,), (1,), (1,), 1),
+    (4, (9,), (5,), (3,), (2,), (1,), (2,), 3), (4, (9,), (4,), (2,), (1,), (3,), (1,), 2),
+    (4, (9,), (4,), (1,), (1,), (2,), (0,), 1), (3, (1,), (3,), (4,), (0,), (1,), (3,), 1),
+    (4, (7, 5), (3, 4), (2, 3), (1, 0), (1, 1), (1, 2), 2), (4, (7, 5), (3, 3), (2, 1), (1, 1), (2, 1), (1, 0), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("form", TRANSPOSED, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_transposed(dtype: Any, form: Any, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """last: channels last, with the weight laid out anew."""
+    channels, pixels, size, stride, padding, dilation, more, multiple = form
+    monkeypatch.setattr(depthwise, "MANY_READS", 0 if last else 1 << 60)
+    x = torch.randn(2, channels, *pixels).to(dtype)
+    if last:
+        x = x.transpose(1, -1).contiguous().transpose(1, -1)
+    weight, bias = torch.randn(channels, multiple, *size).to(dtype), torch.randn(channels * multiple).to(dtype)
+    rest = (stride, padding, dilation, True, more, channels)
+
+    def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return aten.convolution(x, weight, bias, *rest)
+
+    eager = forward(x, weight, bias)
+    graph = lowered(forward, [x, weight, bias]).graph
+    assert not any(isinstance(node, ExternKernel) for node in graph.nodes)
+    (found,) = interpreted(forward, [x, weight, bias])
+    assert found.stride() == eager.stride()
+    assert_near(found, forward(x.double(), weight.double(), bias.double()), dtype, math.prod(size))
+    grad = torch.randn_like(eager)
+
+    def backward(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+        return aten.convolution_backward(grad, x, weight, [channels * multiple], *rest, [True] * 3)
+
+    graph = lowered(backward, [grad, x, weight]).graph
+    assert not any(isinstance(node, ExternKernel) for node in graph.nodes)
+    expected = backward(grad.double(), x.double(), weight.double())
+    for one, other in zip(interpreted(backward, [grad, x, weight]), expected, strict=True):
+        assert_near(one, other, dtype, grad[:, 0].numel())
+
+
+def test_a_transposed_one_visits_places_that_count() -> None:
+    """A filter of 12 that moves by 2 has 6 pixels for each result, and no test whether it is one."""
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        return aten.slice.Tensor(aten.convolution(x, aten.expand.default(weight, [8, -1, -1]), None, [2], [0], [1], True, [0], 8), 2, 15, -15)
+
+    (node,) = lowered(program, [torch.empty(2, 8, 40, device="meta"), torch.empty(1, 1, 12, device="meta")]).graph.nodes
+    loads = [op.index for op in node.body.loads()]
+    assert len(loads) == 12 and not any(op.name in ("eq", "lt", "ge") for op in node.body.ops)
+    assert sum("i1" in repr(index) for index in loads) == 6  # the filter is the same for all channels
+
+
 def test_what_follows_is_in_the_same_kernel() -> None:
     def program(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
         return torch.relu(aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 32) * scale)
