@@ -33,6 +33,11 @@ MOST_SUMS = 9  # that a loop has in registers
 # Of elements, on the device measured: beside them a kernel that lays the weight out anew is little;
 # by a kernel that takes about as long as its launch.
 MANY_READS, FEW_READS = 1 << 24, 1 << 22
+# So many times as many elements in half precision channels last: cuDNN builds a kernel for each size
+# at its first call in a process, 0.14 to 0.64 s forward and 0.27 to 0.87 s for a gradient of a
+# weight on an H200, one after the other. With so few reads it is faster than ours by 12 us at most,
+# which takes tens of thousands of steps to pay for that.
+BUILT = 32
 MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
 FASTER = "a library's is faster"
 FIRST = constant(0)
@@ -75,7 +80,8 @@ def convolution(
     window = _window_of(call, x, weight, form, transposed, groups)
     if window is None:
         return NotImplemented
-    if not _is_ours("input" if transposed else "result", layout_of(call.result), window):
+    part, is_stored = "input" if transposed else "result", call.users > 1
+    if not _is_ours(part, x.layout if transposed else layout_of(call.result), window, is_stored):
         return call.refuse(FASTER)
     if not _is_read(x, window):
         x.realize()
@@ -104,9 +110,8 @@ def convolution_backward(
     if window is None:
         return NotImplemented
     parts = ("result" if transposed else "input", "weight")
-    larger = max(grad.layout, x.layout, key=lambda layout: hint_of(layout.numel()))
     ours = [
-        want and _is_ours(part, larger if transposed else grad.layout, window)
+        want and _is_ours(part, x.layout if transposed else grad.layout, window)
         for part, want in zip(parts, wanted, strict=False)
     ]
     if not any(ours):
@@ -155,22 +160,24 @@ def _window_of(
     return None
 
 
-def _is_ours(part: str, layout: Layout, window: Window) -> bool:
+def _is_ours(part: str, layout: Layout, window: Window, is_stored: bool = False) -> bool:
     """Whether the result, or the gradient of the input or of the weight, is computed by loops.
 
-    layout: of the result. Small ones always, as a library may need a kernel for each channel. Large
-    ones where that was faster on an H200 (docs/gpu_models.md), against kernels of the library that
-    are much the same on other devices.
+    layout: of the result, or of a transposed convolution's input. is_stored: the result has to be in
+    memory, so that nobody computes it anew. Small ones always, as a library may need a kernel for
+    each channel, or time to build one. Lines always: ATen's kernels for them, and cuDNN's for
+    transposed ones, took 17 and 47 us on an H200 for each of a vocoder's activations, of which
+    memory takes 2. Large images where that was faster on an H200 (docs/gpu_models.md), against
+    kernels of the library that are much the same on other devices.
     """
     places = math.prod(window.size)
-    few = properties_of(layout.device).scaled_by_bandwidth(FEW_READS)
-    if hint_of(layout.numel()) * places <= few:
+    is_last, is_half = layout.stride[1] == 1, layout.dtype in HALVES
+    few = FEW_READS * (BUILT if is_half and is_last else 1)
+    few = properties_of(layout.device).scaled_by_bandwidth(few)
+    if len(window.size) == 1 or hint_of(layout.numel()) * places <= few:
         return True
-    is_last = layout.stride[1] == 1
-    if len(window.size) != 2:
-        return False
-    if layout.dtype in HALVES:
-        return part == "input" or part == "weight" and not is_last
+    if is_half:
+        return part == "input" or (is_last and is_stored if part == "result" else not is_last)
     return places <= MEASURED and (part == "result" or not is_last or places > FEW_PLACES)
 
 
@@ -401,8 +408,13 @@ def _is_read(x: Tensor, window: Window) -> bool:
 def _stored(
     call: Call, result: Any, inputs: list[Tensor], window: Window, compute: Compute,
 ) -> Tensor:
-    """In memory, unless the only kernel that reads it is that which computes it."""
-    cost = 8 * math.prod(window.size) * window.multiple
+    """In memory, unless the only kernel that reads it is that which computes it. A line of which
+    only a part is used, as its ends are cut off, is computed where it is: those windows lie inside."""
+    visited = math.prod(window.size)
+    if window.transposed:
+        visited = -(-visited // math.prod(window.stride))
+    cost = 8 * visited * window.multiple
     found = call.builder.computed(layout_of(result), inputs, cost, compute)
-    found.realize()
+    if len(window.size) != 1 or call.users != 1:
+        found.realize()
     return found

@@ -135,7 +135,8 @@ def test_transposed(dtype: Any, form: Any, last: bool, monkeypatch: pytest.Monke
 def test_a_transposed_one_visits_places_that_count() -> None:
     """A filter of 12 that moves by 2 has 6 pixels for each result, and no test whether it is one."""
     def program(x: Tensor, weight: Tensor) -> Tensor:
-        return aten.slice.Tensor(aten.convolution(x, aten.expand.default(weight, [8, -1, -1]), None, [2], [0], [1], True, [0], 8), 2, 15, -15)
+        wide = aten.convolution(x, aten.expand.default(weight, [8, -1, -1]), None, [2], [0], [1], True, [0], 8)
+        return torch.relu(aten.slice.Tensor(wide, 2, 15, -15))
 
     (node,) = lowered(program, [torch.empty(2, 8, 40, device="meta"), torch.empty(1, 1, 12, device="meta")]).graph.nodes
     loads = [op.index for op in node.body.loads()]
@@ -204,8 +205,10 @@ def test_tests_that_are_joined() -> None:
 
 @pytest.mark.parametrize("dtype, last, ours", [
     (torch.float32, True, 1), (torch.float32, False, 3), (torch.float16, True, 1), (torch.bfloat16, False, 2)])
-def test_large_ones(dtype: Any, last: bool, ours: int) -> None:
+def test_large_ones(dtype: Any, last: bool, ours: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of forward and two gradients, those that are the library's where it is faster."""
+    monkeypatch.setattr(depthwise, "BUILT", 1)
+
     def program(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
         rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
         y = aten.convolution(x, weight, None, *rest)
@@ -222,6 +225,45 @@ def test_large_ones(dtype: Any, last: bool, ours: int) -> None:
         assert calls == [aten.convolution_backward.default]
     else:
         assert len(calls) == 3 - ours
+
+
+@pytest.mark.parametrize("images, again, ours", [(16, False, 3), (256, False, 1), (256, True, 2)])
+def test_kernels_that_cudnn_would_build(images: int, again: bool, ours: int) -> None:
+    """In half precision channels last there are none for few reads. again: the result is used twice, so
+    that it is stored; then it is computed here, too."""
+    def program(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+        rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
+        y = aten.convolution(x, weight, None, *rest)
+        grads = aten.convolution_backward(grad, x, weight, None, *rest, [True, True, False])
+        return y, y.sum() if again else grads[0], grads[0], grads[1]
+
+    x = torch.empty(images, 32, 56, 56, dtype=torch.bfloat16, device="meta").to(memory_format=torch.channels_last)
+    nodes = lowered(program, [x, x, torch.empty(32, 1, 3, 3, dtype=torch.bfloat16, device="meta")]).graph.nodes
+    assert sum(isinstance(node, ExternKernel) for node in nodes) == 3 - ours
+
+
+def test_lines_are_ours_whatever_their_size() -> None:
+    def program(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+        rest = ([1], [1], [1], False, [0], 64)
+        y = aten.convolution(x, weight, None, *rest)
+        grads = aten.convolution_backward(grad, x, weight, None, *rest, [True, True, False])
+        return y, grads[0], grads[1]
+
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight = (torch.empty(*size, dtype=dtype, device="meta") for size in ((64, 64, 1 << 16), (64, 1, 3)))
+        nodes = lowered(program, [x, x, weight]).graph.nodes
+        assert not any(isinstance(node, ExternKernel) for node in nodes)
+
+
+def test_what_is_not_zero_outside() -> None:
+    """Beside a line there are zeros, not what would be computed of them."""
+    def program(x: Tensor, weight: Tensor) -> Any:
+        rest = (weight, None, [1], [2], [1])
+        return aten.convolution((x + 1), *rest, False, [0], 4), aten.convolution(x.cos(), *rest, True, [0], 4)
+
+    given = torch.randn(2, 4, 9), torch.randn(4, 1, 5)
+    for one, other in zip(interpreted(program, [*given]), program(*given), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("groups, size, convolves", [(2, 3, True), (1, 3, True), (8, 9, True), (8, 3, False)])
