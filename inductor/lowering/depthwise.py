@@ -391,8 +391,7 @@ def _products(
 
 def _sum(ops: Ops, total: Value | None, products: Iterator[tuple[Value, Value]]) -> Value:
     for one, other in products:
-        more = ops.mul(one, other)
-        total = more if total is None else ops.add(total, more)
+        total = ops.mul(one, other) if total is None else ops.fma(one, other, total)
     assert total is not None
     return total
 
