@@ -41,6 +41,10 @@ BUILT = 32
 MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
 FASTER = "a library's is faster"
 FIRST = constant(0)
+COUNTS = (4, 7, 5, 6, 3, 2)  # of pixels side by side in a sum, the best first
+# Of a program, as `codegen/triton/split.py` has them; programs that keep the device measured busy,
+# each with so much to do (an estimate by instructions).
+ROWS_OF_SUMS, TERMS_OF_SUMS, ENOUGH_PROGRAMS = 32, 128, 200
 MOST_OF_A_READ = 16  # operations; chosen, not measured
 
 
@@ -338,20 +342,24 @@ def _grad_of_weight(call: Call, grad: Tensor, x: Tensor, window: Window) -> Tens
     have their sums in one loop over the gradient, others are rows of a kernel as channels are."""
     layout, held = layout_of(call.result[1]), compute_dtype(x.dtype)
     rank = len(window.size)
-    unrolled = next((n for n in range(rank) if math.prod(window.size[n:]) <= MOST_SUMS), rank)
-    outer, inner = window.size[:unrolled], window.size[unrolled:]
+    unrolled = next((n for n in range(rank) if math.prod(window.size[n:]) <= MOST_SUMS), rank - 1)
+    outer, inner = [*window.size[:unrolled]], [*window.size[unrolled:]]
+    turns = -(-inner[0] // MOST_SUMS) if len(inner) == 1 else 1
+    inner[0] = -(-inner[0] // turns)  # of long lines; in the last turn there may be too many
     channels = layout.size[0] * layout.size[1]
-    rows = contiguous((*outer, channels), held, layout.device)
-    axes = [unrolled, *range(unrolled + 2, unrolled + 2 + rank)]
+    terms = _Terms(grad, x, window, (*outer, turns), inner[0], channels)
+    rows = contiguous((*outer, turns, channels), held, layout.device)
+    axes = [unrolled + 1, *range(unrolled + 3, unrolled + 3 + rank)]
     sums = [
-        call.builder.reduce(rows, _products(grad, x, window, outer, place), axes, "sum")
+        call.builder.reduce(rows, terms.at(place), axes, "sum")
         for place in product(*map(range, inner))
     ]
 
     def compute(ops: Ops, indices: Indices) -> Value:
         channel, number, *place = indices
-        at = (*place[:unrolled], channel * layout.size[1] + number)
-        turn = ops.index_expr(flatten(tuple(place[unrolled:]), _steps(inner)))
+        first, *rest = place[unrolled:]
+        at = (*place[:unrolled], floordiv(first, inner[0]), channel * layout.size[1] + number)
+        turn = ops.index_expr(flatten((mod(first, inner[0]), *rest), _steps(inner)))
         found = sums[0].load(ops, at)
         for n, each in enumerate(sums[1:], 1):
             is_here = ops.eq(turn, ops.constant(n, torch.int64))
@@ -365,28 +373,65 @@ def _steps(extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(extents[n + 1 :]) for n in range(len(extents)))
 
 
-def _products(
-    grad: Tensor, x: Tensor, window: Window, outer: tuple[int, ...], place: tuple[int, ...]
-) -> Tensor:
-    """Each element of the gradient times the pixel that its result read at a place of the window,
-    of which the first numbers are dimensions in front. Of a transposed convolution, each element of
-    the input times the result that read it."""
-    still, moving = (x, grad) if window.transposed else (grad, x)
-    stride = (*[0] * len(outer), *still.layout.stride)
-    held = compute_dtype(x.dtype)
-    size = (*outer, still.size[0], max(x.size[1], grad.size[1]), *still.size[2:])
-    layout = Layout(grad.layout.device, held, size, stride)
+class _Terms:
+    """What is summed for the gradient of a weight: each element of the gradient times the pixel that
+    its result read at a place of the window. Of a transposed convolution, each element of the input
+    times the result that read it.
 
-    def compute(ops: Ops, indices: Indices) -> Value:
-        first, (image, channel, *pixel) = indices[: len(outer)], indices[len(outer) :]
-        few = floordiv(channel, window.multiple)  # the channel of the input
-        ones = (few, channel) if window.transposed else (channel, few)
-        at = window.source(pixel, (*first, *map(constant, place)))
-        found = _At(ops, moving, image, ones[1], pixel).load(at)
-        return ops.mul(still.load(ops, (image, ones[0], *pixel)), found)
+    outer: extents of the dimensions in front, the window's first ones, and turns through the next
+    one in steps of `step`. channels: of that with more of them.
+    """
 
-    reads = grad.reads | x.reads
-    return Tensor(layout, grad.owner, compute=compute, cost=4, reads=reads)
+    def __init__(
+        self, grad: Tensor, x: Tensor, window: Window, outer: tuple[int, ...], step: int,
+        channels: int,
+    ) -> None:
+        self.still, self.moving = (x, grad) if window.transposed else (grad, x)
+        self.window, self.step, self.outer = window, step, outer
+        size, stride = self.still.size, self.still.layout.stride
+        self.count = _side_by_side(self.still, math.prod(outer) * channels)
+        self.layout = Layout(
+            grad.layout.device, compute_dtype(x.dtype),
+            (*outer, size[0], channels, *size[2:-1], size[-1] // self.count),
+            (*[0] * len(outer), *stride[:-1], stride[-1] * self.count),
+        )
+        self.owner, self.reads = grad.owner, grad.reads | x.reads
+
+    def at(self, place: tuple[int, ...]) -> Tensor:
+        """Those of one place of the window, of which the last numbers are given."""
+        compute = functools.partial(self._compute, place)
+        cost = 4 * self.count
+        return Tensor(self.layout, self.owner, compute=compute, cost=cost, reads=self.reads)
+
+    def _compute(self, place: tuple[int, ...], ops: Ops, indices: Indices) -> Value:
+        *first, turn = indices[: len(self.outer)]
+        image, channel, *pixel, last = indices[len(self.outer) :]
+        few = floordiv(channel, self.window.multiple)  # the channel of the input
+        ones = (few, channel) if self.window.transposed else (channel, few)
+        where = (*first, turn * self.step + place[0], *map(constant, place[1:]))
+        factors = []
+        for n in range(self.count):
+            near = (*pixel, last * self.count + n)
+            at = self.window.source(near, where)
+            found = _At(ops, self.moving, image, ones[1], near).load(at)
+            factors.append((self.still.load(ops, (image, ones[0], *near)), found))
+        return _sum(ops, None, iter(factors))
+
+
+def _side_by_side(still: Tensor, rows: int) -> int:
+    """How many pixels of a line are one term, as their windows have most of their pixels in common.
+    Only channels last, as neighbours in memory are read at once, and where enough programs remain:
+    of 32 of the `rows` of sums and 128 terms."""
+    size, gpu = still.size, properties_of(still.layout.device)
+    if still.layout.stride[1] != 1 or any(type(each) is not int for each in size):
+        return 1
+    pixels = size[0] * math.prod(size[2:])
+    for count in COUNTS:
+        if size[-1] % count == 0:
+            programs = -(-rows // ROWS_OF_SUMS) * (pixels // count // TERMS_OF_SUMS)
+            if programs >= gpu.scaled(ENOUGH_PROGRAMS):
+                return count
+    return 1
 
 
 def _sum(ops: Ops, total: Value | None, products: Iterator[tuple[Value, Value]]) -> Value:

@@ -213,7 +213,10 @@ class AccessPrinter:
             pointer = f"tl.broadcast_to({pointer}, [{rows}, 2 * {self._block(self.axis)}])"
         load = self._load(op, pointer, axes, " & ".join([*limits, *(m.name for m in masks)]))
         both = self.writer.define(load, reuse=op.buffer not in self.frame.written)
-        return Text(self.writer.define(f"k_side({both}, {pair.side})"), axes)
+        name = self.writer.define(f"k_side({both}, {pair.side})")
+        if self.axis == "r":
+            self.unread[name] = self.columns.mask
+        return Text(name, axes)
 
     def _doubled(self, op: Op, both: Index) -> tuple[str, Axes, list[str]]:
         """Pointers to a tile of twice as many elements along the axis, its axes, its limits."""
