@@ -33,10 +33,10 @@ MOST_SUMS = 9  # that a loop has in registers
 # Of elements, on the device measured: beside them a kernel that lays the weight out anew is little;
 # by a kernel that takes about as long as its launch.
 MANY_READS, FEW_READS = 1 << 24, 1 << 22
-# So many times as many elements in half precision channels last: cuDNN builds a kernel for each size
-# at its first call in a process, 0.14 to 0.64 s forward and 0.27 to 0.87 s for a gradient of a
-# weight on an H200, one after the other. With so few reads it is faster than ours by 12 us at most,
-# which takes tens of thousands of steps to pay for that.
+# So many times as many elements in half precision channels last, where ours is slower: cuDNN builds
+# a kernel for each size at its first call in a process, 0.27 to 0.87 s for a gradient of a weight on
+# an H200 (0.14 to 0.64 s forward), one after the other. With so few reads it is faster than ours by
+# 12 us at most, which takes tens of thousands of steps to pay for that.
 BUILT = 32
 MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
 FASTER = "a library's is faster"
@@ -84,8 +84,8 @@ def convolution(
     window = _window_of(call, x, weight, form, transposed, groups)
     if window is None:
         return NotImplemented
-    part, is_stored = "input" if transposed else "result", call.users > 1
-    if not _is_ours(part, x.layout if transposed else layout_of(call.result), window, is_stored):
+    part = "input" if transposed else "result"
+    if not _is_ours(part, x.layout if transposed else layout_of(call.result), window):
         return call.refuse(FASTER)
     if not _is_read(x, window):
         x.realize()
@@ -164,15 +164,14 @@ def _window_of(
     return None
 
 
-def _is_ours(part: str, layout: Layout, window: Window, is_stored: bool = False) -> bool:
+def _is_ours(part: str, layout: Layout, window: Window) -> bool:
     """Whether the result, or the gradient of the input or of the weight, is computed by loops.
 
-    layout: of the result, or of a transposed convolution's input. is_stored: the result has to be in
-    memory, so that nobody computes it anew. Small ones always, as a library may need a kernel for
-    each channel, or time to build one. Lines always: ATen's kernels for them, and cuDNN's for
-    transposed ones, took 17 and 47 us on an H200 for each of a vocoder's activations, of which
-    memory takes 2. Large images where that was faster on an H200 (docs/gpu_models.md), against
-    kernels of the library that are much the same on other devices.
+    layout: of the result, or of a transposed convolution's input. Small ones always, as a library
+    may need a kernel for each channel, or time to build one. Lines always: ATen's kernels for them,
+    and cuDNN's for transposed ones, took 17 and 47 us on an H200 for each of a vocoder's
+    activations, of which memory takes 2. Large images where that was faster on an H200
+    (docs/gpu_models.md), against kernels of the library that are much the same on other devices.
     """
     places = math.prod(window.size)
     is_last, is_half = layout.stride[1] == 1, layout.dtype in HALVES
@@ -180,9 +179,11 @@ def _is_ours(part: str, layout: Layout, window: Window, is_stored: bool = False)
     few = properties_of(layout.device).scaled_by_bandwidth(few)
     if len(window.size) == 1 or hint_of(layout.numel()) * places <= few:
         return True
-    if is_half:
-        return part == "input" or (is_last and is_stored if part == "result" else not is_last)
-    return places <= MEASURED and (part == "result" or not is_last or places > FEW_PLACES)
+    if not is_half:
+        return places <= MEASURED and (part == "result" or not is_last or places > FEW_PLACES)
+    if part == "weight":
+        return not is_last or _side_by_side(layout, layout.size[1]) > 1
+    return part == "input" or is_last
 
 
 def _is_left_to_libraries(call: Call) -> bool:
@@ -389,7 +390,7 @@ class _Terms:
         self.still, self.moving = (x, grad) if window.transposed else (grad, x)
         self.window, self.step, self.outer = window, step, outer
         size, stride = self.still.size, self.still.layout.stride
-        self.count = _side_by_side(self.still, math.prod(outer) * channels)
+        self.count = _side_by_side(self.still.layout, math.prod(outer) * channels)
         self.layout = Layout(
             grad.layout.device, compute_dtype(x.dtype),
             (*outer, size[0], channels, *size[2:-1], size[-1] // self.count),
@@ -418,12 +419,12 @@ class _Terms:
         return _sum(ops, None, iter(factors))
 
 
-def _side_by_side(still: Tensor, rows: int) -> int:
+def _side_by_side(layout: Layout, rows: int) -> int:
     """How many pixels of a line are one term, as their windows have most of their pixels in common.
     Only channels last, as neighbours in memory are read at once, and where enough programs remain:
-    of 32 of the `rows` of sums and 128 terms."""
-    size, gpu = still.size, properties_of(still.layout.device)
-    if still.layout.stride[1] != 1 or any(type(each) is not int for each in size):
+    of 32 of the `rows` of sums and 128 terms. layout: of what is gone through."""
+    size, gpu = layout.size, properties_of(layout.device)
+    if layout.stride[1] != 1 or any(type(each) is not int for each in size):
         return 1
     pixels = size[0] * math.prod(size[2:])
     for count in COUNTS:
