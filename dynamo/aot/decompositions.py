@@ -426,7 +426,7 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
     table.update({overload(name): function for name, function in {**OWN, **FOREACH}.items()})
     for name in MOVED_ONLY:
-        table[overload(name)] = table[overload(name)].__wrapped__
+        table[overload(name)] = vars(table[overload(name)])["__wrapped__"]
     for name, function in FREQUENT.items():
         known = table.get(overload(name))
         table[overload(name)] = function if known is None else _first(function, known)

@@ -33,10 +33,10 @@ MOST_SUMS = 9  # that a loop has in registers
 # Of elements, on the device measured: beside them a kernel that lays the weight out anew is little;
 # by a kernel that takes about as long as its launch.
 MANY_READS, FEW_READS = 1 << 24, 1 << 22
-# So many times as many elements in half precision channels last, where ours is slower: cuDNN builds
-# a kernel for each size at its first call in a process, 0.27 to 0.87 s for a gradient of a weight on
-# an H200 (0.14 to 0.64 s forward), one after the other. With so few reads it is faster than ours by
-# 12 us at most, which takes tens of thousands of steps to pay for that.
+# So many times as many elements in half precision channels last, where ours is slower: cuDNN
+# builds a kernel for each size at its first call in a process, 0.27 to 0.87 s for a gradient of a
+# weight on an H200 (0.14 to 0.64 s forward), one after the other. With so few reads it is faster
+# than ours by 20 us at most, which takes tens of thousands of steps to pay for that.
 BUILT = 32
 MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
 FASTER = "a library's is faster"
@@ -375,9 +375,9 @@ def _steps(extents: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Terms:
-    """What is summed for the gradient of a weight: each element of the gradient times the pixel that
-    its result read at a place of the window. Of a transposed convolution, each element of the input
-    times the result that read it.
+    """What is summed for the gradient of a weight: each element of the gradient times the pixel
+    that its result read at a place of the window. Of a transposed convolution, each element of the
+    input times the result that read it.
 
     outer: extents of the dimensions in front, the window's first ones, and turns through the next
     one in steps of `step`. channels: of that with more of them.
@@ -454,7 +454,8 @@ def _stored(
     call: Call, result: Any, inputs: list[Tensor], window: Window, compute: Compute,
 ) -> Tensor:
     """In memory, unless the only kernel that reads it is that which computes it. A line of which
-    only a part is used, as its ends are cut off, is computed where it is: those windows lie inside."""
+    only a part is used, as its ends are cut off, is computed where it is: those windows lie inside.
+    """
     visited = math.prod(window.size)
     if window.transposed:
         visited = -(-visited // math.prod(window.stride))

@@ -26,7 +26,7 @@ from inductor.codegen.triton.tiling import (
 )
 from inductor.codegen.triton.unroll import count_of_rows
 from inductor.ir.body import OF_ROWS
-from inductor.ir.extent import Extent, hint_of, power_of_two, up_to_multiple
+from inductor.ir.extent import Extent, hint_of, power_of_two
 from inductor.ir.gpus import GpuProperties
 
 Cut = TypeVar("Cut", bound=Any)  # a record of numbers by which a kernel is cut

@@ -15,7 +15,8 @@ import torch
 
 from inductor.ir.body import Op
 
-# Of an element that a load did not read, and gave as zero, these are zero, too, if all operands are.
+# Of an element that a load did not read, and gave as zero, these are zero, too, if all operands
+# are.
 KEEP_ZERO = frozenset(("to_dtype", "mul", "add", "sub", "neg", "abs", "fma", "where"))
 EXACT = 2  # bytes of a float: a product of two has at most 22 bits, of which float32 has 24
 
