@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_gpu_training import CLOSE, interpreted, lowered
 
+from inductor.codegen.triton.plan import plan_kernel
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.codegen.triton.unroll import unrolled
 from inductor.ir import interpret
@@ -212,6 +213,37 @@ def test_a_pixel_is_loaded_once(pixels: int, size: int, stride: int, side_by_sid
     made = lowered(program, [grad.contiguous(memory_format=torch.channels_last), x, weight]).graph
     (source,) = print_kernel(list(schedule_graph(made, 8).kernels())[-1], made.layouts()).sources
     assert (source.text.count("tl.store("), source.text.count("tl.load(in0 ")) == (side_by_side, loads)
+
+
+@pytest.mark.parametrize("channels, lines, columns, rows", [
+    (144, 56, 64, 56 * 56 // 4 // 4), (72, 28, 64, 28 * 28 // 4 // 7), (96, 56, 32, 56 * 56 // 4), (144, 53, 16, 53 * 53)])
+def test_channels_of_several_lines_fill_a_tile(channels: int, lines: int, columns: int, rows: int) -> None:
+    """64 neighbours instead of 16, of 4 or 7 lines; a thread has 4 pixels of a line if these divide it."""
+    def program(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+        rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], channels)
+        return aten.convolution_backward(grad, x, weight, None, *rest, [True, False, False])[0]
+
+    x = torch.empty(64, channels, lines, lines, dtype=torch.float16, device="meta").to(memory_format=torch.channels_last)
+    made = lowered(program, [x, x, torch.empty(channels, 1, 3, 3, dtype=torch.float16, device="meta")]).graph
+    kernel = list(schedule_graph(made, 8).kernels())[-1]
+    (source,) = print_kernel(kernel, made.layouts()).sources
+    assert {config.columns for config in source.choices.all()} == {columns}
+    (launch,) = plan_kernel(kernel).launches
+    assert launch.rows == 64 * rows
+
+
+def test_a_step_of_a_sum_is_one_instruction() -> None:
+    """A weight's gradient: nothing is masked but what is read."""
+    def program(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+        rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 576)
+        return aten.convolution_backward(grad, x, weight, None, *rest, [False, True, False])[1]
+
+    for width, steps in ((12, 9 * 4), (13, 9)):
+        x = torch.empty(64, 576, 14, width, dtype=torch.float16, device="meta").to(memory_format=torch.channels_last)
+        made = lowered(program, [x, x, torch.empty(576, 1, 3, 3, dtype=torch.float16, device="meta")]).graph
+        kernel = next(iter(schedule_graph(made, 8).kernels()))
+        text = print_kernel(kernel, made.layouts()).sources[0].text
+        assert text.count("tl.fma(") + text.count(" * v") == steps and "tl.where(" not in text
 
 
 def test_answers_that_are_known_for_a_row() -> None:
