@@ -406,6 +406,12 @@ def _of_no_negative_beta(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+# torch's decompositions of these read half precision as float32, in which kernels would store what
+# they pad, twice the bytes. Nothing is computed: the functions behind the casts give the same.
+MOVED_ONLY = tuple(
+    f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication") for rank in (1, 2, 3))
+
+
 # For some arguments of operators that a compiler may know by itself; else these stay.
 PARTIAL = {
     overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"],
@@ -419,6 +425,8 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
     table.update({overload(name): function for name, function in {**OWN, **FOREACH}.items()})
+    for name in MOVED_ONLY:
+        table[overload(name)] = vars(table[overload(name)])["__wrapped__"]
     for name, function in FREQUENT.items():
         known = table.get(overload(name))
         table[overload(name)] = function if known is None else _first(function, known)

@@ -287,7 +287,11 @@ class Ops:
         self, value: Value, size: int, wrap: bool = True, check: bool = True,
         error: IndexFault = IndexFault.POSITION,
     ) -> Index:
-        """Use an integer value as an index of a dimension with `size` elements."""
+        """Use an integer value as an index of a dimension with `size` elements. What was limited to
+        these, as the places of repeated edges are, is neither wrapped nor checked."""
+        low, high = self._limits(value)
+        if type(size) is int and 0 <= low and high < size:
+            wrap = check = False
         mask = () if self._mask is None else (self._mask,)
         args = (value, *mask)
         value = args[0]
@@ -323,6 +327,18 @@ class Ops:
             return load()
         finally:
             self._mask = outer
+
+    def _limits(self, value: Value, depth: int = 3) -> tuple[float, float]:
+        """Between which an integer surely lies, by what was done to it last."""
+        op = self.recorded[value.position]
+        if op.name == "constant" and type(op.imm) is int:
+            return op.imm, op.imm
+        if op.name not in ("maximum", "minimum") or not depth:
+            return -math.inf, math.inf
+        given = [Value(arg, self.recorded[arg].dtype) for arg in op.args]
+        limits = [self._limits(each, depth - 1) for each in given]
+        choose = max if op.name == "maximum" else min
+        return choose(low for low, _ in limits), choose(high for _, high in limits)
 
     def keep(self, seed: Value, offset: Value, position: Value, draw: Draw) -> Value:
         """Whether dropout keeps an element; position: where it lies in the tensor's memory."""

@@ -293,10 +293,15 @@ def lerp(call: Call, start: Tensor, end: Tensor, weight: Any) -> Any:
 
 @lowering(aten.addcmul.default)
 def addcmul(call: Call, x: Tensor, a: Tensor, b: Tensor, value: Scalar = 1) -> Any:
-    scaled = (lambda p: p) if value == 1 else lambda p: p * value
-    return _apply(call, [x, a, b], lambda v, p, q: scaled(p).call("fma", q, v), 3)
+    if value == 1:
+        return _apply(call, [x, a, b], lambda v, p, q: p.call("fma", q, v), 3)
+    if call.builder.device.type != "cpu":  # in the order of ATen's kernels there
+        return _apply(call, [x, a, b], lambda v, p, q: (p * q).call("fma", value, v), 3)
+    return _apply(call, [x, a, b], lambda v, p, q: (p * value).call("fma", q, v), 3)
 
 
 @lowering(aten.addcdiv.default)
 def addcdiv(call: Call, x: Tensor, a: Tensor, b: Tensor, value: Scalar = 1) -> Any:
+    if call.builder.device.type != "cpu":
+        return _apply(call, [x, a, b], lambda v, p, q: (p / q).call("fma", value, v), 6)
     return _apply(call, [x, a, b], lambda v, p, q: v + p * value / q, 6)

@@ -30,24 +30,36 @@ from inductor.runtime.gpu_properties import properties_of
 aten = torch.ops.aten
 MOST_PLACES = 49  # of a window, 7 x 7 as ConvNeXt has; larger ones were not measured
 MOST_SUMS = 9  # that a loop has in registers
-# Of elements, on the device measured: beside them a kernel that lays the weight out anew is little;
-# by a kernel that takes about as long as its launch.
-MANY_READS, FEW_READS = 1 << 24, 1 << 22
+# Of elements, on the device measured: beside them a kernel that lays the weight out anew is little
+# (of 2^23.4, 5x5, the loop alone took 13 us, and of twelve times as many, laid out anew, 20 with
+# that kernel); by a kernel that takes about as long as its launch.
+MANY_READS, FEW_READS = 1 << 23, 1 << 22
+# So many times as many elements in half precision channels last, where ours is slower: cuDNN
+# builds a kernel for each size at its first call in a process, 0.27 to 0.87 s for a gradient of a
+# weight on an H200 (0.14 to 0.64 s forward), one after the other. With so few reads it is faster
+# than ours by 20 us at most, which takes tens of thousands of steps to pay for that.
+BUILT = 32
 MEASURED, FEW_PLACES = 25, 9  # of a window, in float32
 FASTER = "a library's is faster"
 FIRST = constant(0)
+COUNTS = (4, 7, 5, 6, 3, 2)  # of pixels side by side in a sum, the best first
+# Of a program, as `codegen/triton/split.py` has them; programs that keep the device measured busy,
+# each with so much to do (an estimate by instructions).
+ROWS_OF_SUMS, TERMS_OF_SUMS, ENOUGH_PROGRAMS = 32, 128, 200
+MOST_OF_A_READ = 16  # operations; chosen, not measured
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """Of a depthwise convolution: sizes along the spatial dimensions. multiple: results of each
-    channel."""
+    channel. transposed: the result is what the gradient of the input is otherwise."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     multiple: int
+    transposed: bool
 
     def places(self) -> Iterator[tuple[Index, ...]]:
         """All places of the window."""
@@ -69,25 +81,23 @@ def convolution(
     output_padding: Sequence[int], groups: int,
 ) -> Any:
     """A depthwise convolution; others are the library's."""
-    window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
+    form = (stride, padding, dilation, output_padding)
+    window = _window_of(call, x, weight, form, transposed, groups)
     if window is None:
         return NotImplemented
-    if not _is_ours("result", layout_of(call.result), window):
+    part = "input" if transposed else "result"
+    if not _is_ours(part, x.layout if transposed else layout_of(call.result), window):
         return call.refuse(FASTER)
-    x.realize()
-    weights = _Weights(call, weight, call.result)
+    if not _is_read(x, window):
+        x.realize()
+    weights = _Weights(call, weight, call.result, window)
+    products = _scattered if transposed else _gathered
 
     def compute(ops: Ops, indices: Indices) -> Value:
         image, channel, *pixel = indices
-        borders = _Borders(ops, x.size[2:])
+        at = _At(ops, x, image, floordiv(channel, window.multiple), pixel)
         total = None if bias is None else bias.load(ops, (channel,))
-        for place in window.places():
-            at = window.source(pixel, place)
-            where = (image, floordiv(channel, window.multiple), *at)
-            found = ops.read_within(borders.around(at), functools.partial(x.load, ops, where))
-            total = _plus(ops, total, found, weights.load(ops, channel, place))
-        assert total is not None
-        return total
+        return _sum(ops, total, products(at, window, weights, channel))
 
     inputs = [x, weights.tensor] if bias is None else [x, weights.tensor, bias]
     return _stored(call, call.result, inputs, window, compute)
@@ -100,12 +110,14 @@ def convolution_backward(
     output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
 ) -> Any:
     """The gradients of a depthwise convolution's input and weight; others are the library's."""
-    window = _window_of(call, x, weight, (stride, padding, dilation), transposed, groups)
+    sizes = (stride, padding, dilation, output_padding)
+    window = _window_of(call, x, weight, sizes, transposed, groups)
     if window is None:
         return NotImplemented
+    parts = ("result" if transposed else "input", "weight")
     ours = [
-        want and _is_ours(part, grad.layout, window)
-        for part, want in zip(("input", "weight"), wanted, strict=False)
+        want and _is_ours(part, x.layout if transposed else grad.layout, window)
+        for part, want in zip(parts, wanted, strict=False)
     ]
     if not any(ours):
         return call.refuse(FASTER)
@@ -137,7 +149,7 @@ def _window_of(
     numbers = (*weight.size, *(number for numbers in form for number in numbers))
     if _is_left_to_libraries(call):
         call.reason = "libraries have kernels"
-    elif transposed or rank not in (1, 2) or dtype_kind(x.dtype) != "f":
+    elif rank not in (1, 2) or dtype_kind(x.dtype) != "f":
         call.reason = "no convolution of lines or images"
     elif x.dtype is not weight.dtype or not 1 < groups == x.size[1]:
         call.reason = "channels are added"
@@ -147,29 +159,32 @@ def _window_of(
         call.reason = "a large window"
     else:
         stride, padding, dilation = (
-            tuple(value) * rank if len(value) == 1 else tuple(value) for value in form)
-        multiple = weight.size[0] // groups
-        return Window(weight.size[2:], stride, padding, dilation, multiple)
+            tuple(value) * rank if len(value) == 1 else tuple(value) for value in form[:3])
+        multiple = weight.size[1] if transposed else weight.size[0] // groups
+        return Window(weight.size[2:], stride, padding, dilation, multiple, transposed)
     return None
 
 
 def _is_ours(part: str, layout: Layout, window: Window) -> bool:
     """Whether the result, or the gradient of the input or of the weight, is computed by loops.
 
-    layout: of the result. Small ones always, as a library may need a kernel for each channel. Large
-    ones where that was faster on an H200 (docs/gpu_models.md), against kernels of the library that
-    are much the same on other devices.
+    layout: of the result, or of a transposed convolution's input. Small ones always, as a library
+    may need a kernel for each channel, or time to build one. Lines always: ATen's kernels for them,
+    and cuDNN's for transposed ones, took 17 and 47 us on an H200 for each of a vocoder's
+    activations, of which memory takes 2. Large images where that was faster on an H200
+    (docs/gpu_models.md), against kernels of the library that are much the same on other devices.
     """
     places = math.prod(window.size)
-    few = properties_of(layout.device).scaled_by_bandwidth(FEW_READS)
-    if hint_of(layout.numel()) * places <= few:
+    is_last, is_half = layout.stride[1] == 1, layout.dtype in HALVES
+    few = FEW_READS * (BUILT if is_half and is_last else 1)
+    few = properties_of(layout.device).scaled_by_bandwidth(few)
+    if len(window.size) == 1 or hint_of(layout.numel()) * places <= few:
         return True
-    is_last = layout.stride[1] == 1
-    if len(window.size) != 2:
-        return False
-    if layout.dtype in HALVES:
-        return part == "input" or part == "weight" and not is_last
-    return places <= MEASURED and (part == "result" or not is_last or places > FEW_PLACES)
+    if not is_half:
+        return places <= MEASURED and (part == "result" or not is_last or places > FEW_PLACES)
+    if part == "weight":
+        return not is_last or _side_by_side(layout, layout.size[1]) > 1
+    return part == "input" or is_last
 
 
 def _is_left_to_libraries(call: Call) -> bool:
@@ -201,46 +216,117 @@ class _Weights:
     result: the fake of what is computed.
     """
 
-    def __init__(self, call: Call, weight: Tensor, result: Any) -> None:
+    def __init__(self, call: Call, weight: Tensor, result: Any, window: Window) -> None:
         layout = layout_of(result)
         reads = hint_of(layout.numel()) * math.prod(weight.size[2:])
         many = properties_of(layout.device).scaled_by_bandwidth(MANY_READS)
         self.is_turned = layout.stride[1] == 1 and reads > many
+        self.window = window
         self.tensor = weight
         if self.is_turned:
-            size = (*weight.size[2:], weight.size[0])
-            turned: Compute = lambda ops, i: weight.load(ops, (i[-1], FIRST, *i[:-1]))  # noqa: E731
+            size = (*weight.size[2:], weight.size[0] * weight.size[1])
+            turned: Compute = lambda ops, i: weight.load(ops, self._place(i[-1], i[:-1]))  # noqa: E731
             form = contiguous(size, weight.dtype, weight.layout.device)
             self.tensor = call.builder.computed(form, [weight], 1, turned)
         self.tensor.realize()
 
     def load(self, ops: Ops, channel: Index, place: tuple[Index, ...]) -> Value:
+        """channel: of what has `multiple` times the channels of the other."""
         if self.is_turned:
             return self.tensor.load(ops, (*place, channel))
-        return self.tensor.load(ops, (channel, FIRST, *place))
+        return self.tensor.load(ops, self._place(channel, place))
+
+    def _place(self, channel: Index, place: tuple[Index, ...]) -> Indices:
+        if not self.window.transposed:
+            return (channel, FIRST, *place)
+        multiple = self.window.multiple
+        return (floordiv(channel, multiple), mod(channel, multiple), *place)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where a sum over a window reads: around a pixel of a channel."""
+
+    ops: Ops
+    tensor: Tensor
+    image: Index
+    channel: Index
+    pixel: Sequence[Index]
+
+    def load(self, pixel: Sequence[Index], *tests: Value | None) -> Value:
+        """0 where the pixel lies outside, or a test says so."""
+        inside = _Borders(self.ops, self.tensor.size[2:]).around(pixel, *tests)
+        where = (self.image, self.channel, *pixel)
+        load = functools.partial(self.tensor.load, self.ops, where)
+        if inside is None or self.tensor.root().view is not None:
+            return self.ops.read_within(inside, load)
+        return self.ops.masked(inside, load, 0)  # what is computed of a zero may be none
+
+
+def _gathered(
+    at: _At, window: Window, weights: _Weights, channel: Index
+) -> Iterator[tuple[Value, Value]]:
+    """What a pixel's window sees, each with its weight. channel: of the weights."""
+    for place in window.places():
+        yield at.load(window.source(at.pixel, place)), weights.load(at.ops, channel, place)
+
+
+def _scattered(
+    at: _At, window: Window, weights: _Weights, channel: Index
+) -> Iterator[tuple[Value, Value]]:
+    """The pixels whose windows see this one, each with the weight of the place at which it does."""
+    if _has_phases(at.tensor.layout, window):
+        yield from _scattered_by_phase(at, window, weights, channel)
+        return
+    for place in window.places():
+        there = [
+            p - k * gap + pad for p, k, gap, pad in
+            zip(at.pixel, place, window.dilation, window.padding, strict=True)
+        ]  # fmt: skip
+        pairs = list(zip(there, window.stride, strict=True))
+        tests = (_divides(at.ops, index, step) for index, step in pairs)
+        found = at.load([floordiv(index, step) for index, step in pairs], *tests)
+        yield found, weights.load(at.ops, channel, place)
+
+
+def _has_phases(layout: Layout, window: Window) -> bool:
+    """Whether to visit only places of the window at which some pixel sees another: they depend on
+    where that lies among the steps of the window, and so do the weights, which are one vector for
+    a tile only where channels are neighbours in memory."""
+    moves = any(step > 1 for step in window.stride)
+    return moves and layout.stride[1] != 1 and all(gap == 1 for gap in window.dilation)
+
+
+def _scattered_by_phase(
+    at: _At, window: Window, weights: _Weights, channel: Index
+) -> Iterator[tuple[Value, Value]]:
+    """The same with every so manieth place of the window, as the window moves."""
+    ops = at.ops
+    shifted = [p + pad for p, pad in zip(at.pixel, window.padding, strict=True)]
+    phases = [mod(p, step) for p, step in zip(shifted, window.stride, strict=True)]
+    firsts = [floordiv(p, step) for p, step in zip(shifted, window.stride, strict=True)]
+    turns = [range(-(-size // step)) for size, step in zip(window.size, window.stride, strict=True)]
+    for turn in product(*turns):
+        place = tuple(
+            phase + n * step for phase, n, step in zip(phases, turn, window.stride, strict=True))
+        is_place = _Borders(ops, window.size).around(place)
+        found = at.load([first - n for first, n in zip(firsts, turn, strict=True)], is_place)
+        yield found, ops.read_within(is_place, functools.partial(weights.load, ops, channel, place))
 
 
 def _grad_of_input(call: Call, grad: Tensor, weight: Tensor, window: Window) -> Tensor:
-    """Each pixel gathers from the results that read it, at each place of their windows."""
-    weights = _Weights(call, weight, call.result[0])
+    """Each pixel gathers from the results that read it, at each place of their windows; of a
+    transposed convolution those lie in a window."""
+    weights = _Weights(call, weight, call.result[0], window)
+    products = _gathered if window.transposed else _scattered
 
     def compute(ops: Ops, indices: Indices) -> Value:
         image, channel, *pixel = indices
-        borders = _Borders(ops, grad.size[2:])
         total = None
-        for place in window.places():
-            there = [
-                p - at * gap + pad for p, at, gap, pad in
-                zip(pixel, place, window.dilation, window.padding, strict=True)
-            ]  # fmt: skip
-            pairs = list(zip(there, window.stride, strict=True))
-            at = tuple(floordiv(index, step) for index, step in pairs)
-            inside = borders.around(at, *(_divides(ops, index, step) for index, step in pairs))
-            for number in range(window.multiple):
-                of = channel * window.multiple + number
-                load = functools.partial(grad.load, ops, (image, of, *at))
-                found = ops.read_within(inside, load)
-                total = _plus(ops, total, found, weights.load(ops, of, place))
+        for number in range(window.multiple):
+            of = channel * window.multiple + number
+            at = _At(ops, grad, image, of, pixel)
+            total = _sum(ops, total, products(at, window, weights, of))
         assert total is not None
         return total
 
@@ -258,23 +344,27 @@ def _grad_of_weight(call: Call, grad: Tensor, x: Tensor, window: Window) -> Tens
     have their sums in one loop over the gradient, others are rows of a kernel as channels are."""
     layout, held = layout_of(call.result[1]), compute_dtype(x.dtype)
     rank = len(window.size)
-    unrolled = next((n for n in range(rank) if math.prod(window.size[n:]) <= MOST_SUMS), rank)
-    outer, inner = window.size[:unrolled], window.size[unrolled:]
-    channels = layout.size[0]
-    rows = contiguous((*outer, channels), held, layout.device)
-    axes = [unrolled, *range(unrolled + 2, unrolled + 2 + rank)]
+    unrolled = next((n for n in range(rank) if math.prod(window.size[n:]) <= MOST_SUMS), rank - 1)
+    outer, inner = [*window.size[:unrolled]], [*window.size[unrolled:]]
+    turns = -(-inner[0] // MOST_SUMS) if len(inner) == 1 else 1
+    inner[0] = -(-inner[0] // turns)  # of long lines; in the last turn there may be too many
+    channels = layout.size[0] * layout.size[1]
+    terms = _Terms(grad, x, window, (*outer, turns), inner[0], channels)
+    rows = contiguous((*outer, turns, channels), held, layout.device)
+    axes = [unrolled + 1, *range(unrolled + 3, unrolled + 3 + rank)]
     sums = [
-        call.builder.reduce(rows, _products(grad, x, window, outer, place), axes, "sum")
+        call.builder.reduce(rows, terms.at(place), axes, "sum")
         for place in product(*map(range, inner))
     ]
 
     def compute(ops: Ops, indices: Indices) -> Value:
-        channel, _, *place = indices
-        at = (*place[:unrolled], channel)
-        number = ops.index_expr(flatten(tuple(place[unrolled:]), _steps(inner)))
+        channel, number, *place = indices
+        first, *rest = place[unrolled:]
+        at = (*place[:unrolled], floordiv(first, inner[0]), channel * layout.size[1] + number)
+        turn = ops.index_expr(flatten((mod(first, inner[0]), *rest), _steps(inner)))
         found = sums[0].load(ops, at)
         for n, each in enumerate(sums[1:], 1):
-            is_here = ops.eq(number, ops.constant(n, torch.int64))
+            is_here = ops.eq(turn, ops.constant(n, torch.int64))
             found = ops.where(is_here, each.load(ops, at), found)
         return found
 
@@ -285,38 +375,93 @@ def _steps(extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(extents[n + 1 :]) for n in range(len(extents)))
 
 
-def _products(
-    grad: Tensor, x: Tensor, window: Window, outer: tuple[int, ...], place: tuple[int, ...]
-) -> Tensor:
-    """Each element of the gradient times the pixel that its result read at a place of the window,
-    of which the first numbers are dimensions in front."""
-    stride = (*[0] * len(outer), *grad.layout.stride)
-    held = compute_dtype(x.dtype)
-    layout = Layout(grad.layout.device, held, (*outer, *grad.size), stride)
+class _Terms:
+    """What is summed for the gradient of a weight: each element of the gradient times the pixel
+    that its result read at a place of the window. Of a transposed convolution, each element of the
+    input times the result that read it.
 
-    def compute(ops: Ops, indices: Indices) -> Value:
-        first, where = indices[: len(outer)], indices[len(outer) :]
-        image, channel, *pixel = where
-        at = window.source(pixel, (*first, *map(constant, place)))
-        inside = _Borders(ops, x.size[2:]).around(at)
-        load = functools.partial(
-            x.load, ops, (image, floordiv(channel, window.multiple), *at))
-        return ops.mul(grad.load(ops, where), ops.read_within(inside, load))
+    outer: extents of the dimensions in front, the window's first ones, and turns through the next
+    one in steps of `step`. channels: of that with more of them.
+    """
 
-    reads = grad.reads | x.reads
-    return Tensor(layout, grad.owner, compute=compute, cost=4, reads=reads)
+    def __init__(
+        self, grad: Tensor, x: Tensor, window: Window, outer: tuple[int, ...], step: int,
+        channels: int,
+    ) -> None:
+        self.still, self.moving = (x, grad) if window.transposed else (grad, x)
+        self.window, self.step, self.outer = window, step, outer
+        size, stride = self.still.size, self.still.layout.stride
+        self.count = _side_by_side(self.still.layout, math.prod(outer) * channels)
+        self.layout = Layout(
+            grad.layout.device, compute_dtype(x.dtype),
+            (*outer, size[0], channels, *size[2:-1], size[-1] // self.count),
+            (*[0] * len(outer), *stride[:-1], stride[-1] * self.count),
+        )
+        self.owner, self.reads = grad.owner, grad.reads | x.reads
+
+    def at(self, place: tuple[int, ...]) -> Tensor:
+        """Those of one place of the window, of which the last numbers are given."""
+        compute = functools.partial(self._compute, place)
+        cost = 4 * self.count
+        return Tensor(self.layout, self.owner, compute=compute, cost=cost, reads=self.reads)
+
+    def _compute(self, place: tuple[int, ...], ops: Ops, indices: Indices) -> Value:
+        *first, turn = indices[: len(self.outer)]
+        image, channel, *pixel, last = indices[len(self.outer) :]
+        few = floordiv(channel, self.window.multiple)  # the channel of the input
+        ones = (few, channel) if self.window.transposed else (channel, few)
+        where = (*first, turn * self.step + place[0], *map(constant, place[1:]))
+        factors = []
+        for n in range(self.count):
+            near = (*pixel, last * self.count + n)
+            at = self.window.source(near, where)
+            found = _At(ops, self.moving, image, ones[1], near).load(at)
+            factors.append((self.still.load(ops, (image, ones[0], *near)), found))
+        return _sum(ops, None, iter(factors))
 
 
-def _plus(ops: Ops, total: Value | None, one: Value, other: Value) -> Value:
-    more = ops.mul(one, other)
-    return more if total is None else ops.add(total, more)
+def _side_by_side(layout: Layout, rows: int) -> int:
+    """How many pixels of a line are one term, as their windows have most of their pixels in common.
+    Only channels last, as neighbours in memory are read at once, and where enough programs remain:
+    of 32 of the `rows` of sums and 128 terms. layout: of what is gone through."""
+    size, gpu = layout.size, properties_of(layout.device)
+    if layout.stride[1] != 1 or any(type(each) is not int for each in size):
+        return 1
+    pixels = size[0] * math.prod(size[2:])
+    for count in COUNTS:
+        if size[-1] % count == 0:
+            programs = -(-rows // ROWS_OF_SUMS) * (pixels // count // TERMS_OF_SUMS)
+            if programs >= gpu.scaled(ENOUGH_PROGRAMS):
+                return count
+    return 1
+
+
+def _sum(ops: Ops, total: Value | None, products: Iterator[tuple[Value, Value]]) -> Value:
+    for one, other in products:
+        total = ops.mul(one, other) if total is None else ops.fma(one, other, total)
+    assert total is not None
+    return total
+
+
+def _is_read(x: Tensor, window: Window) -> bool:
+    """Whether what a window sees is little more than a read itself, as a line is whose ends are
+    repeated: then a kernel for that alone takes longer than all windows. Images have their pixels
+    in registers for several windows, of which each should be a load."""
+    return len(window.size) == 1 and x.view is None and (
+        x.cost <= MOST_OF_A_READ and len(x.reads) == 1)
 
 
 def _stored(
     call: Call, result: Any, inputs: list[Tensor], window: Window, compute: Compute,
 ) -> Tensor:
-    """In memory, unless the only kernel that reads it is that which computes it."""
-    cost = 8 * math.prod(window.size) * window.multiple
+    """In memory, unless the only kernel that reads it is that which computes it. A line of which
+    only a part is used, as its ends are cut off, is computed where it is: those windows lie inside.
+    """
+    visited = math.prod(window.size)
+    if window.transposed:
+        visited = -(-visited // math.prod(window.stride))
+    cost = 8 * visited * window.multiple
     found = call.builder.computed(layout_of(result), inputs, cost, compute)
-    found.realize()
+    if len(window.size) != 1 or call.users != 1:
+        found.realize()
     return found

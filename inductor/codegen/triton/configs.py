@@ -18,10 +18,15 @@ from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.matrix_sums import find_matrix_sums, shape_of
 from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
-from inductor.codegen.triton.tiling import LONG_ROW, reads_windows, rows_alike
+from inductor.codegen.triton.tiling import (
+    LONG_ROW,
+    reads_windows,
+    rows_alike,
+    window_columns,
+)
 from inductor.codegen.triton.unroll import count_of_rows
 from inductor.ir.body import OF_ROWS
-from inductor.ir.extent import Extent, hint_of, power_of_two, up_to_multiple
+from inductor.ir.extent import Extent, hint_of, power_of_two
 from inductor.ir.gpus import GpuProperties
 
 Cut = TypeVar("Cut", bound=Any)  # a record of numbers by which a kernel is cut
@@ -37,7 +42,6 @@ WINDOW_TILES = ((1024, 4), (2048, 8), (2048, 4))  # elements, of which each is s
 # more programs; chosen, not measured.
 LONE_WINDOW_TILES = ((2048, 4), (1024, 4))
 SMALL_WINDOW_TILES = ((512, 4), (1024, 4))
-WINDOW_COLUMNS, MOST_PADDED = (64, 32, 16), 1.07  # channels of a tile; lanes for each of them
 SHARED_TILES = ((4096, 4), (2048, 4), (8192, 8), (4096, 8))  # elements, warps
 MOST_ROWS_OF_TILE = 256  # chosen, not measured: bounds what a program reads of narrow rows
 LONG_TILES = ((1, 1024, 4), (1, 2048, 8), (1, 2048, 4), (2, 1024, 8))  # where rows are long
@@ -49,6 +53,9 @@ LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, 
 LONG_LOOP_BLOCKS = ((1 << 15, (1, 8192, 16)), (1 << 13, (1, 4096, 16)))  # for so many columns
 UNALIGNED_BLOCK = (1, 2048, 8)  # of rows that begin anywhere, each of which a program passes once
 FEW_LOADS = 2  # of which a thread holds many elements without trouble
+# Places of a window of a line, with a sum for each: with four of 16 elements a thread, a thread has
+# too few registers (ptxas for sm_90 spilt 96 of them).
+FEWEST_SUMS = 3
 # Long rows of exponentials, of which a step takes several tiles: sums alone, and with a second pass
 # that stores, for which the row should still be in the cache.
 EXPONENTIALS, EXPONENTIALS_OF_MANY = (1, 1024, 8), (1, 1024, 4)  # rows
@@ -198,9 +205,7 @@ def _flat_configs(rows: int, gpu: GpuProperties) -> tuple[Config, ...]:
 
 def _window_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     """Tiles of few channels, as many pixels as fit, and enough of them to fill the device."""
-    padded = {width: up_to_multiple(columns, width) * width for width in WINDOW_COLUMNS}
-    least = min(padded.values())
-    width = next(each for each, lanes in padded.items() if lanes <= MOST_PADDED * least)
+    width = window_columns(columns)
     alike = max(count_of_rows(stage.ops) for stage in launch.stages)
     many = hint_of(launch.rows) * columns > launch.gpu.scaled(MANY_IN_TILES)
     tiles = WINDOW_TILES if alike > 1 else LONE_WINDOW_TILES if many else SMALL_WINDOW_TILES
@@ -220,7 +225,7 @@ def _window_rows(columns: int, rows: int, gpu: GpuProperties) -> Config:
 
 
 def _tile_choices(launch: Launch, columns: int) -> Choices:
-    if any(reads_windows(stage.ops, "r") for stage in launch.stages):
+    if any(reads_windows(stage.ops, "r", in_stretches=True) for stage in launch.stages):
         return _one_class(_window_configs(launch, columns))
     if not _crosses_rows(launch) and hint_of(columns) < LONG_ROW:
         return _one_class(_shared_configs(launch, columns))
@@ -423,6 +428,8 @@ def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:
         for stage in launch.stages
     ]
     if max(map(len, read)) > FEW_LOADS:
+        return []
+    if any(reads_windows(stage.ops, "r", FEWEST_SUMS, True) for stage in launch.stages):
         return []
     if has_unaligned_rows(launch) and not any(stage.reduction for stage in launch.stages):
         return [UNALIGNED_BLOCK]

@@ -251,9 +251,12 @@ def _flat_stage(kernel: Kernel, stage: LoopBody) -> Stage:
     return Stage(_substitute(stage.ops, values), 1, 1, False)
 
 
-def _window_launch(kernel: Kernel, column: int, row: int, depth: int, many: int) -> Launch:
+def _window_launch(
+    kernel: Kernel, column: int, row: int, depth: int, is_joined: bool, many: int
+) -> Launch:
     """As below. depth: so many iterations of the loop before `row`, which they divide, lie side by
-    side within each of its own, of which a few are one row where there are `many`."""
+    side within each of its own, of which a few are one row where there are `many`. is_joined: they
+    are columns, too, each with all of these."""
     (stage,) = kernel.stages
     extents = (*kernel.outer, *stage.ranges)
     names = [f"o{n}" for n in range(len(kernel.outer))]
@@ -263,13 +266,17 @@ def _window_launch(kernel: Kernel, column: int, row: int, depth: int, many: int)
         count = rows_side_by_side(stage.ops, names[column], names[row], extents[row])
     before = [extents[n] for n in range(row)]
     lines = before.pop() if before else 1
-    shape = (*before, lines // depth, extents[row] // count, depth)
+    shape = (*before, lines // depth, extents[row] // count, 1 if is_joined else depth)
     *found, line, pixel, within = positions(shape, variable("x", product(shape)))
+    columns = extents[column] * (depth if is_joined else 1)
+    place: Index = variable("r", columns)
+    if is_joined:
+        within, place = positions((depth, extents[column]), place)
     fixed = dict(zip(names, [*found, line * depth + within], strict=False))
-    fixed[names[column]] = variable("r", extents[column])
+    fixed[names[column]] = place
     rows = [{**fixed, names[row]: pixel * count + n} for n in range(count)]
     ops = unrolled(stage.ops, rows)
-    stages = (Stage(ops, 1, extents[column], False),)
+    stages = (Stage(ops, 1, columns, False),)
     return Launch(kernel.name, product(shape), stages, tiled=True)
 
 

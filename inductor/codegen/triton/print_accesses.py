@@ -81,6 +81,7 @@ class AccessPrinter:
             "x": ROWS, "r": frozenset("r"), "g": NO_AXES, "s": NO_AXES, FIRST: NO_AXES
         }
         self.values: dict[int, Text] = {}
+        self.unread: dict[str, str] = {}  # of what was loaded: the columns beyond which it is zero
         self.phases = Phases(stage)
         self.read_last = read_for_the_last_time(frame.launch, stage)
         self.reread = reread(frame.launch, stage)
@@ -165,7 +166,10 @@ class AccessPrinter:
         for mask in masks[1:]:
             axes |= mask.axes
         text = self._load(op, pointer, axes, self._mask(axes, *(m.name for m in masks)))
-        return Text(self.writer.define(text, reuse=op.buffer not in self.frame.written), axes)
+        name = self.writer.define(text, reuse=op.buffer not in self.frame.written)
+        if "r" in axes:
+            self.unread[name] = self.columns.mask
+        return Text(name, axes)
 
     def _load(self, op: Op, pointer: str, axes: Axes, mask: str) -> str:
         zero = "0.0" if is_small(op.dtype) else "0"  # an integer is no small float
@@ -209,7 +213,10 @@ class AccessPrinter:
             pointer = f"tl.broadcast_to({pointer}, [{rows}, 2 * {self._block(self.axis)}])"
         load = self._load(op, pointer, axes, " & ".join([*limits, *(m.name for m in masks)]))
         both = self.writer.define(load, reuse=op.buffer not in self.frame.written)
-        return Text(self.writer.define(f"k_side({both}, {pair.side})"), axes)
+        name = self.writer.define(f"k_side({both}, {pair.side})")
+        if self.axis == "r":
+            self.unread[name] = self.columns.mask
+        return Text(name, axes)
 
     def _doubled(self, op: Op, both: Index) -> tuple[str, Axes, list[str]]:
         """Pointers to a tile of twice as many elements along the axis, its axes, its limits."""

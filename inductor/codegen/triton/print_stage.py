@@ -18,6 +18,7 @@ from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exa
 from inductor.codegen.triton.launch import NotPrintable, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.print_accesses import AccessPrinter, Memory
+from inductor.codegen.triton.products import is_zero, products_in_sums
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     COMBINE,
@@ -70,11 +71,19 @@ class StagePrinter(AccessPrinter):
             self.stage = replace(stage, ops=ops)
         self.unlikely = only_for(self.stage.ops, [*self.exact.values()])
         self.partial: dict[int, tuple[str, ...]] = {}
+        self.products = self._products()
+        self.fused: set[int] = set()  # of these, the ones that a sum adds as it multiplies
         # Of a step of a loop: which variable, for each shape, gathers what is out of range. An
         # assertion in a loop would be a barrier, and loads would not be on their way before it.
         self.faults: dict[str, str] | None = None
         self.fault_name = ""
         self.maxima: set[int] = set()  # that a sum of exponentials keeps
+
+    def _products(self) -> frozenset[int]:
+        launch = self.frame.launch
+        if not self.stage.reduction or launch.persistent or launch.tiled:
+            return frozenset()
+        return products_in_sums(self.stage.ops, self.exact.values())
 
     def print(self) -> None:
         """All lines of the stage, after a barrier if it needs what other threads did."""
@@ -263,6 +272,9 @@ class StagePrinter(AccessPrinter):
     def _print_op(self, position: int) -> None:
         op = self.stage.ops[position]
         self.position = position
+        if position in self.products and all(self._is_zero_beyond(arg) for arg in op.args):
+            self.fused.add(position)
+            return
         printer = _PRINTERS.get(op.name, StagePrinter._print_plain)
         result = printer(self, op)
         if result is not None:
@@ -382,8 +394,20 @@ class StagePrinter(AccessPrinter):
         filler = self._constant(neutral(kind, dtype), dtype)
         return self.writer.define(f"tl.where({self.columns.mask}, {tile}, {filler})")
 
+    def _is_zero_beyond(self, position: int) -> bool:
+        """Whether a value is zero where there are no columns any more."""
+        mask = self.columns.mask
+        unread = [
+            at for at, op in enumerate(self.stage.ops)
+            if op.name == "load" and at in self.values
+            and self.unread.get(self.values[at].name) == mask
+        ]  # fmt: skip
+        return not mask or is_zero(self.stage.ops, position, unread)
+
     def _operands(self, op: Op) -> tuple[str, ...]:
         kind = "max" if op.imm == SUM_OF_EXP else str(op.imm)
+        if kind == "sum" and self._is_zero_beyond(op.args[0]):
+            return (self._tile(self.values[op.args[0]], frozenset("xr")),)
         value = self._masked_operand(self.values[op.args[0]], kind, self._reduced_dtype(op))
         if len(op.args) == 1:
             return (value,)
@@ -494,8 +518,13 @@ class StagePrinter(AccessPrinter):
     def _step_reduction(self, position: int, op: Op) -> None:
         if position in self.maxima:
             return
-        kind = str(op.imm)
-        totals, operands = self.partial[position], self._operands(op)
+        kind, totals = str(op.imm), self.partial[position]
+        if op.args[0] in self.fused:
+            factors = [self.values[arg] for arg in self.stage.ops[op.args[0]].args]
+            one, other = (self._tile(each, frozenset("xr")) for each in factors)
+            self.writer.line(f"{totals[0]} = tl.fma({one}, {other}, {totals[0]})")
+            return
+        operands = self._operands(op)
         if kind == SUM_OF_EXP:
             best, total = totals
             self.writer.line(f"{best}, {total} = k_sum_of_exp({best}, {total}, {operands[0]})")

@@ -29,6 +29,10 @@ FEWEST_SHARED, MOST_SHARED = 16, 1024  # columns of rows with common values
 FEWEST_ELEMENTS = 1 << 20  # of all such rows, on the device measured
 FEWEST_PLACES = 9  # of a window
 DEPTHS = (4, 7, 5, 6, 8, 3, 2)  # lines of a patch, the best first
+# Channels of a tile; lanes for each of them. A thread loads 8 of half precision, so that a warp
+# touches 4 lines of the cache in a tile of 64 and 16 in one of 16: 96 images of 144 channels took
+# 157 us so, with 56 x 56 pixels, and as many pixels of 32 channels 57 (H200, 3x3).
+WINDOW_COLUMNS, MOST_PADDED = (64, 32, 16), 1.07
 
 
 def choose_tile(kernel: Kernel, gpu: GpuProperties) -> tuple[int, int] | None:
@@ -70,10 +74,11 @@ def _long_rows(ops: list[Op], column: str, extents: Mapping[str, int]) -> tuple[
     return _rows_with_values(ops, column, extents)
 
 
-def choose_window(kernel: Kernel) -> tuple[int, int, int] | None:
+def choose_window(kernel: Kernel) -> tuple[int, int, int, bool] | None:
     """Of a kernel that reads windows of pixels channel by channel, as `choose_tile`: the columns
     are the channels, whose weights are read once for each tile. The third number is how many lines
-    of pixels a tile has side by side: neighbouring windows have most of their pixels in common.
+    of pixels a tile has side by side: neighbouring windows have most of their pixels in common. The
+    last: whether the channels of all these lines are columns, where they fill wider tiles.
     """
     if len(kernel.stages) != 1 or kernel.locals:
         return None
@@ -87,19 +92,39 @@ def choose_window(kernel: Kernel) -> tuple[int, int, int] | None:
     if not reads_windows(kernel.stages[0].ops, names[-1]):
         return None
     lines = sizes[-3] if len(sizes) > 2 else 1
-    depth = next((n for n in DEPTHS if type(lines) is int and lines % n == 0), 1)
-    return len(names) - 1, len(names) - 2, depth
+    depths = [n for n in DEPTHS if type(lines) is int and lines % n == 0]
+    if type(sizes[-1]) is int and sizes[-1] % EVEN_HALVES == 0:
+        if window_columns(sizes[-1]) == WINDOW_COLUMNS[-1]:
+            for depth in depths:
+                if window_columns(sizes[-1] * depth) == WINDOW_COLUMNS[0]:
+                    return len(names) - 1, len(names) - 2, depth, True
+    return len(names) - 1, len(names) - 2, depths[0] if depths else 1, False
 
 
-def reads_windows(ops: Sequence[Op], column: str) -> bool:
-    """Whether a buffer is read along the loop `column` at several places for each iteration."""
+def window_columns(columns: int) -> int:
+    """How many columns a tile has of so many: as many as leave few lanes idle.
+
+    >>> window_columns(64), window_columns(240), window_columns(96), window_columns(144)
+    (64, 64, 32, 16)
+    """
+    padded = {width: up_to_multiple(columns, width) * width for width in WINDOW_COLUMNS}
+    least = min(padded.values())
+    return next(each for each, lanes in padded.items() if lanes <= MOST_PADDED * least)
+
+
+def reads_windows(
+    ops: Sequence[Op], column: str, fewest: int = FEWEST_PLACES, in_stretches: bool = False
+) -> bool:
+    """Whether a buffer is read along the loop `column` at several places for each iteration.
+    in_stretches: the loop may go through several stretches of memory."""
+    step_of = Index.step_of if in_stretches else Index.stride_of
     found = {
         (op.buffer, op.index) for op in ops
-        if op.name == "load" and op.index is not None and op.index.stride_of(column) == 1
+        if op.name == "load" and op.index is not None and step_of(op.index, column) == 1
         and len(op.index.variables()) > 1
     }  # fmt: skip
     places = Counter(buffer for buffer, _ in found)
-    return any(count >= FEWEST_PLACES for count in places.values())
+    return any(count >= fewest for count in places.values())
 
 
 def choose_unaligned_rows(kernel: Kernel, gpu: GpuProperties) -> tuple[int, int] | None:

@@ -81,3 +81,41 @@ def test_lines(monkeypatch) -> None:
     given = torch.randn(3, 6, 20), torch.randn(6, 1, 4)
     found = dynamo.compile(program, backend=interpreted)(*given)
     torch.testing.assert_close(found, program(*given), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_stands_around_lines_is_read_through(dtype) -> None:
+    """Ends that are repeated, or cut off: a kernel for each convolution, with a function behind it that
+    is computed once, and no tests for places that are known to lie inside. There is one filter for all
+    channels."""
+    def program(x, up, down, scale):
+        wide = F.conv_transpose1d(F.pad(x, (5, 5), mode="replicate"), up.expand(6, -1, -1), stride=2, groups=6)
+        wide = 2 * wide[..., 15:-15]
+        wide = F.pad(wide + (scale * wide).sin().square() / scale, (5, 6), mode="replicate")
+        return F.conv1d(wide, down.expand(6, -1, -1), stride=2, groups=6).sigmoid()
+
+    filters = torch.randn(2, 1, 1, 12)
+    given = [each.to(dtype) for each in (torch.randn(2, 6, 40), *filters, torch.rand(6, 1) + 1)]
+    found = dynamo.compile(program, backend=interpreted)(*given)
+    exact, close = program(*(each.double() for each in given)), 1e-5 if dtype is torch.float32 else 3e-2
+    torch.testing.assert_close(found.double(), exact, rtol=close, atol=close)
+    kernels = texts[-1].split("@triton.jit")[1:]
+    assert len(kernels) == 2 and "device_assert" not in texts[-1]
+    assert kernels[0].count("tl.load(in0") == 6 and kernels[1].count("tl.load(in0") == 12
+    assert ["sin(" in kernel for kernel in kernels] == [True, False]
+
+
+@pytest.mark.parametrize("size, stride, padding, more, multiple", [
+    (12, 2, 0, 0, 1), (12, 2, 5, 1, 1), (4, 3, 1, 2, 3), (3, 1, 1, 0, 1)])
+def test_transposed_lines_in_training(size, stride, padding, more, multiple) -> None:
+    def program(x, weight, bias):
+        return F.silu(F.conv_transpose1d(x, weight, bias, stride, padding, more, 6)).sum()
+
+    given = torch.randn(2, 6, 11), torch.randn(6, multiple, size), torch.randn(6 * multiple)
+    grads = []
+    for function in (program, dynamo.compile(program, backend=trained)):
+        leaves = [each.clone().requires_grad_() for each in given]
+        function(*leaves).backward()
+        grads.append([each.grad for each in leaves])
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-4)
+    assert not any("convolution_backward(" in text for text in texts)
