@@ -191,7 +191,7 @@ def _fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 _SPECIAL = [
     ScalarOp("where", 3, SAME, "bif", "({0} ? {1} : {2})", "tl.where({0}, {1}, {2})", _where),
     ScalarOp(
-        "fma", 3, SAME, "f", "k_fma({0}, {1}, {2})", "({0} * {1} + {2})", _fma,
+        "fma", 3, SAME, "f", "k_fma({0}, {1}, {2})", "tl.fma({0}, {1}, {2})", _fma,
         "a * b + c, rounded once on processors that have it, as by ATen's kernels",
     ),
     ScalarOp(
