@@ -20,6 +20,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from dynamo.aot.lists import one_by_one, unscale, writes_a_list
 from dynamo.aot.masked_writes import put
+from dynamo.aot.products import cumprod
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
 from dynamo.base.fallbacks import AT, line_of
@@ -189,13 +190,15 @@ WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.dropout: dropout, functional.interpolate: resize, functional.upsample: resize,
     functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, math.sqrt: torch.sym_sqrt, **CREATIONS,
-    **CELLS,
+    **CELLS, torch.cumprod: cumprod,
     torch._amp_foreach_non_finite_check_and_unscale_: unscale,
     torch.native_channel_shuffle: shuffle_natively,
     torch.ops.aten.native_channel_shuffle: shuffle_natively,
     torch.ops.aten.native_channel_shuffle.default: shuffle_natively,
 }  # fmt: skip
-OWN_METHODS: Mapping[str, Callable[..., Any]] = {"new_tensor": new_tensor, "__setitem__": put}
+OWN_METHODS: Mapping[str, Callable[..., Any]] = {
+    "new_tensor": new_tensor, "__setitem__": put, "cumprod": cumprod,
+}  # fmt: skip
 
 
 def _attribute(gm: fx.GraphModule, target: str) -> Any:

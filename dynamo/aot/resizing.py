@@ -2,12 +2,13 @@
 the nearest neighbour, and its gradient as sums of blocks.
 
 In: eager's arguments. Out: eager's values up to rounding, in float32 with eager's weights bit by
-bit: beside an infinity a weight of 0 makes nan. Eager's kernels for other dtypes round the weights
-in ways of their own, so those stay calls of ATen, except where a gradient is wanted for sizes known
-at a call (torch's backward takes no symbols). torch's own functions step from one neighbour towards
-the other, `a + (b - a) * t`, which is NaN between equal infinities. And they find the nearest one
-by the factor that was given, where some of eager's kernels for CPUs look whether an axis is as long
-as before, or twice as long: 5 elements by 2.1 are 10, for which these take each twice.
+bit: beside an infinity a weight of 0 makes nan. Kernels of a GPU have float32 for half precision,
+too; eager's kernels for other dtypes round the weights in ways of their own, so those stay calls of
+ATen, except where a gradient is wanted for sizes known at a call (torch's backward takes no
+symbols). torch's own functions step from one neighbour towards the other, `a + (b - a) * t`, which
+is NaN between equal infinities. And they find the nearest one by the factor that was given, where
+some of eager's kernels for CPUs look whether an axis is as long as before, or twice as long: 5
+elements by 2.1 are 10, for which these take each twice.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from dynamo.aot.frequent import is_half_on_gpu
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 Neighbours = tuple[tuple[Tensor, Tensor], ...]  # (index, weight) of each
@@ -33,7 +36,7 @@ def upsample_linear(
     x: Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None
 ) -> Tensor:
     """The operators `default`. scales: what the caller gave for each axis."""
-    if x.dtype is not torch.float32:
+    if x.dtype is not torch.float32 and not is_half_on_gpu(x):
         return NotImplemented
     return weighted_sum(x, sizes, align_corners, *scales)
 

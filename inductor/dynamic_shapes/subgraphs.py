@@ -87,12 +87,13 @@ def compile_parts(
 
 
 def _makers(gm: fx.GraphModule) -> Iterable[tuple[fx.Node, bool]]:
-    """Each node, and whether it makes an unbacked number or size."""
-    known: set[Any] = set()
+    """Each node, and whether it makes an unbacked number or size. A second use of one mask makes
+    the same size again."""
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
-        new = set() if type(value) is Fake else symbols_of([value], as_made=True) - known
-        known |= new
+        new = set() if type(value) is Fake else symbols_of([value], as_made=True)
+        if new:
+            new -= symbols_of(map(_value, node.all_input_nodes), as_made=True)
         unknown = node.op != "placeholder" and bool(new) and not _has_hint(value)
         yield node, unknown and not _follows(node)
 

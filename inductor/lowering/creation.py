@@ -90,12 +90,61 @@ def arange(call: Call, *args: Any, **kwargs: Any) -> Any:
             call.layout, [], 1, lambda ops, at: ops.index_expr(at[0] * step + start, dtype))
     first, by = _whole(start), _whole(step)
     if first is None or by is None or not _counts_exactly(call, first, by):
-        return call.refuse("a range of floats")
+        return _floats(call, start, step)
 
     def compute(ops: Ops, indices: Indices) -> Value:
         return ops.to_dtype(ops.index_expr(indices[0] * by + first, torch.int64), dtype)
 
     return call.builder.computed(call.layout, [], 2, compute)
+
+
+def _floats(call: Call, start: Any, step: Any) -> Any:
+    """Element i is start + step * i, rounded once, as ATen's kernel on a GPU has it; on a CPU its
+    threads begin anew."""
+    numbers = all(isinstance(number, (int, float)) for number in (start, step))
+    if call.builder.device.type != "cuda" or not numbers or not _is_wide_or_half(call):
+        return call.refuse("a range of floats")
+    dtype = call.result.dtype
+    held = compute_dtype(dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        at = ops.to_dtype(ops.index_expr(indices[0], torch.int64), held)
+        value = ops.fma(ops.constant(step, held), at, ops.constant(start, held))
+        return ops.to_dtype(ops.to_dtype(value, dtype), held)
+
+    return call.builder.computed(call.layout, [], 3, compute)
+
+
+def _is_wide_or_half(call: Call) -> bool:
+    dtype = call.result.dtype
+    return dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@lowering(aten.linspace.default)
+def linspace(call: Call, start: Any, end: Any, steps: Any, **kwargs: Any) -> Any:
+    """As ATen's kernel on a GPU: each half from its own end. That of a CPU has another formula."""
+    dtype = call.result.dtype
+    known = all(isinstance(number, (int, float)) for number in (start, end))
+    if call.builder.device.type != "cuda" or not known or type(steps) is not int or steps < 1:
+        return call.refuse("evenly spaced numbers of a CPU, or unknown ones")
+    if dtype not in (torch.float32, torch.float64):  # half precision would round each operation
+        return call.refuse(f"evenly spaced numbers of {dtype}")
+    if steps == 1:
+        return filled(call, start)
+    first, last = (torch.tensor(number, dtype=dtype) for number in (start, end))
+    step = float((last - first) / torch.tensor(steps - 1, dtype=dtype))
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        (at,) = indices
+        place = ops.index_expr(at, torch.int64)
+        behind = ops.to_dtype(ops.index_expr(at * -1 + (steps - 1), torch.int64), dtype)
+        is_early = ops.lt(place, ops.constant(steps // 2, torch.int64))
+        by, back = ops.constant(step, dtype), ops.constant(-step, dtype)
+        early = ops.fma(by, ops.to_dtype(place, dtype), ops.constant(float(first), dtype))
+        late = ops.fma(back, behind, ops.constant(float(last), dtype))
+        return ops.where(is_early, early, late)
+
+    return call.builder.computed(call.layout, [], 6, compute)
 
 
 def _whole(number: Any) -> int | None:

@@ -11,8 +11,8 @@ import torch
 
 from dynamo.aot.records import Unsupported
 from inductor.ir.body import IndexFault, Ops, Value
-from inductor.ir.extent import surely_less
-from inductor.ir.graph import ViewRef
+from inductor.ir.extent import hint_of, surely_less
+from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import converting
@@ -24,6 +24,10 @@ aten = torch.ops.aten
 MOST_INLINE_CAT = 4  # parts, each a condition for each element; chosen, not measured
 MOST_INLINE_COST = 32  # of a part, computed where it is not wanted, too; chosen, not measured
 MOST_ALTERNATING, MOST_ALTERNATING_COST = 4, 96  # parts of which elements alternate; of them all
+# Of stacks on a GPU. Stored parts: each thread skips the loads of all but one. Bytes of a computed
+# part that is written where it belongs, by a kernel of its own: a launch is worth that the part is
+# not written elsewhere first. Both chosen, not measured.
+MOST_STACKED, LARGE_PART = 16, 8 << 20
 
 
 def replaced(indices: Indices, axis: int, index: Any) -> Indices:
@@ -109,21 +113,70 @@ def stack(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     why = unsupported([*tensors])
     if why or 0 in call.layout.size:
         return call.refuse(why or "an empty tensor")
-    if len(tensors) > MOST_INLINE_CAT or any(t.cost > MOST_INLINE_COST for t in tensors):
-        return call.refuse("many parts, which ATen copies")
     axis = dim % len(call.layout.size)
+    parts = list({id(tensor): tensor for tensor in tensors}.values())
+    if len(tensors) > MOST_INLINE_CAT or not _is_inline(call, parts, axis):
+        if call.builder.device.type == "cpu":
+            return call.refuse("many parts, which ATen copies")
+        few = len(parts) <= MOST_INLINE_CAT
+        if not few and call.layout.stride[axis] != 1 and all(map(_is_large_and_computed, parts)):
+            return _joined_in_memory(call, _unsqueezed(call, tensors, axis), axis)
+        if not few and len(tensors) > MOST_STACKED:
+            return call.refuse("many parts, which ATen copies")
+        for part in parts:
+            part.realize()
+    places = [[at for at, each in enumerate(tensors) if each is part] for part in parts]
     held = compute_dtype(call.result.dtype)
 
     def compute(ops: Ops, indices: Indices) -> Value:
         value = None
         place = (*indices[:axis], *indices[axis + 1 :])
-        for at, part in reversed(list(enumerate(tensors))):
+        for part, here in reversed(list(zip(parts, places, strict=True))):
             inside = functools.partial(_element, ops, part, place, held)
-            value = _part(ops, indices[axis], (at, at + 1), inside, value)
+            value = _one_of(ops, indices[axis], here, inside, value)
         assert value is not None
         return value
 
-    return call.builder.computed(call.layout, tensors, 2 * len(tensors), compute)
+    stacked = call.builder.computed(call.layout, parts, len(parts) + len(tensors), compute)
+    stacked.chosen_along = axis
+    return stacked
+
+
+def _is_inline(call: Call, parts: Sequence[Tensor], axis: int) -> bool:
+    """Whether few parts are computed where the stack is, each for the elements of others, too."""
+    return all(t.cost <= MOST_INLINE_COST for t in parts) or _alternate(call, parts, axis)
+
+
+def _is_large_and_computed(part: Tensor) -> bool:
+    return part.view is None and (
+        hint_of(part.layout.numel()) * part.dtype.itemsize >= LARGE_PART)
+
+
+def _unsqueezed(call: Call, tensors: Sequence[Tensor], axis: int) -> list[Tensor]:
+    layout = call.layout
+    found = []
+    for part in tensors:
+        size = (*part.size[:axis], 1, *part.size[axis:])
+        stride = (*part.layout.stride[:axis], 1, *part.layout.stride[axis:])
+        own = Layout(layout.device, part.dtype, size, stride, part.layout.offset)
+        found.append(part.as_view(own, lambda i: (*i[:axis], *i[axis + 1 :])))
+    return found
+
+
+def _one_of(
+    ops: Ops, index: Any, places: Sequence[int], inside: Callable[[], Value], rest: Value | None
+) -> Value:
+    """The element where the index is one of these; `rest` elsewhere."""
+    if rest is None:
+        return inside()
+    if isinstance(index, Index) and index.is_constant and type(index.offset) is int:
+        return inside() if index.offset in places else rest
+    position, mask = ops.index_expr(index), None
+    for place in places:
+        here = ops.eq(position, ops.index_expr(place))
+        mask = here if mask is None else ops.bitwise_or(mask, here)
+    assert mask is not None
+    return ops.where(mask, ops.masked(mask, inside, 0), rest)
 
 
 def _element(ops: Ops, tensor: Tensor, indices: Indices, held: torch.dtype) -> Value:
@@ -212,7 +265,8 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
     fault = IndexFault.POSITION if call.is_part else IndexFault.ELEMENT
-    if not surely_less(math.prod(index.size) * FEW, math.prod(x.size)):
+    few = FEW if x.chosen_along != axis else 1  # of a stack, all that is read stays where it was
+    if not surely_less(math.prod(index.size) * few, math.prod(x.size)):
         x.realize()  # else the few elements are computed where they are wanted
 
     def compute(ops: Ops, where: Indices) -> Value:

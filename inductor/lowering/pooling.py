@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -291,11 +292,74 @@ def _adaptive_average(call: Call, rank: int, x: Tensor, size: Sequence[int]) -> 
     return _average(call, rank, x, kernel, kernel)
 
 
+def _adaptive_average_backward(call: Call, rank: int, grad: Tensor, x: Tensor) -> Any:
+    """Each element gathers its part of the windows that it lies in: of each axis two at most, where
+    there are no more windows than elements. Divided by one length after the other, as ATen does."""
+    sizes = (*x.size[-rank:], *grad.size[-rank:])
+    if call.builder.device.type == "cpu" or any(type(n) is not int for n in sizes):
+        return call.refuse("ATen adds where memory is near, or sizes are unknown")
+    axes = [_Windows(n, count) for n, count in zip(sizes[:rank], sizes[rank:], strict=True)]
+    if 0 in call.layout.size or 0 in grad.size or dtype_kind(grad.dtype) != "f":
+        return call.refuse("integers, or nothing")
+    if any(axis.count > axis.extent for axis in axes):
+        return call.refuse("many windows over one element")
+    grad.realize()
+    held = compute_dtype(grad.dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        front, total = indices[:-rank], None
+        places = indices[-rank:]
+        firsts = [axis.first(place) for axis, place in zip(axes, places, strict=True)]
+        for back in product(*(range(axis.reach) for axis in axes)):
+            windows = [first + by for first, by in zip(firsts, back, strict=True)]
+            mask = _inside(ops, windows, grad.size[-rank:])
+            for axis, place, window, by in zip(axes, places, windows, back, strict=True):
+                if by:  # the first one is one that it lies in
+                    begun = ops.ge(ops.index_expr(place), ops.index_expr(axis.start(window)))
+                    mask = begun if mask is None else ops.bitwise_and(mask, begun)
+            load: Callable[[], Value] = functools.partial(grad.load, ops, (*front, *windows))
+            value = load() if mask is None else ops.masked(mask, load, 0)
+            for axis, window in reversed(list(zip(axes, windows, strict=True))):
+                value = ops.truediv(value, axis.length(ops, window, held))
+            total = value if total is None else ops.add(total, value)
+        assert total is not None
+        return total
+
+    cost = 20 * math.prod(axis.reach for axis in axes)
+    return call.builder.computed(call.layout, [grad], cost, compute)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """`count` windows that cover an axis of `extent` elements; neighbours may share one."""
+
+    extent: int
+    count: int
+
+    @property
+    def reach(self) -> int:
+        return 1 if self.extent % self.count == 0 else 2
+
+    def first(self, place: Any) -> Any:
+        """The first window in which an element lies."""
+        return floordiv(place * self.count, self.extent)
+
+    def start(self, window: Any) -> Any:
+        return floordiv(window * self.extent, self.count)
+
+    def length(self, ops: Ops, window: Any, held: torch.dtype) -> Value:
+        if self.reach == 1:
+            return ops.constant(self.extent // self.count, held)
+        end = floordiv((window + 1) * self.extent + (self.count - 1), self.count)
+        return ops.to_dtype(ops.index_expr(end - self.start(window)), held)
+
+
 def _enter(rank: int) -> None:
     """The rows for windows of two or three axes."""
     for name, function in {
         f"avg_pool{rank}d": _average, f"avg_pool{rank}d_backward": _average_backward,
         f"_adaptive_avg_pool{rank}d": _adaptive_average,
+        f"_adaptive_avg_pool{rank}d_backward": _adaptive_average_backward,
     }.items():
         lowering(getattr(aten, name).default)(
             lambda call, *args, _lower=function, **kwargs: _lower(call, rank, *args, **kwargs))

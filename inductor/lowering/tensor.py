@@ -59,11 +59,12 @@ class Realizer(Protocol):
 
 class Tensor:
     """See the top of the file. `cost`: scalar operations for one element; `doubles`: those of them
-    that are of float64; `reads`: buffers."""
+    that are of float64; `reads`: buffers; `chosen_along`: an axis along which an index only says
+    what is read, not where."""
 
     __slots__ = (
-        "base", "compute", "cost", "doubles", "layout", "origins", "owner", "reads", "reindex",
-        "view",
+        "base", "chosen_along", "compute", "cost", "doubles", "layout", "origins", "owner", "reads",
+        "reindex", "view",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +86,7 @@ class Tensor:
         self.doubles = doubles
         self.origins = origins
         self.reads = reads if view is None else frozenset((view.buffer,))
+        self.chosen_along: int | None = None
         self.base: Tensor | None = None
         self.reindex: Callable[[Indices], Indices] | None = None
 

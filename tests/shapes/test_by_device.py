@@ -75,3 +75,23 @@ def test_a_transposed_convolution_lies_as_its_input(axes: int) -> None:
         found = world.run(aten.convolution.default, *fakes, *form)
         assert found.shape == aten.convolution(x, weight, *form).shape
         assert found.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_of_norms_over_rows_are_row_major(transposed: bool) -> None:
+    """As their kernels write them, whatever the strides of the gradient that they read."""
+    world = FakeWorld()
+
+    def made(*size: int, stride: tuple[int, ...] | None = None) -> Any:
+        strides = stride or torch.empty(size, device="meta").stride()
+        return world.make(world.cache.facts(size, strides, 0, torch.float32, GPU))
+
+    grad = made(4, 6, 8, stride=(48, 1, 6) if transposed else None)
+    x, statistics, vector = made(4, 6, 8), made(4, 6, 1), made(8)
+    layer = world.run(
+        aten.native_layer_norm_backward.default,
+        grad, x, [8], statistics, statistics, vector, vector, [True, True, True])
+    rows = world.run(
+        aten._fused_rms_norm_backward.default, grad, x, [8], statistics, vector, [True, True])
+    assert [each.stride() for each in layer] == [(48, 8, 1), (1,), (1,)]
+    assert [each.stride() for each in rows] == [(48, 8, 1), (1,)]

@@ -144,10 +144,28 @@ def module_hooks_without_gradient_of_input(x: torch.Tensor) -> Any:
     return HOOKED(x.detach()) * LEAF
 
 
+class Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, most: float) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(-most, most)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad * x.cos(), None
+
+
+def function_behind_a_hook(x: torch.Tensor) -> Any:
+    t = x * LEAF
+    t.register_hook(lambda g: g * 3)
+    return Clamped.apply(t, 0.5).sin() + t
+
+
 ONE_GRAPH = [
     on_intermediate, on_input, on_view_and_part, after_a_write, used_before, late_cell, removed, post_accumulate,
     handed_out, retained, leaf_inside, frozen, in_no_grad, history_is_there, module_hooks,
-    module_hooks_without_gradient_of_input,
+    module_hooks_without_gradient_of_input, function_behind_a_hook,
 ]
 
 

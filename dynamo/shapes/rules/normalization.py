@@ -122,7 +122,7 @@ def _layer_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) 
     normalized = tuple(args[2])
     if grad.size != source.size or source.size[len(source.size) - len(normalized) :] != normalized:
         return None
-    if grad.bits or source.bits or source.device.type != "cpu" or 0 in source.size:
+    if grad.bits or source.bits or not _is_written_in_rows(source) or 0 in source.size:
         return None
     if source.dtype not in _FLOATS or grad.dtype is not source.dtype:
         return None
@@ -135,6 +135,29 @@ def _layer_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) 
     made = contiguous(cache, source.size, source.dtype, source.device)
     vector = contiguous(cache, normalized, source.dtype, source.device)
     return wanted([made, vector, vector], args[7])
+
+
+def _is_written_in_rows(source: Facts) -> bool:
+    """Whether the kernel writes a row-major gradient, whatever the strides of what it reads. Torch
+    computes strides from a decomposition, which keeps those of the gradient that is given."""
+    return source.device.type in ("cpu", "cuda")
+
+
+@shape_rule(aten._fused_rms_norm_backward.default)
+def _rms_norm_backward(cache: OpCache, func: Any, args: Args, kwargs: Kwargs) -> Outcome | None:
+    """On a GPU alone: elsewhere it is taken apart before its gradient is asked for."""
+    (grad, source), normalized, weight = (each.facts for each in args[:2]), tuple(args[2]), args[4]
+    if grad.size != source.size or source.size[len(source.size) - len(normalized) :] != normalized:
+        return None
+    if grad.bits or source.bits or source.device.type != "cuda" or 0 in source.size:
+        return None
+    if source.dtype not in _FLOATS or grad.dtype is not source.dtype or weight is None:
+        return None
+    if weight.facts.size != normalized or weight.facts.dtype is not source.dtype:
+        return None
+    made = contiguous(cache, source.size, source.dtype, source.device)
+    vector = contiguous(cache, normalized, source.dtype, source.device)
+    return wanted([made, vector], args[5])
 
 
 @shape_rule(aten.native_group_norm.default)

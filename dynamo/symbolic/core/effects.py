@@ -126,13 +126,14 @@ class Effects:
         self.call(function, *args)
 
     def register(
-        self, function: Callable[..., Any], target: Var, value: Var | None, result: Var | None
-    ) -> Hashable:
+        self, function: Callable[..., Any], target: Var, value: Var | None, result: Var | None,
+        is_of_gradient: bool,
+    ) -> Hashable:  # fmt: skip
         """A hook is registered; the place is for `forget`."""
         self._calls += 1
         place = ("register", self._calls)
         self._hooked.add(target)
-        self._write(place, RegisterEffect(function, target, value, result))
+        self._write(place, RegisterEffect(function, target, value, result, is_of_gradient))
         return place
 
     def registered(self, target: Var) -> list[tuple[Callable[..., Any], Var]]:
@@ -177,7 +178,7 @@ class Effects:
 
     def reach(self, roots: Iterable[Var]) -> bool:
         """True when something outside was changed that is found from the roots, or by a name: as a
-        global, in a closure. `grad` of tensors does not count."""
+        global, in a closure. `grad` of tensors and hooks on it do not count."""
         reached = closure(roots)
         return any(
             _is_outside(effect) and not _is_of_torch(effect) and not _is_gradient(effect)
@@ -273,6 +274,8 @@ def _is_outside(effect: Effect) -> bool:
 
 
 def _is_gradient(effect: Effect) -> bool:
+    if isinstance(effect, RegisterEffect):
+        return effect.is_of_gradient
     return isinstance(effect, StoreAttrEffect) and effect.name == "grad" and not effect.raw
 
 

@@ -108,13 +108,15 @@ class CallEffect(Effect):
 class RegisterEffect(Effect):
     """`function(target, value)`, which gives `result`: a hook that is registered on a tensor.
 
-    value: None where the function takes the target alone; result: None where nothing is given.
+    value: None where the function takes the target alone; result: None where nothing is given;
+    is_of_gradient: it is for backward alone, and no code of forward is run by it.
     """
 
     function: Any
     target: Var
     value: Var | None
     result: Var | None
+    is_of_gradient: bool
 
 
 @dataclass(frozen=True, slots=True)

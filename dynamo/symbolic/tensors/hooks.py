@@ -53,7 +53,7 @@ def register(
     handle = HandleVar(function, target, hook)
     if isinstance(target, TensorVar) and target.overrides:  # the real one would be asked again
         raise Break("tensor_subclass", f"a hook of {target!r}")
-    handle.place = tx.trace.effects.register(function, target, hook, handle)
+    handle.place = tx.trace.effects.register(function, target, hook, handle, True)
     return handle
 
 
@@ -113,7 +113,7 @@ def register_on_module(
     if module.real is None or any(option.truth(tx) for option in options.values()):
         raise Break("call_of_unknown_function", "a hook with options, or on a new module")
     handle = HandleVar(function, module, hook)
-    handle.place = tx.trace.effects.register(function, module, hook, handle)
+    handle.place = tx.trace.effects.register(function, module, hook, handle, False)
     return handle
 
 
@@ -132,7 +132,7 @@ def retain_grad(tx: Frame, var: TensorVar) -> Var:
         watch(tx, var)
         if isinstance(var, TensorVar) and var.overrides:
             raise Break("tensor_subclass", f"retain_grad of {var!r}")
-        tx.trace.effects.register(torch.Tensor.retain_grad, var, None, None)
+        tx.trace.effects.register(torch.Tensor.retain_grad, var, None, None, False)
     return ConstVar(None)
 
 

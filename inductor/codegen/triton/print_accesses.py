@@ -209,8 +209,9 @@ class AccessPrinter:
         pointer, axes, limits = self._doubled(op, pair.both)
         if masks:
             axes |= masks[0].axes
-            rows = "XBLOCK" if "x" in axes else "1"
-            pointer = f"tl.broadcast_to({pointer}, [{rows}, 2 * {self._block(self.axis)}])"
+            rows = [] if self.frame.flat else ["XBLOCK" if "x" in axes else "1"]
+            shape = ", ".join([*rows, f"2 * {self._block(self.axis)}"])
+            pointer = f"tl.broadcast_to({pointer}, [{shape}])"
         load = self._load(op, pointer, axes, " & ".join([*limits, *(m.name for m in masks)]))
         both = self.writer.define(load, reuse=op.buffer not in self.frame.written)
         name = self.writer.define(f"k_side({both}, {pair.side})")

@@ -84,10 +84,16 @@ def unpacked(x, cos, sin):
     return torch.stack([data & 15, data >> 4], -1).flatten(-2).to(x.dtype) - 8
 
 
+def one_of_two_alone(x, cos, sin):
+    """As a gradient of real parts. A condition without an axis, in a kernel without rows."""
+    result = x.new_zeros(*x.shape[:-1], x.shape[-1] // 2, 2)
+    return torch.select_scatter(result, x[..., ::2] * 2, -1, 0)
+
+
 CASES = [
     (rotated, SWAPPED), (rotated_in_pairs, JOINED), (rotated_in_pairs, DOUBLED), (rotated_after_norm, SWAPPED),
     (rotated_in_part, SWAPPED), (rotated_tables, JOINED), (of_one, SWAPPED), (of_one, DOUBLED), (gated, DOUBLED),
-    (gated_rows, DOUBLED), (gated_with_bias, DOUBLED), (masked, DOUBLED), (in_turns, JOINED), (unpacked, ""),
+    (gated_rows, DOUBLED), (gated_with_bias, DOUBLED), (masked, DOUBLED), (one_of_two_alone, DOUBLED), (in_turns, JOINED), (unpacked, ""),
 ]
 
 

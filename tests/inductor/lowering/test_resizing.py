@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from dynamo.aot.resizing import upsample_linear
+from dynamo.aot.resizing import upsample_linear, weighted_sum
+from dynamo.shapes.fake import FakeWorld
 from inductor import metrics
 from tests.parametrize import rotated
 
@@ -205,3 +206,23 @@ def test_nearest_neighbours(rank: int, mode: str) -> None:
             found = call(x)
             results.append((found, *torch.autograd.grad(found, x, torch.ones_like(found))))
         torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5, msg=lambda text: f"{shape} {options}: {text}")  # noqa: B023
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_half_precision_on_a_gpu(dtype: torch.dtype, channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computed in float32 and rounded once, as by the kernels there; on a CPU these have other weights."""
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)  # for factories of fakes
+    x = torch.randn(2, 4, 5, 6).to(dtype)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+    assert upsample_linear(x, (9, 11), False) is NotImplemented
+    wanted = F.interpolate(x.float(), size=(9, 11), mode="bilinear").to(dtype)
+    found = weighted_sum(x, (9, 11), False)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted)
+    assert (found != wanted).float().mean() < 0.02  # where the sums lie between two numbers
+
+    world = FakeWorld()
+    there = world.make(world.cache.facts(tuple(x.shape), x.stride(), 0, dtype, torch.device("cuda", 0)))
+    made = world.run(upsample_linear, there, (9, 11), False)
+    assert made.dtype is dtype and made.stride() == wanted.stride()
