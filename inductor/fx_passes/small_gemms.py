@@ -44,7 +44,7 @@ FEW_RESULTS, FEW_OF_VECTOR, FEW_WITHOUT_BATCH, FEW_ROWS = 64, 16, 192, 4
 # Terms from which on a GEMM without batches is one of those: shorter ones are layers with few
 # columns, for which the library has kernels for vectors. Chosen, not measured.
 MANY_TERMS = 1 << 14
-# In float32 a few columns of many rows, too: 4096 rows of 512 terms times 3 columns 25 / 7.0, half a
+# In float32 a few columns of many rows, too: 4096 of 512 terms times 3 columns 25 / 7.0, half a
 # million of 64 terms 76 / 58.
 MANY_ROWS, TERMS_OF_ROWS = 1 << 12, (64, 512)
 ANY = 1 << 62  # an extent that is known at a call alone
