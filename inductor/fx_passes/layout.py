@@ -25,6 +25,7 @@ from dynamo.aot.fakes import expression_of, facts_of, is_fake
 from dynamo.aot.graphs import LazyGraph
 from dynamo.shapes.fake import Fake
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
+from inductor.config import config
 from inductor.fx_passes.fakes import fake_runner
 from inductor.fx_passes.odd_channels import Cuts, pad_channels
 
@@ -107,9 +108,10 @@ def _wants_last(node: fx.Node) -> bool:
 
 
 def _is_padded(node: fx.Node) -> bool:
-    """Of convolutions that read channels last: those in half precision on a GPU."""
+    """Of convolutions that read channels last: those in half precision on a GPU, unless templates
+    of ours compete, which take channels as they are."""
     value = _operands(node)[0].meta["val"]
-    return value.dtype in HALVES and on_gpu(value.device)
+    return value.dtype in HALVES and on_gpu(value.device) and not config.max_autotune
 
 
 def _is_known_film(source: Any) -> bool:

@@ -29,6 +29,10 @@ REACHED_BY = {
     "_native_batch_norm_legit_no_training": "batch_norm", "native_group_norm": "group_norm", "index_add_": "index_add",
     "index_copy_": "index_copy", "scatter_add_": "scatter_add", "scatter_": "scatter", "_unsafe_view": "matmul",
     "_reshape_alias": "reshape", "alias": "alias_copy", "detach": "detach_copy", "gelu_backward": "gelu",
+    "max_pool3d_with_indices": "max_pool3d", "max_pool3d_with_indices_backward": "max_pool3d",
+    "max_pool2d_with_indices_backward": "max_pool2d", "_adaptive_avg_pool3d": "adaptive_avg_pool3d",
+    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d", "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d",
+    "avg_pool2d_backward": "avg_pool2d", "avg_pool3d_backward": "avg_pool3d",
 }  # fmt: skip
 
 

@@ -1,10 +1,14 @@
 """Gradients of attention that lie as its results do.
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place), where the gradient
-that cuDNN's backward of attention reads has the strides of the result. Given others, its kernel for
-their dot products reads far beyond one of them: a part of a wider tensor, as where a block of a
-diffusion transformer joins attention and MLP, made programs end with an illegal access on an H200
-(cuDNN 9 with torch 2.11; eager's reads are as wrong, and mostly hit memory that is there).
+that cuDNN's backward of attention reads has the strides of the result. Up to torch 2.14, plans of
+cuDNN are kept by the strides of query, key and value, but not by those of the result and of its
+gradient (MHA.cpp). So a plan for one gradient reads another one by wrong strides, far beyond it:
+where one block of a diffusion transformer joins attention with an MLP, of which the gradient is a
+part of a wider tensor, and another one does not, training ended with an illegal access.
+
+Results lie as queries do, so that here one plan fits. Eager's plans may be such wrong ones, so that
+ours get a key of their own: a probability of dropout that is minus zero.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dynamo.aot.fakes import expression_of, facts_of, hint_of
 from inductor.fx_passes.fakes import fake_runner
 
 aten = torch.ops.aten
+DROPOUT = 13  # the position of its probability
 
 
 def lay_gradients_as_results(module: fx.GraphModule) -> fx.GraphModule:
@@ -26,6 +31,8 @@ def lay_gradients_as_results(module: fx.GraphModule) -> fx.GraphModule:
     changed = False
     for node in module.graph.find_nodes(op="call_function", target=target):
         gradient, result = node.args[0], node.args[4]
+        if node.args[DROPOUT] == 0.0:
+            node.update_arg(DROPOUT, -0.0)
         if not _lie_alike(gradient.meta["val"], result.meta["val"]):
             with module.graph.inserting_before(node):
                 node.update_arg(0, _copied(module.graph, gradient, result.meta["val"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -46,3 +47,4 @@ def test_it_lies_as_the_result(gradient: Any, result: Any) -> None:
     given = node.args[0].meta["val"]
     assert tuple(given.shape) == (B, H, S, D) and given.stride() == result
     assert (node.args[0].op == "placeholder") == (gradient == result)
+    assert math.copysign(1.0, node.args[13]) == -1.0  # a plan of our own
