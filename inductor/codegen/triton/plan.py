@@ -6,7 +6,6 @@ in registers, and where a kernel is cut into several functions since one would n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -121,13 +120,19 @@ def _runs_of(small: Sequence[bool]) -> list[range]:
 
 
 def _shared_locals(kernel: Kernel, runs: Sequence[range]) -> set[str]:
-    """The locals that stages of several runs touch."""
+    """The locals that are spilled: all but those that only stages of one run touch, of several. A
+    stage alone may be cut into launches, which have none."""
     names = {local.name for local in kernel.locals}
-    seen: Counter[str] = Counter()
-    for run in runs:
-        ops = (op for stage in kernel.stages[run.start : run.stop] for op in stage.ops)
-        seen.update({op.buffer for op in ops if op.buffer in names})
-    return {name for name, count in seen.items() if count > 1}
+    seen: dict[str, set[int]] = {name: set() for name in names}
+    for number, run in enumerate(runs):
+        for stage in kernel.stages[run.start : run.stop]:
+            for op in stage.ops:
+                if op.buffer in names:
+                    seen[op.buffer].add(number)
+    return {
+        name for name, found in seen.items()
+        if len(found) != 1 or len(runs[next(iter(found))]) == 1
+    }  # fmt: skip
 
 
 def spill_locals(kernel: Kernel, names: set[str]) -> tuple[Kernel, list[Scratch]]:

@@ -178,6 +178,22 @@ def test_sums_over_rows_fill_the_device() -> None:
     assert len(long) == 1 and long[0].rows * long[0].splits > 10000
 
 
+def test_statistics_of_few_channels_are_cut_where_the_kernel_goes_on() -> None:
+    """Half precision of films, whose channels lie last, and what is computed from their statistics."""
+    x = torch.empty(2, 64, 64, 64, 32, dtype=torch.float16, device="meta").movedim(-1, 1)
+    vector = torch.empty(32, dtype=torch.float16, device="meta")
+
+    def program(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        flat = aten.view(aten.clone(x, memory_format=torch.contiguous_format), [1, 64, 64, 64, 64])
+        norm = aten.native_batch_norm(flat, aten.repeat(weight, [2]), aten.repeat(bias, [2]), None, None, True, 0.0, 1e-5)
+        return norm[0] * 2
+
+    kernels = schedule_graph(lowered(program, [x, vector, vector]).graph, 8).kernels()
+    launches = [launch for kernel in kernels for launch in plan_kernel(kernel).launches]
+    long = [each for each in launches if any(s.columns > 5000 and s.reduction for s in each.stages)]
+    assert long and all(each.rows * each.splits > 5000 for each in long)
+
+
 POOLS = [(3, 2, 1, False), (2, 2, 0, False), (3, 1, 1, False), (3, 2, 0, True), (5, 2, 2, False)]
 
 
