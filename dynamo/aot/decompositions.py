@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from dynamo.aot.embedding_bags import embedding_bag_backward, embedding_bag_weights_backward
 from dynamo.aot.foreach import FOREACH
 from dynamo.aot.frequent import FREQUENT
 from dynamo.aot.padding import PADDING
@@ -420,13 +421,21 @@ PARTIAL = {
 }
 
 
+BAGS: dict[str, Callable[..., Any]] = {
+    "_embedding_bag_backward.default": embedding_bag_backward,
+    "_embedding_bag_per_sample_weights_backward.default": embedding_bag_weights_backward,
+}
+
+
 @functools.cache
 def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
-    table.update({overload(name): function for name, function in {**OWN, **FOREACH}.items()})
+    own = {**OWN, **FOREACH, **BAGS}
+    table.update({overload(name): function for name, function in own.items()})
     for name in MOVED_ONLY:
-        table[overload(name)] = vars(table[overload(name)])["__wrapped__"]
+        function = table[overload(name)]
+        table[overload(name)] = getattr(function, "__wrapped__", function)
     for name, function in FREQUENT.items():
         known = table.get(overload(name))
         table[overload(name)] = function if known is None else _first(function, known)

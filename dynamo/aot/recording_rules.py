@@ -157,10 +157,12 @@ def _backward_of_batch(
 ) -> Any:
     """The gradients of the above, whose statistics are float32; the kernel takes those only beside
     a weight of float32."""
-    grad, source, weight, _, _, mean, deviation, *rest = args
+    grad, source, weight, running_mean, _, mean, deviation, *rest = args
     if source.device.type != "cpu" or source.dtype not in (torch.float16, torch.bfloat16):
         return NotImplemented
-    if weight is None or weight.dtype is not source.dtype or mean.dtype is source.dtype:
+    if weight is None or weight.dtype is not source.dtype:
+        return NotImplemented
+    if running_mean is not None or mean.dtype is source.dtype:
         return NotImplemented
     convert = aten._to_copy.default
     widened = [

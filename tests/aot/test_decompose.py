@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo import aot
-from dynamo.aot.decompositions import FROM_TORCH, OWN, default_decompositions
+from dynamo.aot.decompositions import BAGS, FROM_TORCH, OWN, default_decompositions
 from dynamo.aot.foreach import FOREACH
 from dynamo.aot.frequent import FREQUENT
 from tests.aot.programs import traced
@@ -121,8 +121,8 @@ def traced_over(function: Any, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
 
 
 def test_table_names_exist() -> None:
-    names = {*FROM_TORCH, *OWN, *FOREACH}
-    assert len(names) == len(FROM_TORCH) + len(OWN) + len(FOREACH)
+    names = {*FROM_TORCH, *OWN, *FOREACH, *BAGS}
+    assert len(names) == len(FROM_TORCH) + len(OWN) + len(FOREACH) + len(BAGS)
     assert len(default_decompositions()) == len(names | FREQUENT.keys())
 
 
