@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from dynamo.aot.frequent import widened
-from dynamo.aot.records import Unsupported
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -33,10 +32,8 @@ def embedding_bag_backward(
     the indices first. bag_of: the bag of each index; weights: of each."""
     if not on_gpu(grad) or sparse or scale_by_frequency or mode not in (SUM, MEAN):
         return NotImplemented
-    if not _has_bags(grad, indices, bag_of):
+    if not _has_bags(grad, indices, bag_of) or torch.are_deterministic_algorithms_enabled():
         return NotImplemented
-    if torch.are_deterministic_algorithms_enabled():
-        raise Unsupported("additions in a fixed order")
     each = widened(grad)
     if mode == MEAN:
         each = each / bag_size.clamp(min=1).unsqueeze(-1)
