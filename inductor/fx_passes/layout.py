@@ -35,6 +35,7 @@ STRIDES_MATTER = {
     aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default,
     aten._reshape_alias.default,
 }  # fmt: skip
+CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 HALVES = (torch.bfloat16, torch.float16)
 FEW_CHANNELS = 32  # measured with 16 only
@@ -97,7 +98,7 @@ def _same_memory(one: Any, other: Any) -> bool:
 
 def _wants_last(node: fx.Node) -> bool:
     """Of convolutions, forward and backward."""
-    if node.target not in (aten.convolution.default, aten.convolution_backward.default):
+    if node.target not in CONVOLUTIONS:
         return False
     source = _operands(node)[0].meta["val"]
     if source.dim() not in LAST or source.dtype not in fast_dtypes(source.device):
@@ -188,6 +189,15 @@ def _is_normalized_last(value: Any) -> bool:
         for extent, step, wanted in zip(facts.size, facts.stride, last, strict=True))
 
 
+def _is_of_rows(node: fx.Node) -> bool:
+    """Whether a convolution is of sequences on a GPU, which ATen copies to rows by itself, in a
+    kernel more than ours that compute them. Depthwise ones are ours."""
+    value = _operands(node)[0].meta["val"]
+    groups = node.args[9 if node.target is aten.convolution_backward.default else 8]
+    is_depthwise = groups != 1 and groups == value.shape[1]
+    return value.dim() == 3 and on_gpu(value.device) and not is_depthwise
+
+
 def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> bool:
     """False for operators of which the result is the same whatever the strides are."""
     target = node.target
@@ -200,6 +210,8 @@ def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> boo
     if target is aten.native_group_norm.default:
         value = node.args[0].meta["val"]  # type: ignore[union-attr]
         return not _is_normalized_last(value)
+    if target in CONVOLUTIONS and _is_of_rows(node):
+        return True
     if torch.Tag.pointwise in target.tags or has_kernel(target):
         return target.namespace not in ("aten", "prims")
     name = target._schema.name.removeprefix("aten::")

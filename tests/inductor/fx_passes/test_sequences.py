@@ -153,3 +153,23 @@ def test_groups_stay() -> None:
     module = sequences.sequences_as_images(capture_forward(fx.symbolic_trace(program), [x, weight]).module)
     (node,) = module.graph.find_nodes(op="call_function", target=aten.convolution.default)
     assert node.args[0].meta["val"].dim() == 3
+
+
+def test_sequences_that_stay_are_given_as_rows() -> None:
+    """ATen would copy them."""
+    x, weight, first = torch.randn(2, 2, 14).bfloat16(), torch.randn(8, 8, 3).bfloat16(), torch.randn(8, 2, 3).bfloat16()
+    form: Any = (None, [1], [0], [1], False, [0], 1)
+
+    def backward(gradient: torch.Tensor, y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, first: torch.Tensor) -> Any:
+        of_y = aten.convolution_backward(gradient, y, weight, *form, [True, False, False])[0]
+        return aten.convolution_backward(of_y * 2, x, first, *form, [False, True, False])[1]
+
+    y = aten.convolution(x, first, *form)
+    values = [torch.randn_like(aten.convolution(y, weight, *form)), y, x, weight, first]
+    module = capture_forward(fx.symbolic_trace(backward), values).module
+    module = layout.channels_last(sequences.sequences_as_images(module), LOWERINGS.__contains__)
+    of_y, of_first = module.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+    assert of_y.meta["val"][0].is_contiguous(memory_format=torch.channels_last)
+    assert of_first.args[0].meta["val"].is_contiguous()
+    found = fx.Interpreter(module).run(*values)
+    torch.testing.assert_close(found[0], backward(*values), rtol=3e-2, atol=3e-2 * float(backward(*values).abs().max()))
