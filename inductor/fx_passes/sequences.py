@@ -85,7 +85,7 @@ class _Rewriter:
                 image = self._call(
                     aten.convolution.default, self._image(x), self._image(weight), bias,
                     [1, *stride], [0, *padding], [1, *dilation], transposed, [0, *more], groups)
-                sequence = self._call(aten.squeeze.dim, image, ROW)
+                sequence = self._sequence(image)
         self.node.replace_all_uses_with(sequence)
         self.graph.erase_node(self.node)
 
@@ -105,7 +105,7 @@ class _Rewriter:
         image = call(
             aten.convolution.default, image, window, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
         flat = call(aten.view.default, self._contiguous(image), [batch, outputs, -1])
-        return call(aten.slice.Tensor, flat, 2, 0, results)
+        return self._contiguous(call(aten.slice.Tensor, flat, 2, 0, results))
 
     def _contiguous(self, node: fx.Node) -> fx.Node:
         if node.meta["val"].is_contiguous():
@@ -127,13 +127,17 @@ class _Rewriter:
                 part = self.graph.call_function(operator.getitem, (images, position))
                 part.meta = {**item.meta, "val": images.meta["val"][position]}
                 if position != 2 and part.meta["val"] is not None:  # 2: the bias's
-                    part = self._call(aten.squeeze.dim, part, ROW)
+                    part = self._sequence(part)
             item.replace_all_uses_with(part)
             self.graph.erase_node(item)
         self.graph.erase_node(self.node)
 
     def _image(self, sequence: Any) -> fx.Node:
         return self._call(aten.unsqueeze.default, sequence, ROW)
+
+    def _sequence(self, image: fx.Node) -> fx.Node:
+        """Row by row, as ATen gives sequences; images lie as what was convolved."""
+        return self._contiguous(self._call(aten.squeeze.dim, image, ROW))
 
     def _call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         new = self.graph.call_function(target, args, kwargs)

@@ -137,6 +137,7 @@ def test_windows_with_gaps(gap: int, padding: int, places: int, length: int) -> 
     module.graph.lint()
     found = module.graph.find_nodes(op="call_function", target=aten.convolution.default)
     assert len(found) == 2 and all([*node.args[5]] == [1, 1] for node in found)
+    assert all(node.meta["val"].is_contiguous() for node in module.graph.output_node().args[0])
     module = layout.channels_last(module, LOWERINGS.__contains__)
     for ours, theirs in zip(fx.Interpreter(module).run(*values), program(*values), strict=True):
         assert ours.shape == theirs.shape
@@ -173,3 +174,21 @@ def test_sequences_that_stay_are_given_as_rows() -> None:
     assert of_first.args[0].meta["val"].is_contiguous()
     found = fx.Interpreter(module).run(*values)
     torch.testing.assert_close(found[0], backward(*values), rtol=3e-2, atol=3e-2 * float(backward(*values).abs().max()))
+
+
+@pytest.mark.parametrize("gap", [1, 5])
+def test_what_lies_channels_last_already(gap: int) -> None:
+    """Results and gradients are row-major all the same, as ATen gives them."""
+    x, weight = torch.randn(2, 30, 8).bfloat16().transpose(1, 2), torch.randn(16, 8, 3).bfloat16()
+    form: Any = (None, [1], [1], [gap], False, [0], 1)
+    gradient = torch.randn(2, 30 + 2 - 2 * gap, 16).bfloat16().transpose(1, 2)
+
+    def program(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        found = aten.convolution_backward(gradient, x, weight, *form, [True, True, False])
+        return aten.convolution(x, weight, *form), found[0], found[1]
+
+    captured = capture_forward(fx.symbolic_trace(program), [gradient, x, weight]).module
+    before = [node.meta["val"].stride() for node in captured.graph.output_node().args[0]]
+    for rewrite in (sequences.sequences_as_images, lambda module: layout.channels_last(module, LOWERINGS.__contains__)):
+        captured = rewrite(captured)
+        assert [node.meta["val"].stride() for node in captured.graph.output_node().args[0]] == before
