@@ -345,7 +345,8 @@ def _compile_program(
             gm, example_inputs, cached(_forward_of_training, "forward"), backward,
             decompositions=table, rewrite=with_joint_passes(joint_laid_out),
             epilogue_in_graph=config.kernels, partition=within(config.activation_memory_budget),
-            inference=inference_compiler(gm, example_inputs, settings, cached), **keeping,
+            inference=inference_compiler(gm, example_inputs, settings, cached, learns=True),
+            **keeping,
         )  # fmt: skip
     return compile_inference(
         gm, example_inputs, inference_compiler(gm, example_inputs, settings, cached),

@@ -43,14 +43,15 @@ Compiled = Callable[..., Any]
 
 def inference_compiler(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any],
-    cached: Cached,
+    cached: Cached, learns: bool = False,
 ) -> AtenCompiler:
-    """What compiles the ATen graph of a captured one, by what is known of these inputs."""
+    """What compiles the ATen graph of a captured one, by what is known of these inputs. learns:
+    whether some are learnt, though this graph gives no gradient: weights that change in between."""
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
     if on_gpu and config.kernels and is_enabled("patterns"):
         joined = functools.partial(_compile_joined, addresses_of(example_inputs))
         return cached(joined, "joined", example_inputs)
-    freezes = config.freezing and config.kernels and not on_gpu
+    freezes = config.freezing and config.kernels and not on_gpu and not learns
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     if not frozen:
         return cached(compile_plainly, "plain")

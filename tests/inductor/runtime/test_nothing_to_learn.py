@@ -43,3 +43,19 @@ def test_convolutions_get_their_layout(program: str, dynamic: bool, monkeypatch:
         with torch.no_grad():
             model[0].weight.mul_(1.5)
     assert seen and all(node.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last) for node in seen)
+
+
+def test_no_weight_is_frozen() -> None:
+    """A write that counts as no version, into a part that no check looks at, is seen all the same."""
+    model = nn.Linear(300, 256)
+
+    @dynamo.compile(fullgraph=True)
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model(x)
+
+    x = torch.ones(64, 300)
+    run(x)
+    for place in range(0, 300, 7):
+        model.weight.data[place % 256, place] += 100.0
+        torch.testing.assert_close(run(x), model(x).detach(), rtol=1e-4, atol=1e-4)
