@@ -28,6 +28,7 @@ from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from inductor.config import config
 from inductor.fx_passes.fakes import fake_runner
 from inductor.fx_passes.odd_channels import Cuts, pad_channels
+from inductor.fx_passes.single_channels import reads_single_channels
 
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
@@ -126,19 +127,25 @@ def on_gpu(device: torch.device) -> bool:
 
 
 def suits_matrix_units(node: fx.Node) -> bool:
-    """Not for depthwise convolutions. In float32 not for patches side by side, which the library
-    computes in full float32 as long as they are not channels last; and not for windows of one
-    column (or row) over few channels, whose gradients it computes more slowly channels last: 5 x 1
-    of 16 channels to 32, 26 and 54 us on an H200."""
+    """Not for convolutions of single channels. In float32 not for patches side by side, which the
+    library computes in full float32 as long as they are not channels last; and not for windows of
+    one column (or row) over few channels, whose gradients it computes more slowly channels last:
+    5 x 1 of 16 channels to 32, 26 and 54 us on an H200."""
     source, weight = (arg.meta["val"] for arg in _operands(node))
-    is_backward = node.target is aten.convolution_backward.default  # it has one argument more
-    stride, groups = node.args[4 if is_backward else 3], node.args[9 if is_backward else 8]
-    depthwise = 1 < groups == source.shape[1]  # type: ignore[operator]
+    stride = node.args[4 if node.target is aten.convolution_backward.default else 3]
     window = tuple(weight.shape[2:])
     patches = window == tuple(stride) != (1, 1)  # type: ignore[arg-type]
     few = type(weight.shape[1]) is int and weight.shape[1] <= FEW_CHANNELS
     flat = few and 1 in window and window != (1, 1)
-    return not depthwise and not ((patches or flat) and source.dtype is torch.float32)
+    slow = (patches or flat) and source.dtype is torch.float32
+    return not slow and not _is_of_single_channels(node)
+
+
+def _is_of_single_channels(node: fx.Node) -> bool:
+    source, weight = (arg.meta["val"] for arg in _operands(node))
+    first = node.target is aten.convolution_backward.default  # it has one argument more
+    transposed: Any = node.args[6 + first]
+    return reads_single_channels(source.shape[1], weight.shape, node.args[8 + first], transposed)
 
 
 def _operands(node: fx.Node) -> tuple[Any, Any]:
@@ -191,11 +198,9 @@ def _is_normalized_last(value: Any) -> bool:
 
 def _is_of_rows(node: fx.Node) -> bool:
     """Whether a convolution is of sequences on a GPU, which ATen copies to rows by itself, in a
-    kernel more than ours that compute them. Depthwise ones are ours."""
+    kernel more than ours that compute them. Those of single channels are ours."""
     value = _operands(node)[0].meta["val"]
-    groups = node.args[9 if node.target is aten.convolution_backward.default else 8]
-    is_depthwise = groups != 1 and groups == value.shape[1]
-    return value.dim() == 3 and on_gpu(value.device) and not is_depthwise
+    return value.dim() == 3 and on_gpu(value.device) and not _is_of_single_channels(node)
 
 
 def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> bool:

@@ -1,4 +1,5 @@
 """Lowerings of depthwise convolutions on a GPU: windows unrolled into the loop over the outputs.
+One channel in all, convolved to few, is such a one, too.
 
 Each channel has a window of its own, so there is no product for matrix units: a convolution and the
 gradient of its input are sums of a few elements, which wait for memory and take what follows them
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from inductor.fx_passes.single_channels import reads_single_channels
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import hint_of, surely_less
 from inductor.ir.graph import Layout
@@ -153,8 +155,10 @@ def _window_of(
         call.reason = "libraries have kernels"
     elif rank not in (1, 2) or dtype_kind(x.dtype) != "f":
         call.reason = "no convolution of lines or images"
-    elif x.dtype is not weight.dtype or not 1 < groups == x.size[1]:
-        call.reason = "channels are added"
+    elif x.dtype is not weight.dtype:
+        call.reason = "dtypes that differ"
+    elif not reads_single_channels(x.size[1], weight.size, groups, transposed):
+        call.reason = "channels are added, or a GEMM"
     elif any(type(number) is not int for number in numbers) or 0 in (*x.size, *weight.size):
         call.reason = "a window that is known at a call, or nothing"
     elif math.prod(weight.size[2:]) > MOST_PLACES:
@@ -174,14 +178,18 @@ def _is_ours(part: str, layout: Layout, window: Window, users: int = 1) -> bool:
     layout: of the result, or of a transposed convolution's input. Small ones always, as a library
     may need a kernel for each channel, or time to build one. Lines always: ATen's kernels for them,
     and cuDNN's for transposed ones, took 17 and 47 us on an H200 for each of a vocoder's
-    activations, of which memory takes 2. Large images where that was faster on an H200
-    (docs/gpu_models.md), against kernels of the library that are much the same on other devices.
+    activations, of which memory takes 2. Images of one channel, too, but for the gradient of the
+    weight: cuDNN takes 26 to 200 us for one where memory takes 5. Large images where that was
+    faster on an H200 (docs/gpu_models.md), against kernels of the library that are much the same on
+    other devices.
     """
     places = math.prod(window.size)
     is_last, is_half = layout.stride[1] == 1, layout.dtype in HALVES
     few = FEW_READS * (BUILT if is_half and is_last else 1)
     few = properties_of(layout.device).scaled_by_bandwidth(few)
     if len(window.size) == 1 or hint_of(layout.numel()) * places <= few:
+        return True
+    if part != "weight" and layout.size[1] == (1 if window.transposed else window.multiple):
         return True
     if not is_half:
         return places <= MEASURED and (part == "result" or not is_last or places > FEW_PLACES)

@@ -50,8 +50,8 @@ def as_exact(found: Any, eager: Any, exact: Any) -> None:
         assert (ours - true).abs().max() <= limit
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_values_and_strides(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def convolved(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What convolutions read behind the passes, of graphs that are compiled from now on."""
     seen: list[Any] = []
     compile_aten = from_aten.compile_aten
 
@@ -60,12 +60,35 @@ def test_values_and_strides(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
         return compile_aten(module, fakes)
 
     monkeypatch.setattr(from_aten, "compile_aten", noting)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_values_and_strides(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = convolved(monkeypatch)
     model, x = Speech().to(dtype), torch.randn(2, 4, 12, dtype=dtype)
     compiled = dynamo.compile(copy.deepcopy(model), fullgraph=True, options={"graph_cache": False})
     with torch.no_grad():
         as_exact(compiled(x), model(x), copy.deepcopy(model).double()(x.double()))
     assert [value.dim() for value in seen] == [4, 4, 3, 4]  # the depthwise one stays
     assert all(value.stride()[1] == 1 for value in seen if value.dim() == 4)
+
+
+def test_filters_of_one_channel_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences as sequences, images as the program lays them; what has many results does not."""
+    seen = convolved(monkeypatch)
+    line, image = torch.randn(6, 1, 40).half(), torch.randn(6, 1, 9, 8).half()
+    weights = [torch.randn(*size).half() for size in ((1, 1, 5), (9, 1, 5), (2, 1, 3, 3), (9, 1, 3, 3))]
+
+    def program(line: Any, image: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        return F.conv1d(line, a), F.conv1d(line, b), F.conv2d(image, c), F.conv2d(image, d)
+
+    with torch.no_grad():
+        found = dynamo.compile(program, fullgraph=True, options={"graph_cache": False})(line, image, *weights)
+        eager = program(line, image, *weights)
+        as_exact(found, eager, program(line.double(), image.double(), *(each.double() for each in weights)))
+    assert [value.dim() for value in seen] == [3, 4, 4, 4]
+    assert [value.stride()[1] == 1 for value in seen[2:]] == [False, True]
 
 
 @pytest.mark.parametrize("transposed", [False, True])

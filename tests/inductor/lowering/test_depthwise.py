@@ -334,6 +334,44 @@ def test_lines_are_ours_whatever_their_size() -> None:
         assert not any(isinstance(node, ExternKernel) for node in nodes)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("transposed, results", [(False, 1), (False, 3), (True, 1), (True, 2)])
+def test_images_of_one_channel(transposed: bool, results: int, dtype: Any) -> None:
+    """As filters lay channels out as images (StyleGAN): forward and both gradients."""
+    size = (4, 3)
+    x = torch.randn(6, 1, 9, 11).to(dtype)
+    weight = torch.randn(*((1, results) if transposed else (results, 1)), *size).to(dtype)
+    rest = ((2, 1), (1, 2), (1, 1), transposed, (1, 0) if transposed else (0, 0), 1)
+
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        return aten.convolution(x, weight, None, *rest)
+
+    eager = forward(x, weight)
+    assert not any(isinstance(node, ExternKernel) for node in lowered(forward, [x, weight]).graph.nodes)
+    (found,) = interpreted(forward, [x, weight])
+    assert found.stride() == eager.stride()
+    assert_near(found, forward(x.double(), weight.double()), dtype, math.prod(size))
+    grad = torch.randn_like(eager)
+
+    def backward(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+        return aten.convolution_backward(grad, x, weight, [results], *rest, [True] * 3)
+
+    assert not any(isinstance(node, ExternKernel) for node in lowered(backward, [grad, x, weight]).graph.nodes)
+    expected = backward(grad.double(), x.double(), weight.double())
+    for one, other in zip(interpreted(backward, [grad, x, weight]), expected, strict=True):
+        assert_near(one, other, dtype, grad[:, 0].numel())
+
+
+def test_many_results_of_one_channel_are_the_librarys() -> None:
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        return aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    for images, results, ours in ((4096, 1, True), (4096, 4, True), (2, 5, False)):
+        x, weight = torch.empty(images, 1, 64, 64, device="meta"), torch.empty(results, 1, 3, 3, device="meta")
+        (node,) = lowered(program, [x.half(), weight.half()]).graph.nodes
+        assert isinstance(node, ExternKernel) is not ours
+
+
 def test_what_is_not_zero_outside() -> None:
     """Beside a line there are zeros, not what would be computed of them."""
     def program(x: Tensor, weight: Tensor) -> Any:
