@@ -206,34 +206,88 @@ def _inside(ops: Ops, place: Sequence[Any], extents: Sequence[Any]) -> Value | N
     return mask
 
 
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """Windows of average pooling. size, steps, pads, extents (of what is pooled): for each axis.
+    counts_pads: whether padding counts as elements. divisor: what sums are divided by instead."""
+
+    size: tuple[int, ...]
+    steps: tuple[int, ...]
+    pads: tuple[int, ...]
+    extents: tuple[Any, ...]
+    counts_pads: bool
+    divisor: int | None
+
+    def divisor_of(self, ops: Ops, window: Sequence[Any], held: torch.dtype) -> Value:
+        """What a window's sum is divided by: its elements, less those beyond the border; 1 for a
+        window that lies beyond it."""
+        whole, found = 1, None
+        for index, length, step, pad, extent in zip(
+            window, self.size, self.steps, self.pads, self.extents, strict=True
+        ):
+            start = index * step - pad
+            border = pad if self.counts_pads else 0
+            is_within = surely_less(-border - 1, start.low)
+            if is_within and surely_less(start.high, extent + border - length + 1):
+                whole *= length
+                continue
+            first, end = ops.index_expr(start), ops.index_expr(start + length)
+            if not is_within:
+                first = ops.maximum(first, ops.index_expr(constant(-border)))
+            end = ops.minimum(end, ops.index_expr(constant(extent + border)))
+            count = ops.maximum(ops.sub(end, first), ops.index_expr(constant(1)))
+            found = count if found is None else ops.mul(found, count)
+        if found is None:
+            return ops.constant(whole, held)
+        return ops.to_dtype(ops.mul(found, ops.index_expr(constant(whole))), held)
+
+    def same_divisor(self, windows: Sequence[Any] | None) -> int | None:
+        """What all sums are divided by, if that is one number. windows: how many along each axis,
+        where the last ones may lie beyond the border."""
+        if self.divisor:
+            return self.divisor
+        inside = self.counts_pads or not any(self.pads)
+        if inside and windows is not None:
+            inside = all(
+                surely_less((count - 1) * step + length, extent + 2 * pad + 1)
+                for count, step, length, extent, pad in zip(
+                    windows, self.steps, self.size, self.extents, self.pads, strict=True)
+            )
+        return math.prod(self.size) if inside else None
+
+
+def _means(
+    rank: int, extents: Sequence[Any], kernel: Any, stride: Any, padding: Any, counts_pads: bool,
+    divisor: int | None,
+) -> _Means:
+    size = lengths(kernel, rank)
+    steps = lengths(stride, rank) if stride not in ((), []) else size
+    pads = lengths(padding, rank)
+    return _Means(size, steps, pads, tuple(extents), counts_pads, divisor)
+
+
 def _average(
     call: Call, rank: int, x: Tensor, kernel: Sequence[int], stride: Any = (), padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor: Any = None,
 ) -> Any:
-    size = lengths(kernel, rank)
-    steps = lengths(stride, rank) if stride not in ((), []) else size
-    pads = lengths(padding, rank)
-    over = ceil_mode and any(
-        (extent + 2 * pad - length) % step
-        for extent, pad, length, step in zip(x.size[-rank:], pads, size, steps, strict=True)
-    )
-    exact = not any(pads) or count_include_pad or divisor
-    if math.prod(size) > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or not exact:
-        return call.refuse("a large window, or a divisor that changes at the border")
-    if over or 0 in call.result.shape:
-        return call.refuse("windows over the border")
+    form = _means(rank, x.size[-rank:], kernel, stride, padding, count_include_pad, divisor)
+    if math.prod(form.size) > MOST_ELEMENTS or dtype_kind(x.dtype) != "f":
+        return call.refuse("a large window, or integers")
+    if 0 in call.result.shape:
+        return call.refuse("nothing")
     x.realize()
     held = compute_dtype(x.dtype)
-    count = divisor or math.prod(size)
+    same = form.same_divisor(call.result.shape[-rank:] if ceil_mode else None)
 
     def average(ops: Ops, i: Indices) -> Value:
         total = None
-        for value, _ in _window(ops, x, i, size, steps, pads, (1,) * rank, 0.0):
+        for value, _ in _window(ops, x, i, form.size, form.steps, form.pads, (1,) * rank, 0.0):
             total = value if total is None else ops.add(total, value)
         assert total is not None
-        return ops.truediv(total, ops.constant(count, held))
+        count = form.divisor_of(ops, i[-rank:], held) if same is None else ops.constant(same, held)
+        return ops.truediv(total, count)
 
-    return call.builder.computed(call.layout, [x], 2 * math.prod(size), average)
+    return call.builder.computed(call.layout, [x], 2 * math.prod(form.size), average)
 
 
 def _average_backward(
@@ -241,41 +295,35 @@ def _average_backward(
     padding: Any, ceil_mode: bool, count_include_pad: bool, divisor: Any,
 ) -> Any:
     """Each element gathers its part of the few windows that it lies in."""
-    size = lengths(kernel, rank)
-    steps = lengths(stride, rank) if stride not in ((), []) else size
-    pads = lengths(padding, rank)
-    reach = [-(-a // b) for a, b in zip(size, steps, strict=True)]
+    form = _means(rank, x.size[-rank:], kernel, stride, padding, count_include_pad, divisor)
+    reach = [-(-a // b) for a, b in zip(form.size, form.steps, strict=True)]
     if call.builder.device.type == "cpu" or 0 in call.layout.size or 0 in grad.size:
         return call.refuse("ATen adds where memory is near")
-    over = any(
-        (count - 1) * step + length > extent + 2 * pad
-        for count, step, length, extent, pad in zip(
-            grad.size[-rank:], steps, size, x.size[-rank:], pads, strict=True)
-    )
-    exact = not any(pads) or count_include_pad or divisor
-    if over or not exact or math.prod(reach) > MOST_WINDOWS or dtype_kind(grad.dtype) != "f":
-        return call.refuse("many windows over one element, or a divisor that changes at the border")
+    if math.prod(reach) > MOST_WINDOWS or dtype_kind(grad.dtype) != "f":
+        return call.refuse("many windows over one element, or integers")
     grad.realize()
     held = compute_dtype(grad.dtype)
-    count = divisor or math.prod(size)
+    same = form.same_divisor(grad.size[-rank:] if ceil_mode else None)
 
     def compute(ops: Ops, indices: Indices) -> Value:
         front = indices[:-rank]
-        places = [index + pad for index, pad in zip(indices[-rank:], pads, strict=True)]
-        last = [floordiv(place, step) for place, step in zip(places, steps, strict=True)]
+        places = [index + pad for index, pad in zip(indices[-rank:], form.pads, strict=True)]
+        last = [floordiv(place, step) for place, step in zip(places, form.steps, strict=True)]
         total = None
         for back in product(*map(range, reach)):
             window = [at - by for at, by in zip(last, back, strict=True)]
             offsets = [
-                place - at * step for place, at, step in zip(places, window, steps, strict=True)
+                place - at * step
+                for place, at, step in zip(places, window, form.steps, strict=True)
             ]
-            mask = _inside(ops, (*window, *offsets), (*grad.size[-rank:], *size))
-            at = (*front, *window)
-            load: Callable[[], Value] = functools.partial(grad.load, ops, at)
+            mask = _inside(ops, (*window, *offsets), (*grad.size[-rank:], *form.size))
+            load: Callable[[], Value] = functools.partial(grad.load, ops, (*front, *window))
             value = load() if mask is None else ops.masked(mask, load, 0)
+            if same is None:
+                value = ops.truediv(value, form.divisor_of(ops, window, held))
             total = value if total is None else ops.add(total, value)
         assert total is not None
-        return ops.truediv(total, ops.constant(count, held))
+        return total if same is None else ops.truediv(total, ops.constant(same, held))
 
     return call.builder.computed(call.layout, [grad], 12 * math.prod(reach), compute)
 

@@ -19,7 +19,7 @@ from inductor.codegen.triton.plan import plan_kernel
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir import interpret
-from inductor.ir.graph import ComputedBuffer
+from inductor.ir.graph import ComputedBuffer, ExternKernel
 from inductor.lowering import builder
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
@@ -252,30 +252,36 @@ def test_max_pools_of_films(pool: Any, last: bool) -> None:
 AVERAGES = [
     (2, 2, 0, False, True, None), (3, 1, 1, False, True, None), (3, 2, 1, False, True, 7), ((2, 3), (1, 2), 0, False, False, None),
     (2, 3, 0, False, True, None), (5, 2, 2, False, True, None), ((1, 2), 1, 0, True, False, None),
+    (3, 1, 1, False, False, None), ((3, 5), 2, (1, 2), False, False, None), (3, 2, 1, True, False, None),
+    (4, 3, 2, True, True, None), (2, 2, 0, True, True, None), (3, 2, 1, True, False, 4),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("pool", AVERAGES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_average_pool_backward_gathers(dtype: Any, pool: Any, last: bool) -> None:
+def test_average_pool_and_its_gradient(dtype: Any, pool: Any, last: bool) -> None:
     kernel, stride, padding, ceil, include, divisor = pool
     form = (*(each if isinstance(each, tuple) else (each, each) for each in (kernel, stride, padding)), ceil, include, divisor)
     x = torch.randn(2, 3, 11, 14).to(dtype)
     if last:
         x = x.to(memory_format=torch.channels_last)
-    grad = torch.randn_like(aten.avg_pool2d(x, *form))
+    (pooled,) = interpreted(lambda x: aten.avg_pool2d(x, *form), [x])
+    torch.testing.assert_close(pooled, aten.avg_pool2d(x, *form), rtol=CLOSE[dtype], atol=CLOSE[dtype])
+    grad = torch.randn_like(pooled)
 
     def program(grad: Tensor, x: Tensor) -> Tensor:
         return aten.avg_pool2d_backward(grad, x, *form)
 
+    for one, given in ((lambda x: aten.avg_pool2d(x, *form), [x]), (program, [grad, x])):
+        assert not any(isinstance(node, ExternKernel) for node in lowered(one, given).graph.nodes)
     (found,) = interpreted(program, [grad, x])
     assert found.stride() == program(grad, x).stride() and found.dtype is dtype
     exact = program(grad.double(), x.double())
     torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
-FILMS = [((1, 2, 2), (1, 2, 2), 0, False, True, None), (2, 1, 1, False, True, 5), (3, 2, 1, False, True, None), ((2, 1, 3), 2, 0, False, False, None)]
+FILMS = [((1, 2, 2), (1, 2, 2), 0, False, True, None), (3, 2, 1, True, False, None), (2, 1, 1, False, True, 5), (3, 2, 1, False, True, None), ((2, 1, 3), 2, 0, False, False, None)]
 
 
 @pytest.mark.parametrize("last", [False, True])
