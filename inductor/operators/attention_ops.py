@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import math
 from typing import Any
 
@@ -42,6 +43,7 @@ MANY_SPLITS = 8  # of the keys of few queries: fewer are no faster than torch's 
 # Measured: with heads of 64 and 512 keys ours is faster, with 128 and 2048 slower (`is_faster`).
 SMALL_HEAD = 64
 MANY_KEYS = 1024
+MOST_HEADS = 65535  # of all sequences: what a grid has along its second axes
 MOST_OFFSET = 2**31 - 1  # kernels count elements of a head in 32 bits
 
 FACTS = "bool causal, float scale, int window, float cap, bool nan_rows"
@@ -109,6 +111,13 @@ def attention(
     plain = isinstance(dropout_p, (int, float)) and dropout_p == 0.0
     plain = plain and (scale is None or isinstance(scale, (int, float)) and scale > 0)
     plain = plain and not (is_causal and attn_mask is not None)
+    if plain and not enable_gqa and repeats == 1 and all_backends_allowed():
+        axis = _head_axis(query, key, value)
+        if axis is not None and (attn_mask is None or _is_for_all_heads(attn_mask)):
+            four = [_in_four_axes(x, axis) for x in (query, key, value)]
+            mask = None if attn_mask is None else attn_mask.reshape(attn_mask.shape[-2:])
+            found = attention(*four, mask, dropout_p, is_causal, scale)
+            return _in_axes_of(found, query, axis)
     wanted = plain and all_backends_allowed() and has_kernel(*tensors)
     fits = wanted and _has_heads(query, key, enable_gqa, repeats) and is_faster(*tensors)
     if not fits:
@@ -125,6 +134,60 @@ def attention(
         query, key, value, bias, mask, is_causal, size, 0, 0.0, False, False
     )[0]
     return result
+
+
+def _head_axis(query: Tensor, key: Tensor, value: Tensor) -> int | None:
+    """Of tensors with more or fewer axes than four on a GPU, in half precision, which axis is to be
+    that of heads: one beside which the others in front are one in memory; the last one of these, if
+    there is none. torch has fast kernels for four axes only; for others it multiplies in float32
+    (NesT: 93 us of GEMMs and 29 of softmax a layer on an H200, where all else takes 58).
+
+    None for tensors that are no such ones."""
+    tensors = (query, key, value)
+    front = query.shape[:-2]
+    if len(front) in (0, 2) or not all(map(_is_half_on_gpu, tensors)):
+        return None
+    if any(type(n) is not int for x in tensors for n in (*x.shape, *x.stride())):
+        return None
+    if any(x.shape[:-2] != front or 0 in x.shape for x in tensors):
+        return None
+    if math.prod(front) > MOST_HEADS:
+        return None
+    last = len(front) - 1
+    found = (
+        axis for axis in reversed(range(len(front)))
+        if all(_is_one_in_memory(x, [n for n in range(len(front)) if n != axis]) for x in tensors)
+    )
+    return next(found, last)
+
+
+def _is_half_on_gpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda" and tensor.dtype in HALF
+
+
+def _is_one_in_memory(tensor: Tensor, axes: list[int]) -> bool:
+    return all(
+        tensor.shape[a] == 1 or tensor.stride(a) == tensor.shape[b] * tensor.stride(b)
+        for a, b in itertools.pairwise(axes)
+    )
+
+
+def _is_for_all_heads(mask: Tensor) -> bool:
+    return all(n == 1 for n in mask.shape[:-2])
+
+
+def _in_four_axes(tensor: Tensor, axis: int) -> Tensor:
+    """axis: of heads; the others in front become one."""
+    moved = tensor.movedim(axis, -3)
+    return moved.unsqueeze(0) if moved.dim() == 3 else moved.flatten(0, -4)
+
+
+def _in_axes_of(result: Tensor, query: Tensor, axis: int) -> Tensor:
+    """Attention's result with the axes of its query."""
+    front = [n for at, n in enumerate(query.shape[:-2]) if at != axis]
+    if not front:
+        return result.squeeze(0)
+    return result.unflatten(0, front).movedim(-3, axis)
 
 
 Parts = tuple[tuple[Tensor, ...], bool, int]

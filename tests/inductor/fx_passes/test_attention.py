@@ -224,6 +224,67 @@ def test_heads_that_the_program_repeats(
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=1e-6)
 
 
+AXES = {  # of queries: extents, and the order in which they lie in memory
+    "rows": ((5, 7, 4), (0, 1, 2)),
+    "blocks behind heads": ((2, 3, 5, 7, 4), (0, 2, 3, 1, 4)),
+    "blocks before heads": ((2, 5, 3, 7, 4), (0, 1, 3, 2, 4)),
+    "heads in front": ((3, 2, 5, 7, 4), (1, 2, 3, 0, 4)),
+    "in no order": ((2, 3, 5, 2, 7, 4), (3, 1, 0, 2, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "given", "of heads"])
+@pytest.mark.parametrize("form", AXES)
+def test_other_than_four_axes(form: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's kernels are given four of them, if no head has a mask of its own."""
+    monkeypatch.setattr(inductor.operators.attention_ops, "_is_half_on_gpu", lambda x: True)
+    monkeypatch.setattr(inductor.operators.attention_ops, "has_kernel", lambda *_: False)
+    seen: list[torch.Size] = []
+
+    def noting(query, *rest, **more):
+        seen.append(query.shape)
+        return F.scaled_dot_product_attention(query, *rest, **more)
+
+    monkeypatch.setattr(inductor.operators.attention_ops, "sdpa", noting)
+    size, order = AXES[form]
+    back = sorted(range(len(order)), key=order.__getitem__)
+
+    def made() -> torch.Tensor:
+        laid = torch.randn([size[axis] for axis in order], dtype=torch.float64)
+        return laid.permute(back).requires_grad_()
+
+    given = [made() for _ in range(3)]
+    given[1] = torch.randn(*size[:-2], 9, size[-1], dtype=torch.float64).requires_grad_()
+    given[2] = torch.randn(*size[:-2], 9, 6, dtype=torch.float64).requires_grad_()
+    masks = {"given": torch.randn(7, 9, dtype=torch.float64), "of heads": torch.rand(*size[:-2], 7, 9) > 0.2}
+    facts = {"is_causal": mask == "causal", "scale": 0.3}
+    results = [
+        call(*given, masks.get(mask), **facts)
+        for call in (inductor.operators.attention_ops.attention, F.scaled_dot_product_attention)
+    ]
+    torch.testing.assert_close(*results)
+    assert len(seen[0]) == (len(size) if mask == "of heads" else 4)
+    weight = torch.randn_like(results[0])
+    for one, other in zip(*(torch.autograd.grad(y, given, weight) for y in results), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_axes_that_are_one_in_memory_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor.operators.attention_ops, "_is_half_on_gpu", lambda x: True)
+    monkeypatch.setattr(inductor.operators.attention_ops, "has_kernel", lambda *_: False)
+    places: list[int] = []
+
+    def noting(query, *rest, **more):
+        places.append(query.data_ptr())
+        return F.scaled_dot_product_attention(query, *rest, **more)
+
+    monkeypatch.setattr(inductor.operators.attention_ops, "sdpa", noting)
+    joined = torch.randn(2, 5, 7, 3, 3, 4)  # images, blocks, pixels, query key and value, heads, head
+    query, key, value = joined.permute(3, 0, 4, 1, 2, 5)
+    inductor.operators.attention_ops.attention(query, key, value)
+    assert places == [query.data_ptr()]
+
+
 def test_gradients_lie_where_autograd_keeps_them() -> None:
     """It would copy those of tensors of its own that lie in another order; others lie as GEMMs want them."""
     q, k = torch.randn(2, 3, 8, 4, requires_grad=True), torch.randn(2, 8, 3, 4).transpose(1, 2).requires_grad_()
