@@ -285,6 +285,30 @@ def test_axes_that_are_one_in_memory_are_not_copied(monkeypatch: pytest.MonkeyPa
     assert places == [query.data_ptr()]
 
 
+@pytest.mark.parametrize("added", [
+    torch.randn(3, 7, 13), torch.randn(2, 3, 7, 13), torch.randn(7, 13, 3).permute(2, 0, 1),
+    torch.rand(2, 1, 7, 13) > 0.2, torch.randn(1, 1, 7, 13).expand(2, 3, 7, 13), torch.randn(2, 1, 1, 13),
+    torch.randn(3, 7, 16)[..., :13], torch.randn(7, 1).expand(7, 13)], ids=lambda x: f"{tuple(x.shape)} {x.stride()}")
+def test_rows_of_masks_begin_at_whole_words(added: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is repeated is not repeated in memory, and what lies so is as it is."""
+    given: list[torch.Tensor] = []
+    ours = torch.ops.dynamo_jit.attention
+
+    def noting(q, k, v, bias, mask, *rest):
+        given.append(mask if bias is None else bias)
+        return ours(q, k, v, bias, mask, *rest)
+
+    monkeypatch.setattr(torch.ops.dynamo_jit, "attention", noting)
+    q, k, v = torch.randn(2, 3, 7, 8), torch.randn(2, 3, 13, 8), torch.randn(2, 3, 13, 8)
+    found = inductor.operators.attention_ops.attention(q, k, v, added)
+    torch.testing.assert_close(found, F.scaled_dot_product_attention(q, k, v, added), rtol=1e-5, atol=1e-5)
+    used = given[0]
+    row, step = used.stride()[2:]
+    assert used.shape[2] == 1 or 0 in (row, step) or step == 1 and row % 16 == 0
+    assert used.untyped_storage().nbytes() <= math.prod(n if s else 1 for n, s in zip(
+        added.shape, added.stride(), strict=True)) * 16 / 13 * added.element_size() + 1e-9
+
+
 def test_gradients_lie_where_autograd_keeps_them() -> None:
     """It would copy those of tensors of its own that lie in another order; others lie as GEMMs want them."""
     q, k = torch.randn(2, 3, 8, 4, requires_grad=True), torch.randn(2, 8, 3, 4).transpose(1, 2).requires_grad_()

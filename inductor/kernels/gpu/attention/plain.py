@@ -1,7 +1,8 @@
 """Plain attention: products times a scale, a soft cap, a bias, a mask, a window; all blocks.
 
 `score` is float32; rows and columns are blocks of two axes, of which one is 1. `product` is queries
-times keys, or that transposed.
+times keys, or that transposed. Of queries beyond the last one, which nothing stores, a block that is
+not checked reads the bias and mask of the last.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def attention_masked(
             inside = (rows < N_Q) & (columns < N_K)
             seen = tl.load(at + rows * MM + columns * MN, mask=inside, other=0) != 0
         else:
-            seen = tl.load(at + rows * MM + columns * MN) != 0
+            seen = tl.load(at + tl.minimum(rows, N_Q - 1) * MM + columns * MN) != 0
         score = tl.where(seen, score, float("-inf"))
     if EDGE:
         if CAUSAL:
@@ -71,7 +72,7 @@ def attention_scores(
             inside = (rows < N_Q) & (columns < N_K)
             bias = tl.load(at + rows * BM + columns * BN, mask=inside, other=0.0)
         else:
-            bias = tl.load(at + rows * BM + columns * BN)
+            bias = tl.load(at + tl.minimum(rows, N_Q - 1) * BM + columns * BN)
         score += bias.to(tl.float32)
     score = attention_masked(
         score, MASK, b, h, rows, columns, N_Q, N_K, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE,
@@ -177,13 +178,11 @@ WALK: Final = Walk(
     block="tl.program_id(0) % blocks",
     over_keys=Loops(OVER_KEYS, {
         "seen": Visit(
-            "gap", "until", "False", "N_Q % ROWS != 0 and (<stores>HAS_BIAS and BM != 0)",
+            "gap", "until", "False", "N_Q % ROWS != 0 and (<stores>False)",
             masked="False", skip="0, 0, ",
         ),
         "inner": Visit(
-            "begin", "end", "False",
-            "N_Q % ROWS != 0 and (<stores>HAS_BIAS and BM != 0 or HAS_MASK and MM != 0)",
-            skip="0, 0, ",
+            "begin", "end", "False", "N_Q % ROWS != 0 and (<stores>False)", skip="0, 0, ",
         ),
         "outer": Visit("begin", "last", "True", "True", skip="gap, skipped, "),
     }),
