@@ -115,9 +115,9 @@ def attention(
     if plain and not enable_gqa and repeats == 1 and all_backends_allowed():
         axis = _head_axis(query, key, value)
         if axis is not None and (attn_mask is None or _is_for_all_heads(attn_mask)):
-            four = [_in_four_axes(x, axis) for x in (query, key, value)]
+            q, k, v = (_in_four_axes(x, axis) for x in (query, key, value))
             mask = None if attn_mask is None else attn_mask.reshape(attn_mask.shape[-2:])
-            found = attention(*four, mask, dropout_p, is_causal, scale)
+            found = attention(q, k, v, mask, dropout_p, is_causal, scale)
             return _in_axes_of(found, query, axis)
     wanted = plain and all_backends_allowed() and has_kernel(*tensors)
     fits = wanted and _has_heads(query, key, enable_gqa, repeats) and is_faster(*tensors)

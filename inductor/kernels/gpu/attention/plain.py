@@ -1,8 +1,8 @@
 """Plain attention: products times a scale, a soft cap, a bias, a mask, a window; all blocks.
 
 `score` is float32; rows and columns are blocks of two axes, of which one is 1. `product` is queries
-times keys, or that transposed. Of queries beyond the last one, which nothing stores, a block that is
-not checked reads the bias and mask of the last.
+times keys, or that transposed. Of queries beyond the last one, which nothing stores, a block that
+is not checked reads the bias and mask of the last.
 """
 
 from __future__ import annotations
