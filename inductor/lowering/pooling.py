@@ -328,6 +328,49 @@ def _average_backward(
     return call.builder.computed(call.layout, [grad], 12 * math.prod(reach), compute)
 
 
+@lowering(aten.col2im.default)
+def windows_to_image(
+    call: Call, columns: Tensor, size: Sequence[Any], kernel: Sequence[int],
+    dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int],
+) -> Any:
+    """Each pixel gathers from the few windows that it lies in.
+
+    columns: (batch, channels * height * width of a window, windows), or without batch.
+    """
+    reach = [-(-a // b) for a, b in zip(kernel, stride, strict=True)]
+    sizes = (*columns.size, *size)
+    if call.builder.device.type == "cpu" or 0 in sizes or any(type(n) is not int for n in sizes):
+        return call.refuse("ATen adds where memory is near, or sizes are unknown")
+    if math.prod(reach) > MOST_WINDOWS or {*dilation} != {1} or dtype_kind(columns.dtype) != "f":
+        return call.refuse("many windows over one pixel, or integers")
+    columns.realize()
+    counts = [
+        (extent + 2 * pad - length) // step + 1
+        for extent, pad, length, step in zip(size, padding, kernel, stride, strict=True)
+    ]
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        *batch, channel, row, column = indices
+        places = [index + pad for index, pad in zip((row, column), padding, strict=True)]
+        last = [floordiv(place, step) for place, step in zip(places, stride, strict=True)]
+        total = None
+        for back in product(*map(range, reach)):
+            window = [at - by for at, by in zip(last, back, strict=True)]
+            within = [
+                place - at * step for place, at, step in zip(places, window, stride, strict=True)
+            ]
+            mask = _inside(ops, (*window, *within), (*counts, *kernel))
+            line = (channel * kernel[0] + within[0]) * kernel[1] + within[1]
+            where = (*batch, line, window[0] * counts[1] + window[1])
+            load: Callable[[], Value] = functools.partial(columns.load, ops, where)
+            value = load() if mask is None else ops.masked(mask, load, 0)
+            total = value if total is None else ops.add(total, value)
+        assert total is not None
+        return total
+
+    return call.builder.computed(call.layout, [columns], 12 * math.prod(reach), compute)
+
+
 def _adaptive_average(call: Call, rank: int, x: Tensor, size: Sequence[int]) -> Any:
     extents = x.size[-rank:]
     if dtype_kind(x.dtype) != "f" or 0 in call.result.shape or 0 in x.size:

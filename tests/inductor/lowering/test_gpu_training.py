@@ -281,6 +281,29 @@ def test_average_pool_and_its_gradient(dtype: Any, pool: Any, last: bool) -> Non
     torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
+FOLDS = [  # kernel, padding, stride
+    ((2, 2), (0, 0), (2, 2)), ((3, 3), (1, 1), (1, 1)), ((3, 3), (1, 1), (2, 2)), ((2, 5), (1, 2), (3, 2)), ((3, 2), (0, 1), (1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("form", FOLDS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_windows_put_together(dtype: Any, form: Any, batched: bool) -> None:
+    kernel, padding, stride = form
+    x = torch.randn(2, 3, 9, 12)
+    columns = aten.im2col(x, kernel, (1, 1), padding, stride).to(dtype)
+    columns = torch.randn_like(columns if batched else columns[0])
+
+    def program(columns: Tensor) -> Tensor:
+        return aten.col2im(columns, (9, 12), kernel, (1, 1), padding, stride)
+
+    assert not any(isinstance(node, ExternKernel) for node in lowered(program, [columns]).graph.nodes)
+    (found,) = interpreted(program, [columns])
+    assert found.dtype is dtype and found.stride() == program(columns).stride()
+    torch.testing.assert_close(found.double(), program(columns.double()), rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
 FILMS = [((1, 2, 2), (1, 2, 2), 0, False, True, None), (3, 2, 1, True, False, None), (2, 1, 1, False, True, 5), (3, 2, 1, False, True, None), ((2, 1, 3), 2, 0, False, False, None)]
 
 
