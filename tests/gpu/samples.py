@@ -32,7 +32,7 @@ REACHED_BY = {
     "max_pool3d_with_indices": "max_pool3d", "max_pool3d_with_indices_backward": "max_pool3d",
     "max_pool2d_with_indices_backward": "max_pool2d", "_adaptive_avg_pool3d": "adaptive_avg_pool3d",
     "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d", "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d",
-    "avg_pool2d_backward": "avg_pool2d", "avg_pool3d_backward": "avg_pool3d",
+    "avg_pool2d_backward": "avg_pool2d", "avg_pool3d_backward": "avg_pool3d", "col2im": "fold",
 }  # fmt: skip
 
 
