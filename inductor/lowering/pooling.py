@@ -13,7 +13,7 @@ import torch
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import surely_less
-from inductor.ir.index import constant, floordiv
+from inductor.ir.index import constant, floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import layout_of
 from inductor.lowering.registry import Call, lowering
@@ -326,6 +326,36 @@ def _average_backward(
         return total if same is None else ops.truediv(total, ops.constant(same, held))
 
     return call.builder.computed(call.layout, [grad], 12 * math.prod(reach), compute)
+
+
+@lowering(aten.im2col.default)
+def windows_of_image(
+    call: Call, x: Tensor, kernel: Sequence[int], dilation: Sequence[int],
+    padding: Sequence[int], stride: Sequence[int],
+) -> Any:
+    """(batch, channels * height * width of a window, windows), or without batch."""
+    if 0 in call.result.shape or any(type(n) is not int for n in x.size):
+        return call.refuse("nothing, or sizes that are unknown")
+    counts = [
+        (extent + 2 * pad - gap * (length - 1) - 1) // step + 1
+        for extent, pad, length, gap, step in
+        zip(x.size[-2:], padding, kernel, dilation, stride, strict=True)
+    ]  # fmt: skip
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        *batch, line, number = indices
+        within = (mod(floordiv(line, kernel[1]), kernel[0]), mod(line, kernel[1]))
+        window = (floordiv(number, counts[1]), mod(number, counts[1]))
+        place = [
+            at * step + by * gap - pad for at, step, by, gap, pad in
+            zip(window, stride, within, dilation, padding, strict=True)
+        ]  # fmt: skip
+        mask = _inside(ops, place, x.size[-2:])
+        where = (*batch, floordiv(line, kernel[0] * kernel[1]), *place)
+        load: Callable[[], Value] = functools.partial(x.load, ops, where)
+        return load() if mask is None else ops.masked(mask, load, 0)
+
+    return call.builder.computed(call.layout, [x], 12, compute)
 
 
 @lowering(aten.col2im.default)

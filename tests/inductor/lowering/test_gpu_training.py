@@ -289,11 +289,18 @@ FOLDS = [  # kernel, padding, stride
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("form", FOLDS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_windows_put_together(dtype: Any, form: Any, batched: bool) -> None:
+def test_windows_apart_and_put_together(dtype: Any, form: Any, batched: bool) -> None:
     kernel, padding, stride = form
-    x = torch.randn(2, 3, 9, 12)
-    columns = aten.im2col(x, kernel, (1, 1), padding, stride).to(dtype)
-    columns = torch.randn_like(columns if batched else columns[0])
+    x = torch.randn(2, 3, 9, 12).to(dtype)
+    for gap in ((1, 1), (2, 1)):
+        def apart(x: Tensor) -> Tensor:
+            return aten.im2col(x, kernel, gap, padding, stride)  # noqa: B023
+
+        given = x if batched else x[0]
+        assert not any(isinstance(node, ExternKernel) for node in lowered(apart, [given]).graph.nodes)
+        (found,) = interpreted(apart, [given])
+        assert torch.equal(found, apart(given)) and found.stride() == apart(given).stride()
+    columns = torch.randn_like(aten.im2col(given, kernel, (1, 1), padding, stride))
 
     def program(columns: Tensor) -> Tensor:
         return aten.col2im(columns, (9, 12), kernel, (1, 1), padding, stride)
