@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 
 aten = torch.ops.aten
 
@@ -30,13 +30,9 @@ def unfuse_biases(
     changed = [node for node in found if _is_read_by_kernels(node, is_computed)]
     for node in changed:
         bias, *factors = node.args
-        run = fake_runner(bias.meta["val"])
-        with module.graph.inserting_before(node):
-            gemm = module.graph.call_function(aten.mm.default, tuple(factors))
-            total = module.graph.call_function(aten.add.Tensor, (gemm, bias))
-        values = [factor.meta["val"] for factor in factors]
-        gemm.meta = {**node.meta, "val": run(aten.mm.default, *values)}
-        total.meta.update(node.meta)
+        call = Calls(node)
+        total = call(aten.add.Tensor, call(aten.mm.default, *factors), bias)
+        total.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(total)
         module.graph.erase_node(node)
     if changed:
@@ -50,18 +46,15 @@ def unfuse_convolution_biases(module: fx.GraphModule) -> fx.GraphModule:
     found = [node for node in convolutions if _has_bias_on_gpu(node)]
     for node in found:
         bias = node.args[2]
-        run = fake_runner(bias.meta["val"])
+        call = Calls(node, node.next)
         shape = [bias.meta["val"].shape[0], *[1] * (node.meta["val"].dim() - 2)]
-        with module.graph.inserting_after(node):
-            total = module.graph.call_function(aten.add.Tensor, (node, bias))
-        with module.graph.inserting_before(total):
-            column = module.graph.call_function(aten.view.default, (bias, shape))
+        column = call(aten.view.default, bias, shape)
+        total = call(aten.add.Tensor, node, column)
+        total.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)  # noqa: B023
         node.update_arg(2, None)
-        total.update_arg(1, column)
-        total.meta.update(node.meta)
-        column.meta = {**node.meta, "val": run(aten.view.default, bias.meta["val"], shape)}
-        node.meta["val"] = run(aten.clone.default, node.meta["val"])  # the other is the total's
+        # The one that it has had is the total's.
+        node.meta["val"] = call.run(aten.clone.default, node.meta["val"])
     if found:
         module.recompile()
     return module

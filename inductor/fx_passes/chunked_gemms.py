@@ -38,7 +38,7 @@ from inductor.collectives.machine import (
 from inductor.collectives.settings import machine_of_graph, tie
 from inductor.collectives.timeline import Compute, Event, Start, Wait, simulate
 from inductor.config import config
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 
 aten = torch.ops.aten
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -189,44 +189,23 @@ def _seconds_of_gemm(gemm: fx.Node, machine: Machine, count: int) -> float:
     return seconds_of_kernel(machine, moved, operations, facts_of(made).dtype in HALVES)
 
 
-class _Writer:
-    """New nodes with their fakes, in front of a node."""
-
-    def __init__(self, place: fx.Node) -> None:
-        self.place = place
-        self.run = fake_runner(place.meta["val"])
-
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        fakes = fx.map_arg(args, lambda node: node.meta["val"])
-        with self.place.graph.inserting_before(self.place):
-            made = self.place.graph.call_function(target, args, kwargs)
-        made.meta = {**self.place.meta, "val": self.run(target, *fakes, **kwargs)}
-        return made
-
-    def view(self, node: fx.Node, *size: int) -> fx.Node:
-        """As a captured graph has it: what is not contiguous is copied."""
-        if not node.meta["val"].is_contiguous():
-            node = self.call(aten.clone.default, node, memory_format=torch.contiguous_format)
-        return self.call(aten.view.default, node, list(size))
-
-
 def _split_result(pair: _Pair, count: int) -> None:
     """GEMM → collective: all where the collective starts, their waits where it is waited for."""
     (gemm,) = pair.gemms
     left, right = gemm.args
     rows, _ = facts_of(gemm.meta["val"]).size
     part = rows // pair.ranks // count
-    write, target, rest = _Writer(pair.start), pair.start.target, pair.start.args[1:]
-    parts = write.view(left, pair.ranks, rows // pair.ranks, -1)  # type: ignore[arg-type]
+    call, target, rest = Calls(pair.start), pair.start.target, pair.start.args[1:]
+    parts = call.view(left, pair.ranks, rows // pair.ranks, -1)  # type: ignore[arg-type]
     starts = []
     for at in range(count):
-        chunk = write.call(aten.slice.Tensor, parts, 1, at * part, (at + 1) * part)
-        made = write.call(aten.mm.default, write.view(chunk, pair.ranks * part, -1), right)
-        starts.append(write.call(target, made, *rest))
-    write = _Writer(pair.wait)
-    waits = [write.call(pair.wait.target, start) for start in starts]
+        chunk = call(aten.slice.Tensor, parts, 1, at * part, (at + 1) * part)
+        made = call(aten.mm.default, call.view(chunk, pair.ranks * part, -1), right)
+        starts.append(call(target, made, *rest))
+    call = Calls(pair.wait)
+    waits = [call(pair.wait.target, start) for start in starts]
     size = facts_of(pair.wait.meta["val"]).size
-    _replace(pair.wait, write.view(write.call(aten.cat.default, waits), *size))
+    _replace(pair.wait, call.view(call(aten.cat.default, waits), *size))
     _erase_unread(pair.start)
 
 
@@ -236,22 +215,22 @@ def _split_gather(pair: _Pair, count: int) -> None:
     given: Any = pair.start.args[0]
     rows, _ = facts_of(pair.wait.meta["val"]).size
     part = rows // pair.ranks // count
-    write, target, rest = _Writer(pair.start), pair.start.target, pair.start.args[1:]
+    call, target, rest = Calls(pair.start), pair.start.target, pair.start.args[1:]
     starts = []
     for at in range(count):
-        chunk = write.call(aten.slice.Tensor, given, 0, at * part, (at + 1) * part)
-        starts.append(write.call(target, chunk, *rest))
+        chunk = call(aten.slice.Tensor, given, 0, at * part, (at + 1) * part)
+        starts.append(call(target, chunk, *rest))
     order = {node: at for at, node in enumerate(pair.start.graph.nodes)}
     waits: list[fx.Node] = []
     for gemm in sorted(pair.gemms, key=order.__getitem__):
-        write = _Writer(gemm)
+        call = Calls(gemm)
         columns, made = facts_of(gemm.meta["val"]).size[1], []
         for at, start in enumerate(starts):
             if len(waits) <= at:
-                waits.append(write.call(pair.wait.target, start))
-            chunk = write.call(aten.mm.default, waits[at], gemm.args[1])
-            made.append(write.view(chunk, pair.ranks, part, columns))
-        _replace(gemm, write.view(write.call(aten.cat.default, made, 1), rows, columns))
+                waits.append(call(pair.wait.target, start))
+            chunk = call(aten.mm.default, waits[at], gemm.args[1])
+            made.append(call.view(chunk, pair.ranks, part, columns))
+        _replace(gemm, call.view(call(aten.cat.default, made, 1), rows, columns))
     _erase_unread(pair.wait)
 
 

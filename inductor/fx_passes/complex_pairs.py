@@ -11,14 +11,13 @@ that an imaginary part of zero, which makes NaN of an infinity).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
 from dynamo.aot.fakes import is_fake
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 
 aten = torch.ops.aten
 
@@ -60,7 +59,7 @@ def compute_on_pairs(module: fx.GraphModule) -> fx.GraphModule:
 
 
 class _Pairs:
-    """The real tensors that stand for complex ones. made: whether any node is new."""
+    """The real tensors that stand for complex ones. made: whether nodes may be new."""
 
     def __init__(self) -> None:
         self.made = False
@@ -124,28 +123,13 @@ class _Pairs:
             return call(node.target, first, second)
         return _product(call, first, second)
 
-    def _calls(self, node: fx.Node) -> Callable[..., fx.Node]:
-        """A function that puts operations behind a node, with its place in the program."""
-        run = fake_runner(node.meta["val"])
-        last = node
-        if node.op == "placeholder":
-            while last.next.op == "placeholder":
-                last = last.next
-
-        def call(target: Any, *args: Any) -> fx.Node:
-            nonlocal last
-            self.made = True
-            with node.graph.inserting_after(last):
-                made = node.graph.call_function(target, args)
-            made.meta = {**node.meta, "val": run(target, *fx.node.map_arg(args, _value))}
-            last = made
-            return made
-
-        return call
-
-
-def _value(node: fx.Node) -> Any:
-    return node.meta["val"]
+    def _calls(self, node: fx.Node) -> Calls:
+        """Puts operations behind a node."""
+        self.made = True
+        follower = node.next
+        while follower.op == "placeholder":
+            follower = follower.next
+        return Calls(node, follower)
 
 
 def _is_complex(given: Any, node: fx.Node) -> bool:
@@ -156,19 +140,19 @@ def _is_complex(given: Any, node: fx.Node) -> bool:
     return bool(value.dtype is result.dtype and value.device == result.device)
 
 
-def _part(call: Callable[..., fx.Node], pair: fx.Node, at: int) -> fx.Node:
+def _part(call: Calls, pair: fx.Node, at: int) -> fx.Node:
     return call(aten.select.int, pair, -1, at)
 
 
-def _stacked(call: Callable[..., fx.Node], real: fx.Node, imaginary: fx.Node) -> fx.Node:
+def _stacked(call: Calls, real: fx.Node, imaginary: fx.Node) -> fx.Node:
     return call(aten.stack.default, [real, imaginary], -1)
 
 
-def _product(call: Callable[..., fx.Node], first: fx.Node, second: fx.Node) -> fx.Node:
+def _product(call: Calls, first: fx.Node, second: fx.Node) -> fx.Node:
     return _product_of_parts(call, first, _part(call, second, 0), _part(call, second, 1))
 
 
-def _product_of_parts(call: Callable[..., fx.Node], first: fx.Node, c: Any, d: Any) -> fx.Node:
+def _product_of_parts(call: Calls, first: fx.Node, c: Any, d: Any) -> fx.Node:
     """(a + bi)(c + di), computed as ATen does, also where d is zero."""
     a, b = _part(call, first, 0), _part(call, first, 1)
     mul = aten.mul.Tensor
@@ -176,7 +160,7 @@ def _product_of_parts(call: Callable[..., fx.Node], first: fx.Node, c: Any, d: A
     return _stacked(call, real, call(aten.add.Tensor, call(mul, a, d), call(mul, b, c)))
 
 
-def _made_of_two(node: fx.Node, call: Callable[..., fx.Node]) -> fx.Node | None:
+def _made_of_two(node: fx.Node, call: Calls) -> fx.Node | None:
     """The pairs of `complex(real, imaginary)`, or of `polar(length, angle)`."""
     first, second = node.args
     values = [given.meta["val"] for given in node.args]  # type: ignore[union-attr]
@@ -191,7 +175,7 @@ def _made_of_two(node: fx.Node, call: Callable[..., fx.Node]) -> fx.Node | None:
     return _stacked(call, first, second)  # type: ignore[arg-type]
 
 
-def _shaped(node: fx.Node, pair: fx.Node, call: Callable[..., fx.Node]) -> fx.Node | None:
+def _shaped(node: fx.Node, pair: fx.Node, call: Calls) -> fx.Node | None:
     """A view, copy or read of complex numbers, of their pairs. Dimensions count from the front."""
     target: Any = node.target
     if node.kwargs and target is not aten.clone.default:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 
 aten = torch.ops.aten
 SORTS = (aten.sort.default, aten.sort.stable)
@@ -47,14 +46,14 @@ def sort_by_counts(module: fx.GraphModule) -> fx.GraphModule:
     found = False
     for target in SORTS:
         for node in module.graph.find_nodes(op="call_function", target=target):
-            found |= _replace(module.graph, node)
+            found |= _replace(node)
     if found:
         module.graph.eliminate_dead_code()
         module.recompile()
     return module
 
 
-def _replace(graph: fx.Graph, node: fx.Node) -> bool:
+def _replace(node: fx.Node) -> bool:
     x: Any = node.args[0]
     facts = facts_of(x.meta["val"])
     if not on_gpu(facts.device) or len(facts.size) != 1 or _is_descending(node):
@@ -67,10 +66,9 @@ def _replace(graph: fx.Graph, node: fx.Node) -> bool:
     kinds = bound_of(x)
     if not 0 < kinds <= min(MOST_KINDS, MOST_COUNTS * BLOCK // size):
         return False
-    with graph.inserting_before(node):
-        writer = _Writer(graph, node)
-        origin = writer.origins(writer.places(x, size, kinds), size)
-        values = writer.call(aten._unsafe_index.Tensor, x, [origin])
+    writer = _Writer(node)
+    origin = writer.origins(writer.places(x, size, kinds), size)
+    values = writer.call(aten._unsafe_index.Tensor, x, [origin])
     for user in [*node.users]:
         user.replace_all_uses_with(origin if user.args[1] == 1 else values)
     return True
@@ -116,17 +114,9 @@ def _extent(node: fx.Node, place: int, default: Any) -> int:
 class _Writer:
     """Adds operations before a sort."""
 
-    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
-        self.graph, self.node = graph, node
+    def __init__(self, node: fx.Node) -> None:
         self.device = facts_of(node.args[0].meta["val"]).device  # type: ignore[union-attr]
-        self.run: Callable[..., Any] = fake_runner(node.args[0].meta["val"])  # type: ignore[union-attr]
-
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        made = self.graph.call_function(target, args, kwargs)
-        fakes = fx.map_arg((args, kwargs), lambda each: each.meta["val"])
-        made.meta = dict(self.node.meta)
-        made.meta["val"] = self.run(target, *fakes[0], **fakes[1])
-        return made
+        self.call = Calls(node)
 
     def count(self, number: int, dtype: torch.dtype) -> fx.Node:
         return self.call(aten.arange.default, number, dtype=dtype, device=self.device)

@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 from inductor.fx_passes.layout import HALVES, on_gpu
 
 aten = torch.ops.aten
@@ -68,24 +68,23 @@ class _Rewriter:
         self.x, self.weight, self.bias = args[self.is_backward :][:3]
         self.padding: int = args[4 + self.is_backward][0]
         self.groups: int = args[8 + self.is_backward]
-        self.run_fake = fake_runner(self.x.meta["val"])
+        self.call = Calls(node)
 
     def run(self) -> bool:
-        with self.graph.inserting_before(self.node):
-            if self.is_backward:
-                return self._gradient_of_input()
-            rest = facts_of(self.weight.meta["val"]).size[2] - 1 - self.padding
-            if self._are_side_by_side(self.x, self.weight, self.padding):
-                result = self._as_gemms(self.x, self.weight, self.padding)
-            elif rest >= 0:
-                result = self._call(
-                    aten.convolution.default, self.x, self._turned(), None, [1], [rest], [1],
-                    True, [0], self.groups)
-            else:  # a transposed convolution leaves places away, and has none to add
-                return False
-            if self.bias is not None:
-                column = self._call(aten.view.default, self.bias, [-1, 1])
-                result = self._call(aten.add.Tensor, result, column)
+        if self.is_backward:
+            return self._gradient_of_input()
+        rest = facts_of(self.weight.meta["val"]).size[2] - 1 - self.padding
+        if self._are_side_by_side(self.x, self.weight, self.padding):
+            result = self._as_gemms(self.x, self.weight, self.padding)
+        elif rest >= 0:
+            result = self.call(
+                aten.convolution.default, self.x, self._turned(), None, [1], [rest], [1],
+                True, [0], self.groups)
+        else:  # a transposed convolution leaves places away, and has none to add
+            return False
+        if self.bias is not None:
+            column = self.call(aten.view.default, self.bias, [-1, 1])
+            result = self.call(aten.add.Tensor, result, column)
         self.node.replace_all_uses_with(result)
         self.graph.erase_node(self.node)
         return True
@@ -100,12 +99,11 @@ class _Rewriter:
         if not self._are_side_by_side(gradient, self.weight, padding):
             return False
         own = self._as_gemms(gradient, self._turned(), padding)
-        rest = self._call(self.node.target, *args[:10], [False, *wanted[1:]])
+        rest = self.call(self.node.target, *args[:10], [False, *wanted[1:]])
         for item in list(self.node.users):
-            with self.graph.inserting_before(item):
-                part = self.graph.call_function(operator.getitem, (rest, item.args[1]))
-            part.meta = item.meta
-            item.replace_all_uses_with(own if item.args[1] == 0 else part)
+            position = item.args[1]
+            part = own if position == 0 else Calls(item)(operator.getitem, rest, position)
+            item.replace_all_uses_with(part)
             self.graph.erase_node(item)
         self.graph.erase_node(self.node)
         return True
@@ -121,44 +119,27 @@ class _Rewriter:
         """The weight with its window turned and, in each group, inputs and outputs exchanged."""
         outputs, inputs, places = facts_of(self.weight.meta["val"]).size
         split = [self.groups, outputs // self.groups, inputs, places]
-        parts = self._call(aten.view.default, self.weight, split)
-        parts = self._call(aten.flip.default, parts, [3])
-        parts = self._call(aten.permute.default, parts, [0, 2, 1, 3])
-        parts = self._rows(parts)
-        size = [self.groups * inputs, outputs // self.groups, places]
-        return self._call(aten.view.default, parts, size)
+        parts = self.call(aten.view.default, self.weight, split)
+        parts = self.call(aten.flip.default, parts, [3])
+        parts = self.call(aten.permute.default, parts, [0, 2, 1, 3])
+        return self.call.view(parts, self.groups * inputs, outputs // self.groups, places)
 
     def _as_gemms(self, x: fx.Node, weight: fx.Node, padding: int) -> fx.Node:
         """(batch, channels, length) with (outputs, channels of a group, places)."""
-        groups, call = self.groups, self._call
+        groups, call = self.groups, self.call
         batch, channels, length = facts_of(x.meta["val"]).size
         outputs, inputs, places = facts_of(weight.meta["val"]).size
         results = length + 2 * padding - places + 1
         if padding:
             x = call(aten.constant_pad_nd.default, x, [padding, padding], 0.0)
-        x = self._rows(x)
-        x = call(aten.view.default, x, [batch, groups, inputs, length + 2 * padding])
+        x = call.view(x, batch, groups, inputs, length + 2 * padding)
         windows = call(aten.unfold.default, x, 3, places, 1)
-        windows = self._rows(call(aten.permute.default, windows, [1, 0, 3, 4, 2]))
-        windows = call(aten.view.default, windows, [groups, batch * results, places * inputs])
-        parts = call(
-            aten.view.default, self._rows(weight), [groups, outputs // groups, inputs, places])
-        parts = self._rows(call(aten.permute.default, parts, [0, 3, 2, 1]))
-        parts = call(aten.view.default, parts, [groups, places * inputs, outputs // groups])
+        windows = call(aten.permute.default, windows, [1, 0, 3, 4, 2])
+        windows = call.view(windows, groups, batch * results, places * inputs)
+        parts = call.view(weight, groups, outputs // groups, inputs, places)
+        parts = call(aten.permute.default, parts, [0, 3, 2, 1])
+        parts = call.view(parts, groups, places * inputs, outputs // groups)
         found = call(aten.bmm.default, windows, parts)
-        found = call(aten.view.default, found, [groups, batch, results, outputs // groups])
-        found = self._rows(call(aten.permute.default, found, [1, 0, 3, 2]))
-        return call(aten.view.default, found, [batch, outputs, results])
-
-    def _rows(self, node: fx.Node) -> fx.Node:
-        """Stored row by row."""
-        if node.meta["val"].is_contiguous():
-            return node
-        return self._call(aten.clone.default, node, memory_format=torch.contiguous_format)
-
-    def _call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        new = self.graph.call_function(target, args, kwargs)
-        values = fx.map_arg(args, lambda node: node.meta["val"])
-        with torch.no_grad():
-            new.meta = {**self.node.meta, "val": self.run_fake(target, *values, **kwargs)}
-        return new
+        found = call.view(found, groups, batch, results, outputs // groups)
+        found = call(aten.permute.default, found, [1, 0, 3, 2])
+        return call.view(found, batch, outputs, results)

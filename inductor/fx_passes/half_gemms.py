@@ -27,7 +27,7 @@ from dynamo.store.processor import HALF_SUPPORT
 from inductor.autotune.attention_choice import FLASH
 from inductor.autotune.library_convolutions import is_native
 from inductor.config import OWN, config
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls, fake_runner
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
@@ -40,10 +40,9 @@ FEW_ROWS = 8
 
 def compute_in_float32(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
-    graph = module.graph
-    found = [node for node in graph.nodes if node.op == "call_function" and _is_slow(node)]
+    found = [node for node in module.graph.nodes if node.op == "call_function" and _is_slow(node)]
     casts: dict[fx.Node, fx.Node] = {}
-    changed = [node for node in found if _widen(graph, node, casts)]
+    changed = [node for node in found if _widen(node, casts)]
     if changed:
         module.recompile()
     return module
@@ -98,7 +97,7 @@ RULES: dict[Any, Callable[[fx.Node], bool]] = {
 }
 
 
-def _widen(graph: fx.Graph, node: fx.Node, casts: dict[fx.Node, fx.Node]) -> bool:
+def _widen(node: fx.Node, casts: dict[fx.Node, fx.Node]) -> bool:
     """Compute it in float32; not where its results would have other strides."""
     run = fake_runner(_value(node.all_input_nodes[0]))
     given = fx.map_arg((node.args, node.kwargs), lambda one: _wide_fake(run, one))
@@ -110,8 +109,7 @@ def _widen(graph: fx.Graph, node: fx.Node, casts: dict[fx.Node, fx.Node]) -> boo
         if _value(one).dtype not in HALF_SUPPORT:
             return one
         if one not in casts:
-            with graph.inserting_after(one):
-                casts[one] = _cast(graph, one, torch.float32, run)
+            casts[one] = _cast(one, torch.float32)
         return casts[one]
 
     users = dict.fromkeys(node.users)
@@ -119,30 +117,25 @@ def _widen(graph: fx.Graph, node: fx.Node, casts: dict[fx.Node, fx.Node]) -> boo
     node.args, node.kwargs = fx.map_arg((node.args, node.kwargs), operand)
     node.meta = {**node.meta, "val": wide}
     if isinstance(before, Tensor):
-        _narrow(graph, node, before.dtype, run)
+        _narrow(node, before.dtype)
         return True
     for user in users:
         assert user.target is operator.getitem
         half = user.meta.get("val")
         if isinstance(half, Tensor) and half.dtype in HALF_SUPPORT:
             user.meta = {**user.meta, "val": wide[user.args[1]]}  # type: ignore[index]
-            _narrow(graph, user, half.dtype, run)
+            _narrow(user, half.dtype)
     return True
 
 
-def _narrow(graph: fx.Graph, node: fx.Node, dtype: torch.dtype, run: Callable[..., Any]) -> None:
+def _narrow(node: fx.Node, dtype: torch.dtype) -> None:
     """What reads a result in float32 reads it in half precision."""
-    with graph.inserting_after(node):
-        half = _cast(graph, node, dtype, run)
+    half = _cast(node, dtype)
     node.replace_all_uses_with(half, delete_user_cb=lambda user: user is not half)
 
 
-def _cast(
-    graph: fx.Graph, node: fx.Node, dtype: torch.dtype, run: Callable[..., Any]
-) -> fx.Node:
-    made = graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
-    made.meta = {**node.meta, "val": run(aten._to_copy.default, node.meta["val"], dtype=dtype)}
-    return made
+def _cast(node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    return Calls(node, node.next)(aten._to_copy.default, node, dtype=dtype)
 
 
 def _wide_fake(run: Callable[..., Any], node: fx.Node) -> Any:

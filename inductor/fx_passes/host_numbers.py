@@ -23,7 +23,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls, fake_runner
 from inductor.fx_passes.number_programs import constant_of, write_numbers_at_once
 from inductor.operators.device_numbers import ADD_TO_NUMBERS, NUMBERS_ON
 
@@ -112,11 +112,10 @@ class _Twins:
                     with self.graph.inserting_before(node):
                         self._copy(waiting)
                     waiting = []
-                with self.graph.inserting_before(node.next):
-                    if node in wanted:
-                        self._repeat(node)
-                    else:
-                        self._read(node)
+                if node in wanted:
+                    self._repeat(node)
+                else:
+                    self._read(node)
 
     def _wanted(self) -> set[fx.Node]:
         """Numbers of which the GPU needs a twin."""
@@ -148,12 +147,8 @@ class _Twins:
         if shown is not None:
             self.twins[node] = self.twins[shown]
             return
-        target: Any = node.target
-        args = fx.map_arg(node.args, lambda arg: self.twins.get(arg, arg))
-        twin = self.graph.call_function(target, args, dict(node.kwargs))
-        fakes = fx.map_arg(args, lambda arg: arg.meta["val"])
-        twin.meta = {**node.meta, "val": self.run(target, *fakes, **node.kwargs)}
-        self.twins[node] = twin
+        args: Any = fx.map_arg(node.args, lambda arg: self.twins.get(arg, arg))
+        self.twins[node] = Calls(node, node.next)(node.target, *args, **node.kwargs)
 
     def _read(self, node: fx.Node) -> None:
         """Lets a reader read twins."""
@@ -162,10 +157,8 @@ class _Twins:
             return
         (number,) = node.all_input_nodes
         dtype = facts_of(node.meta["val"]).dtype
-        twin = self.twins[number]
-        copy = self.graph.call_function(aten._to_copy.default, (twin,), {"dtype": dtype})
-        fake = self.run(aten._to_copy.default, twin.meta["val"], dtype=dtype)
-        copy.meta = {**node.meta, "val": fake}
+        call = Calls(node, node.next)
+        copy = call(aten._to_copy.default, self.twins[number], dtype=dtype)
         node.replace_all_uses_with(copy)
 
 

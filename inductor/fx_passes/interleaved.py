@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 
 aten = torch.ops.aten
 WRITE, SELECT, ADD = (
@@ -168,36 +168,28 @@ def _is_dense(value: Any) -> bool:
 def _replace(
     graph: fx.Graph, node: fx.Node, place: _Place, parts: list[fx.Node | None]
 ) -> None:
-    value = node.meta["val"]
-    facts, run = facts_of(value), fake_runner(value)
+    facts, call = facts_of(node.meta["val"]), Calls(node)
     of_part = [*facts.size]
     of_part[place.dim] //= len(parts)
     if place.alone:
         del of_part[place.dim]
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        made = graph.call_function(target, args, kwargs)
-        fakes = fx.map_arg(args, lambda given: given.meta["val"])
-        made.meta = {**node.meta, "val": run(target, *fakes, **kwargs)}
-        return made
-
-    with graph.inserting_before(node):
-        wide = []
-        for part in parts:
-            source: Any = part
-            if source is None:
-                source = call(aten.full.default, of_part, 0, dtype=facts.dtype, device=facts.device)
-            while source.target is aten.copy.default:  # what it is copied into is overwritten
-                source = source.args[1]
-            if facts_of(source.meta["val"]).dtype is not facts.dtype:
-                source = call(aten._to_copy.default, source, dtype=facts.dtype)
-            if [*facts_of(source.meta["val"]).size] != of_part:
-                source = call(aten.expand.default, source, of_part)
-            if node.target is ADD and part is not None:  # which makes zeros positive
-                source = call(ADD, source, 0)
-            wide.append(call(aten.unsqueeze.default, source, place.dim + (not place.alone)))
-        total = call(aten.cat.default, wide, place.dim + (not place.alone))
-        if not place.alone:
-            total = call(aten.view.default, total, [*facts.size])
+    wide = []
+    for part in parts:
+        source: Any = part
+        if source is None:
+            source = call(aten.full.default, of_part, 0, dtype=facts.dtype, device=facts.device)
+        while source.target is aten.copy.default:  # what it is copied into is overwritten
+            source = source.args[1]
+        if facts_of(source.meta["val"]).dtype is not facts.dtype:
+            source = call(aten._to_copy.default, source, dtype=facts.dtype)
+        if [*facts_of(source.meta["val"]).size] != of_part:
+            source = call(aten.expand.default, source, of_part)
+        if node.target is ADD and part is not None:  # which makes zeros positive
+            source = call(ADD, source, 0)
+        wide.append(call(aten.unsqueeze.default, source, place.dim + (not place.alone)))
+    total = call(aten.cat.default, wide, place.dim + (not place.alone))
+    if not place.alone:
+        total = call(aten.view.default, total, [*facts.size])
     node.replace_all_uses_with(total)
     graph.erase_node(node)

@@ -26,7 +26,7 @@ from dynamo.aot.graphs import LazyGraph
 from dynamo.shapes.fake import Fake
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from inductor.config import config
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls, fake_runner
 from inductor.fx_passes.odd_channels import Cuts, pad_channels
 from inductor.fx_passes.single_channels import reads_single_channels
 
@@ -275,9 +275,7 @@ class _Rewriter:
 
     def _pad_channels(self, new: fx.Node) -> None:
         def call(target: Any, *args: Any) -> fx.Node:
-            with self.graph.inserting_before(new):
-                made = self.graph.call_function(target, args)
-            made.meta = {**new.meta, "val": self._run(made)}
+            made = Calls(new)(target, *args)
             value = made.meta["val"]
             if value.dim() in LAST and not _is_last(value):
                 made.meta["val"] = self.run_fake(
@@ -299,9 +297,7 @@ class _Rewriter:
         for axis, extent in extents.items():
             value = new.meta["val"]
             if value is not None and facts_of(value).size[axis] != extent:
-                part = self.graph.call_function(aten.slice.Tensor, (new, axis, 0, extent))
-                part.meta = {**new.meta, "val": self._run(part)}
-                new = part
+                new = Calls(new, new.next)(aten.slice.Tensor, new, axis, 0, extent)
         return new
 
     def _as_the_library_gives_it(self, result: Any) -> Any:
@@ -344,12 +340,10 @@ class _Rewriter:
             return self._run(new)
 
     def _run(self, new: fx.Node) -> Any:
-        args = fx.map_arg(new.args, lambda node: node.meta["val"])
-        kwargs = fx.map_arg(new.kwargs, lambda node: node.meta["val"])
+        args, kwargs = fx.map_arg((new.args, new.kwargs), lambda node: node.meta["val"])
         if not isinstance(new.target, OpOverload):
             return new.target(*args, **kwargs)  # type: ignore[operator]
-        with torch.no_grad():
-            return self.run_fake(new.target, *args, **kwargs)
+        return self.run_fake(new.target, *args, **kwargs)
 
     def _give(self, new: fx.Node, position: int, memory_format: torch.memory_format) -> None:
         """Hand argument `position` over as a copy in another memory format, if it has another."""
@@ -360,15 +354,12 @@ class _Rewriter:
             return
         copy = self.copies.get((source, memory_format))
         if copy is None:
-            with self.graph.inserting_before(new):
-                if is_there:
-                    size = facts_of(fake).size
-                    copy = self.graph.call_function(
-                        aten.as_strided.default, (source, size, channels_last_stride(size)))
-                else:
-                    copy = self.graph.call_function(
-                        aten.clone.default, (source,), {"memory_format": memory_format})
-            copy.meta = {**new.meta, "val": self._run(copy)}
+            call = Calls(new)
+            if is_there:
+                size = facts_of(fake).size
+                copy = call(aten.as_strided.default, source, size, channels_last_stride(size))
+            else:
+                copy = call(aten.clone.default, source, memory_format=memory_format)
             self.copies[source, memory_format] = copy
         new.update_arg(position, copy)
 

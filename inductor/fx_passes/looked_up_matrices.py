@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import expression_of, facts_of
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -75,7 +75,7 @@ def as_it_lay(node: fx.Node, made: fx.Node) -> fx.Node:
     before, now = (tuple(map(expression_of, stride)) for stride in strides)
     if before == now:
         return made
-    return Calls(node)(aten.clone.default, made, memory_format=torch.contiguous_format)
+    return Calls(node).copy(made)
 
 
 def on_gpu(device: torch.device) -> bool:
@@ -110,18 +110,3 @@ def summed(
                        for operand in (left, right))  # fmt: skip
     total = call(aten.sum.dim_IntList, call(aten.mul.Tensor, left, right), [dim], True)
     return total if dtype is torch.float32 else call(aten._to_copy.default, total, dtype=dtype)
-
-
-class Calls:
-    """Puts operations before a node, with its place in the program."""
-
-    def __init__(self, node: fx.Node) -> None:
-        self.node = node
-        self.run = fake_runner(node.meta["val"])
-
-    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        with self.node.graph.inserting_before(self.node):
-            made = self.node.graph.call_function(target, args, kwargs)
-        value = self.run(target, *fx.node.map_arg(args, lambda one: one.meta["val"]), **kwargs)
-        made.meta = {**self.node.meta, "val": value}
-        return made

@@ -30,7 +30,7 @@ from torch import fx
 
 from dynamo.aot.fakes import elements_of, expression_of, facts_of, hint_of, is_fake
 from dynamo.aot.joint import viewed
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 from inductor.fx_passes.layout import sees_strides
 from inductor.ir.extent import up_to_multiple
 from inductor.ir.gpus import GpuProperties
@@ -62,7 +62,7 @@ def pad_odd_gemms(
             gpu = known or properties_of(facts_of(node.meta["val"]).device)
             if not gpu.capability:  # another maker's library was not measured
                 continue
-            padder = padder or _Padder(module.graph, node.meta["val"], has_kernel)
+            padder = padder or _Padder(has_kernel)
             changed |= padder.rewrite(node, gpu)
     if changed:
         module.graph.eliminate_dead_code()
@@ -110,14 +110,12 @@ def _is_whole(count: int, value: Any) -> bool:
 
 
 class _Padder:
-    """Rewrites GEMMs of one graph. value: any fake of it."""
+    """Rewrites GEMMs of one graph. call: puts operations before the one at hand."""
 
-    def __init__(
-        self, graph: fx.Graph, value: Any, has_kernel: Callable[[torch._ops.OpOverload], bool]
-    ) -> None:
-        self.graph = graph
+    call: Calls
+
+    def __init__(self, has_kernel: Callable[[torch._ops.OpOverload], bool]) -> None:
         self.has_kernel = has_kernel
-        self.run = fake_runner(value)
         self.made: dict[tuple[fx.Node, tuple[int, int]], fx.Node] = {}
 
     def rewrite(self, node: fx.Node, gpu: GpuProperties) -> bool:
@@ -148,25 +146,20 @@ class _Padder:
             copied.append(node)
         if not _repays(node, copied, gpu):
             return False
-        with self.graph.inserting_before(node):
-            left = self.padded(left, more_rows, more_terms if along[0] or both else 0)
-            right = self.padded(right, more_terms if along[1] or both else 0, more_columns)
-            bias = node.args[0] if node.target is aten.addmm.default else None
-            if isinstance(bias, fx.Node):
-                bias = self.padded_bias(bias, (rows, columns), more_rows, more_columns)
-            if more_terms and not both:
-                total = self.in_parts(bias, left, right, terms, unit)
-            else:
-                total = self.gemm(bias, left, right)
-            total = self.cut(total, 0, 0, rows, more_rows)
-            total = self.cut(total, 1, 0, columns, more_columns)
+        self.call = Calls(node)
+        left = self.padded(left, more_rows, more_terms if along[0] or both else 0)
+        right = self.padded(right, more_terms if along[1] or both else 0, more_columns)
+        bias = node.args[0] if node.target is aten.addmm.default else None
+        if isinstance(bias, fx.Node):
+            bias = self.padded_bias(bias, (rows, columns), more_rows, more_columns)
+        if more_terms and not both:
+            total = self.in_parts(bias, left, right, terms, unit)
+        else:
+            total = self.gemm(bias, left, right)
+        total = self.cut(total, 0, 0, rows, more_rows)
+        total = self.cut(total, 1, 0, columns, more_columns)
         self.hand_on(node, total)
         return True
-
-    def call(self, target: Any, *args: Any) -> fx.Node:
-        node = self.graph.call_function(target, args)
-        node.meta["val"] = self.run(target, *fx.map_arg(args, _value))
-        return node
 
     def padded(self, node: fx.Node, rows: int, columns: int) -> fx.Node:
         """A matrix with so many more rows and columns of zeros, stored along the same axis."""
@@ -212,32 +205,22 @@ class _Padder:
 
     def hand_on(self, node: fx.Node, total: fx.Node) -> None:
         """What used a result uses another one, which may have other strides."""
-        total.meta = {**node.meta, "val": total.meta["val"]}
         views: dict[fx.Node, Any] = {node: total.meta["val"]}
         alike = _is_alike(_value(total), _value(node))
         copied = {} if alike else self._readers_of_strides(views)
         if copied is None:
-            with self.graph.inserting_after(total):
-                total = self.copy(total)
+            total = self.call.copy(total)
             node.replace_all_uses_with(total)
         else:
             for one, value in views.items():
                 one.meta["val"] = value
             for one, users in copied.items():
                 source = total if one is node else one
-                with self.graph.inserting_after(source):
-                    copy = self.copy(source)
+                copy = Calls(source, source.next).copy(source)
                 for user in users:
                     user.replace_input_with(one, copy)
             node.replace_all_uses_with(total)
-        self.graph.erase_node(node)
-
-    def copy(self, node: fx.Node) -> fx.Node:
-        copy = self.graph.call_function(
-            aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
-        copy.meta["val"] = self.run(
-            aten.clone.default, _value(node), memory_format=torch.contiguous_format)
-        return copy
+        node.graph.erase_node(node)
 
     def _readers_of_strides(
         self, views: dict[fx.Node, Any]
@@ -271,7 +254,7 @@ class _Padder:
         args, kwargs = fx.map_arg(
             (user.args, user.kwargs), lambda one: views.get(one, _value(one)))
         try:
-            return self.run(user.target, *args, **kwargs)
+            return self.call.run(user.target, *args, **kwargs)
         except RuntimeError:  # a view that such strides don't have
             return None
 

@@ -10,13 +10,12 @@ are atomic on a GPU, in float32, and are rounded by another kernel.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import fx
 
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 from inductor.fx_passes.zeros import is_zeros
 
 aten = torch.ops.aten
@@ -49,8 +48,6 @@ class _Permutations:
         self.origin: dict[fx.Node, fx.Node] = {}
         self.inverse: dict[fx.Node, fx.Node] = {}
         self.groups: dict[fx.Node, tuple[fx.Node, int]] = {}
-        fakes = (node.meta.get("val") for node in graph.nodes)
-        self.run_fake = fake_runner(next(fake for fake in fakes if isinstance(fake, torch.Tensor)))
         for node in graph.nodes:
             if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor):
                 self._learn(node)
@@ -99,12 +96,11 @@ class _Permutations:
         size = (count, *made.shape[1:])
         if given.shape != size or made.shape[0] * rows != count or given.dtype is not made.dtype:
             return False
-        with self.graph.inserting_before(node):
-            call = self._caller(node.meta)
-            read = call(aten.index.Tensor, values, [self._inverse_of(permutation)])
-            if rows > 1:
-                read = call(aten.view.default, read, [made.shape[0], rows, *made.shape[1:]])
-                read = call(aten.sum.dim_IntList, read, [1])
+        call = Calls(node)
+        read = call(aten.index.Tensor, values, [self._inverse_of(permutation)])
+        if rows > 1:
+            read = call(aten.view.default, read, [made.shape[0], rows, *made.shape[1:]])
+            read = call(aten.sum.dim_IntList, read, [1])
         node.replace_all_uses_with(read)
         self.graph.erase_node(node)
         return True
@@ -113,30 +109,12 @@ class _Permutations:
         inverse = self.inverse.get(permutation)
         if inverse is None:
             value = permutation.meta["val"]
-            with self.graph.inserting_after(permutation):
-                empty = self.graph.call_function(aten.empty_like.default, (permutation,))
-            with self.graph.inserting_after(empty):
-                numbers = self.graph.call_function(
-                    aten.arange.default, (value.shape[0],), {"device": value.device})
-            with self.graph.inserting_after(numbers):
-                inverse = self.graph.call_function(
-                    aten.index_put.default, (empty, [permutation], numbers))
-            for one in (empty, numbers, inverse):
-                self._give_meta(one, permutation.meta)
+            call = Calls(permutation, permutation.next)
+            empty = call(aten.empty_like.default, permutation)
+            numbers = call(aten.arange.default, value.shape[0], device=value.device)
+            inverse = call(aten.index_put.default, empty, [permutation], numbers)
             self.inverse[permutation] = inverse
         return inverse
-
-    def _caller(self, meta: dict[str, Any]) -> Callable[..., fx.Node]:
-        def call(target: Any, *args: Any) -> fx.Node:
-            node = self.graph.call_function(target, args)
-            self._give_meta(node, meta)
-            return node
-
-        return call
-
-    def _give_meta(self, node: fx.Node, meta: dict[str, Any]) -> None:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
-        node.meta = {**meta, "val": self.run_fake(node.target, *args, **kwargs)}
 
 
 def _divisor(node: fx.Node) -> int:

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
 
 from dynamo.aot.fakes import expression_of, facts_of, is_fake, is_static, storage_key
 from dynamo.aot.overlap import overlaps_itself
 from dynamo.shapes.fake import Fake
+from inductor.fx_passes.fakes import fake_runner
 
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
@@ -345,16 +345,13 @@ def run_on_fake(target: Any, fake: Any, rest: Any = (), options: Any = None) -> 
     """An operation on a fake, without new assumptions about its sizes."""
     rest = fx.map_arg(tuple(rest), lambda node: node.meta["val"])
     options = fx.map_arg(dict(options or {}), lambda node: node.meta["val"])
+    guards = [] if type(fake) is Fake else fake.fake_mode.shape_env.guards
+    known = len(guards)
     try:
-        with torch.no_grad():
-            if type(fake) is Fake:
-                return fake.world.run(target, fake, *rest, **options)
-            known = len(fake.fake_mode.shape_env.guards)
-            with fake.fake_mode, enable_python_dispatcher():
-                result = target(fake, *rest, **options)
+        result = fake_runner(fake)(target, fake, *rest, **options)
     except (RuntimeError, ValueError, IndexError) as error:
         raise NotInPlace(f"{target}: {error}") from error
-    if len(fake.fake_mode.shape_env.guards) != known:
+    if len(guards) != known:
         raise NotInPlace(f"{target} depends on sizes")
     return result
 

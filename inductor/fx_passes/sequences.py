@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 from inductor.fx_passes.layout import fast_dtypes, on_gpu, suits_matrix_units
 
 aten = torch.ops.aten
@@ -65,7 +65,7 @@ class _Rewriter:
 
     def __init__(self, node: fx.Node) -> None:
         self.node, self.graph = node, node.graph
-        self.run_fake = fake_runner(node.args[0].meta["val"])  # type: ignore[union-attr]
+        self.call = Calls(node)
 
     def run(self) -> None:
         if self.node.target is aten.convolution.default:
@@ -78,14 +78,13 @@ class _Rewriter:
         x, weight, bias, stride, padding, dilation, transposed, more, groups = args
         numbers = (*facts_of(x.meta["val"]).size, *facts_of(weight.meta["val"]).size)
         is_known = all(type(number) is int for number in numbers)
-        with self.graph.inserting_before(self.node):
-            if is_known and dilation[0] > SMALL_GAP and stride[0] == 1 and not transposed:
-                sequence = self._in_columns(x, weight, bias, padding[0], dilation[0])
-            else:
-                image = self._call(
-                    aten.convolution.default, self._image(x), self._image(weight), bias,
-                    [1, *stride], [0, *padding], [1, *dilation], transposed, [0, *more], groups)
-                sequence = self._sequence(image)
+        if is_known and dilation[0] > SMALL_GAP and stride[0] == 1 and not transposed:
+            sequence = self._in_columns(x, weight, bias, padding[0], dilation[0])
+        else:
+            image = self.call(
+                aten.convolution.default, self._image(x), self._image(weight), bias,
+                [1, *stride], [0, *padding], [1, *dilation], transposed, [0, *more], groups)
+            sequence = self._sequence(image)
         self.node.replace_all_uses_with(sequence)
         self.graph.erase_node(self.node)
 
@@ -93,55 +92,41 @@ class _Rewriter:
         self, x: fx.Node, weight: fx.Node, bias: Any, padding: int, gap: int
     ) -> fx.Node:
         """A window with gaps, which moves by one place."""
-        call = self._call
+        call = self.call
         batch, channels, length = facts_of(x.meta["val"]).size
         outputs, _, places = facts_of(weight.meta["val"]).size
         results = length + 2 * padding - gap * (places - 1)
         rows = -(-results // gap) + places - 1
         behind = rows * gap - length - padding
         padded = call(aten.constant_pad_nd.default, x, [padding, behind], 0.0)
-        image = call(aten.view.default, self._contiguous(padded), [batch, channels, rows, gap])
+        image = call.view(padded, batch, channels, rows, gap)
         window = call(aten.unsqueeze.default, weight, 3)
         image = call(
             aten.convolution.default, image, window, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-        flat = call(aten.view.default, self._contiguous(image), [batch, outputs, -1])
-        return self._contiguous(call(aten.slice.Tensor, flat, 2, 0, results))
-
-    def _contiguous(self, node: fx.Node) -> fx.Node:
-        if node.meta["val"].is_contiguous():
-            return node
-        return self._call(aten.clone.default, node, memory_format=torch.contiguous_format)
+        flat = call.view(image, batch, outputs, -1)
+        return call.contiguous(call(aten.slice.Tensor, flat, 2, 0, results))
 
     def _backward(self) -> None:
         """Gradients of the input, the weight and the bias, which are taken out of the result."""
         args: Any = self.node.args
         gradient, x, weight, bias, stride, padding, dilation, transposed, more, *rest = args
-        with self.graph.inserting_before(self.node):
-            images = self._call(
-                aten.convolution_backward.default, self._image(gradient), self._image(x),
-                self._image(weight), bias, [1, *stride], [0, *padding], [1, *dilation], transposed,
-                [0, *more], *rest)
+        images = self.call(
+            aten.convolution_backward.default, self._image(gradient), self._image(x),
+            self._image(weight), bias, [1, *stride], [0, *padding], [1, *dilation], transposed,
+            [0, *more], *rest)
         for item in list(self.node.users):
             position: Any = item.args[1]
-            with self.graph.inserting_before(item):
-                part = self.graph.call_function(operator.getitem, (images, position))
-                part.meta = {**item.meta, "val": images.meta["val"][position]}
-                if position != 2 and part.meta["val"] is not None:  # 2: the bias's
-                    part = self._sequence(part)
+            self.call = Calls(item)
+            part = self.call(operator.getitem, images, position)
+            if position != 2 and part.meta["val"] is not None:  # 2: the bias's
+                part = self._sequence(part)
             item.replace_all_uses_with(part)
             self.graph.erase_node(item)
         self.graph.erase_node(self.node)
 
     def _image(self, sequence: Any) -> fx.Node:
-        return self._call(aten.unsqueeze.default, sequence, ROW)
+        return self.call(aten.unsqueeze.default, sequence, ROW)
 
     def _sequence(self, image: fx.Node) -> fx.Node:
         """Row by row, as ATen gives sequences; images lie as what was convolved."""
-        return self._contiguous(self._call(aten.squeeze.dim, image, ROW))
-
-    def _call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        new = self.graph.call_function(target, args, kwargs)
-        values = fx.map_arg(args, lambda node: node.meta["val"])
-        with torch.no_grad():
-            new.meta = {**self.node.meta, "val": self.run_fake(target, *values, **kwargs)}
-        return new
+        return self.call.contiguous(self.call(aten.squeeze.dim, image, ROW))

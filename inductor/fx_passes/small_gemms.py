@@ -26,7 +26,8 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of
 from inductor.fx_passes import looked_up_matrices
-from inductor.fx_passes.looked_up_matrices import DTYPES, VIEWS, Calls, as_it_lay
+from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.looked_up_matrices import DTYPES, VIEWS, as_it_lay
 from inductor.fx_passes.losses.regions import filling, is_elementwise
 from inductor.operators.factor_ops import FACTOR
 

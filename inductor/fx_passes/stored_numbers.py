@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 from inductor.fx_passes.known_values import KnownValues
 from inductor.fx_passes.places import is_view
 
@@ -67,12 +67,9 @@ def _is_computed_with(node: fx.Node) -> bool:
 def _replace(node: fx.Node, steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> None:
     """Puts these operations, one after the other, in the place of one of the same argument."""
     made: Any = node.args[0]
-    run_fake = fake_runner(made.meta["val"])
-    with node.graph.inserting_before(node):
-        for target, args, kwargs in steps:
-            fake = run_fake(target, made.meta["val"], *args, **kwargs)
-            made = node.graph.call_function(target, (made, *args), kwargs)
-            made.meta = {**node.meta, "val": fake}
+    call = Calls(node)
+    for target, args, kwargs in steps:
+        made = call(target, made, *args, **kwargs)
     node.replace_all_uses_with(made)
     node.graph.erase_node(node)
 

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import expression_of, facts_of, hint_of
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 
 aten = torch.ops.aten
 DROPOUT = 13  # the position of its probability
@@ -34,8 +34,8 @@ def lay_gradients_as_results(module: fx.GraphModule) -> fx.GraphModule:
         if node.args[DROPOUT] == 0.0:
             node.update_arg(DROPOUT, -0.0)
         if not _lie_alike(gradient.meta["val"], result.meta["val"]):
-            with module.graph.inserting_before(node):
-                node.update_arg(0, _copied(module.graph, gradient, result.meta["val"]))
+            order = _order_in_memory(result.meta["val"])
+            node.update_arg(0, Calls(gradient, node).copy_in_order(gradient, order))
             changed = True
     if changed:
         module.recompile()
@@ -51,17 +51,7 @@ def _lie_alike(one: Any, other: Any) -> bool:
         for extent, a, b in steps)
 
 
-def _copied(graph: fx.Graph, node: fx.Node, like: Any) -> fx.Node:
-    """Dense, with the axes in the order in which those of the other one lie in memory."""
-    steps = [hint_of(step) for step in facts_of(like).stride]
-    order = sorted(range(len(steps)), key=lambda axis: -steps[axis])
-    run = fake_runner(node.meta["val"])
-
-    def call(target: Any, source: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
-        new = graph.call_function(target, (source, *args), kwargs)
-        new.meta = {**node.meta, "val": run(target, source.meta["val"], *args, **kwargs)}
-        return new
-
-    turned = call(aten.permute.default, node, order)
-    dense = call(aten.clone.default, turned, memory_format=torch.contiguous_format)
-    return call(aten.permute.default, dense, [order.index(axis) for axis in range(len(order))])
+def _order_in_memory(value: Any) -> list[int]:
+    """The axes from the outermost to the innermost."""
+    steps = [hint_of(step) for step in facts_of(value).stride]
+    return sorted(range(len(steps)), key=lambda axis: -steps[axis])

@@ -92,7 +92,7 @@ def _rewrite(graph: fx.Graph, gemm: fx.Node) -> bool:
     place = _place_of(region, ends)
     if place is None:
         return False
-    writer = Writer(graph, place, gemm)
+    writer = Writer(place)
     before = set(graph.nodes)
     try:
         loop = _Loop(region, ends, writer)

@@ -15,7 +15,7 @@ from torch import fx
 
 from dynamo.aot.joint import SAVED
 from dynamo.aot.records import FAILS
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import Calls
 from inductor.fx_passes.losses.ends import Ends
 from inductor.fx_passes.losses.regions import (
     FILLED,
@@ -35,33 +35,29 @@ class Mismatch(Exception):
     """A node would get another dtype or size."""
 
 
+class _Parts(Calls):
+    """Parts of a node: eager saves none of them, and none may raise."""
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        made = super().__call__(target, *args, **kwargs)
+        for mark in (SAVED, FAILS):
+            made.meta.pop(mark, None)
+        return made
+
+
 class Writer:
     """Puts nodes before `place`, with fakes."""
 
-    def __init__(self, graph: fx.Graph, place: fx.Node, like: fx.Node) -> None:
-        self.graph, self.place = graph, place
-        self.run = fake_runner(like.meta["val"])
+    def __init__(self, place: fx.Node) -> None:
+        self.place = place
 
     def add(self, like: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A call. like: the node that it is a part of."""
-        with self.graph.inserting_before(self.place):
-            node = self.graph.call_function(target, args, kwargs)
-        given = fx.map_arg((args, kwargs), lambda one: one.meta["val"])
-        with torch.no_grad():
-            value = self.run(target, *given[0], **given[1])
-        left_out = (SAVED, FAILS)
-        node.meta = {name: mark for name, mark in like.meta.items() if name not in left_out}
-        node.meta["val"] = value
-        return node
+        return _Parts(like, self.place)(target, *args, **kwargs)
 
     def shaped(self, node: fx.Node, size: tuple[int, ...]) -> fx.Node:
         """The same elements in other sizes."""
-        if size_of(node) == size:
-            return node
-        if not node.meta["val"].is_contiguous():
-            node = self.add(node, aten.clone.default, node,
-                            memory_format=torch.contiguous_format)
-        return self.add(node, aten.view.default, node, list(size))
+        return node if size_of(node) == size else _Parts(node, self.place).view(node, *size)
 
     def expanded(self, node: fx.Node, size: tuple[int, ...]) -> fx.Node:
         """Repeated where it has one element."""

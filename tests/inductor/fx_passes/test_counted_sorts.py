@@ -22,8 +22,8 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     replace = counted_sorts._replace
 
-    def noting(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
-        seen.append(replace(graph, node))
+    def noting(node: torch.fx.Node) -> bool:
+        seen.append(replace(node))
         return bool(seen[-1])
 
     monkeypatch.setattr(counted_sorts, "_replace", noting)
