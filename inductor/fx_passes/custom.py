@@ -16,6 +16,7 @@ from typing import Any
 from torch import fx
 
 from inductor.config import config
+from inductor.fx_passes.checks import check_fakes
 
 
 def run_pass(place: str, module: fx.GraphModule) -> fx.GraphModule:
@@ -25,6 +26,8 @@ def run_pass(place: str, module: fx.GraphModule) -> fx.GraphModule:
         return module
     function(module.graph)
     module.graph.lint()
+    if config.check_fakes and place != "pre_grad_custom_pass":  # which has none
+        check_fakes(module, place)
     module.recompile()
     return module
 

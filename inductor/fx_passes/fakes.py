@@ -10,7 +10,7 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch.utils._pytree import tree_leaves
 
-from dynamo.aot.fakes import is_fake
+from dynamo.aot.fakes import expression_of, facts_of, hint_of, is_fake
 from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
@@ -37,6 +37,22 @@ def first_fake(node: fx.Node) -> Any:
     reads; None where that has none either."""
     values = (one.meta.get("val") for one in (node, *node.all_input_nodes))
     return next((leaf for value in values for leaf in tree_leaves(value) if is_fake(leaf)), None)
+
+
+def is_row_major(fake: Any) -> bool:
+    """Whether a contiguous copy has these strides, whatever symbolic sizes are."""
+    facts, elements = facts_of(fake), 1
+    for extent, step in zip(reversed(facts.size), reversed(facts.stride), strict=True):
+        if not (type(extent) is int and extent == 1) and expression_of(step) != elements:
+            return False
+        elements *= expression_of(extent)
+    return True
+
+
+def order_in_memory(fake: Any) -> list[int]:
+    """The axes from the outermost to the innermost."""
+    steps = [hint_of(step) for step in facts_of(fake).stride]
+    return sorted(range(len(steps)), key=lambda axis: -steps[axis])
 
 
 class Calls:

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.fakes import Calls, is_row_major
 
 aten = torch.ops.aten
 WRITE, SELECT, ADD = (
@@ -156,13 +156,10 @@ def _place_of(node: fx.Node) -> _Place | None:
 
 
 def _is_dense(value: Any) -> bool:
-    """Whether elements lie in the order of the indices."""
-    facts, elements = facts_of(value), 1
-    for extent, step in zip(reversed(facts.size), reversed(facts.stride), strict=True):
-        if type(extent) is not int or type(step) is not int or extent != 1 and step != elements:
-            return False
-        elements *= extent
-    return True
+    """Whether elements lie in the order of the indices, in known sizes."""
+    facts = facts_of(value)
+    numbers = (*facts.size, *facts.stride)
+    return all(type(number) is int for number in numbers) and is_row_major(value)
 
 
 def _replace(

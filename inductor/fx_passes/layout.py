@@ -26,7 +26,7 @@ from dynamo.aot.graphs import LazyGraph
 from dynamo.shapes.fake import Fake
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from inductor.config import config
-from inductor.fx_passes.fakes import Calls, fake_runner
+from inductor.fx_passes.fakes import Calls, fake_runner, is_row_major, order_in_memory
 from inductor.fx_passes.odd_channels import Cuts, pad_channels
 from inductor.fx_passes.single_channels import reads_single_channels
 
@@ -274,12 +274,13 @@ class _Rewriter:
         return self._cut(node, new)
 
     def _pad_channels(self, new: fx.Node) -> None:
+        put = Calls(new)
+
         def call(target: Any, *args: Any) -> fx.Node:
-            made = Calls(new)(target, *args)
+            made = put(target, *args)
             value = made.meta["val"]
             if value.dim() in LAST and not _is_last(value):
-                made.meta["val"] = self.run_fake(
-                    aten.clone.default, value, memory_format=LAST[value.dim()])
+                made = put(aten.clone.default, made, memory_format=LAST[value.dim()])
             return made
 
         cuts = pad_channels(new, call)
@@ -369,13 +370,19 @@ class _Rewriter:
         old_value, value = node.meta.get("val"), new.meta.get("val")
         if old_value is value or not is_fake(value) or _form(value) == _form(old_value):
             return new
-        with self.graph.inserting_before(before):
-            if _same_memory(old_value, value):
-                size, stride = facts_of(old_value).size, facts_of(old_value).stride
-                copy = self.graph.call_function(aten.as_strided.default, (new, size, stride))
-            else:
-                copy = self.graph.call_function(aten.clone.default, (new,))
-        copy.meta = {**new.meta, "val": old_value}
+        call = Calls(new, before)
+        if _same_memory(old_value, value):
+            size, stride = facts_of(old_value).size, facts_of(old_value).stride
+            copy = call(aten.as_strided.default, new, size, stride)
+        elif is_row_major(old_value):
+            copy = call.copy(new)
+        elif _fills_memory(old_value):
+            copy = call.copy_in_order(new, order_in_memory(old_value))
+        else:  # with gaps, as parts of tensors have them
+            facts = facts_of(old_value)
+            place = call(aten.new_empty_strided.default, new, facts.size, facts.stride)
+            copy = call(aten.copy.default, place, new)
+        copy.meta["val"] = old_value
         return copy
 
     def _restore_inputs(self, node: fx.Node, new: fx.Node) -> None:

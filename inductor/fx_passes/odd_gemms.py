@@ -30,7 +30,7 @@ from torch import fx
 
 from dynamo.aot.fakes import elements_of, expression_of, facts_of, hint_of, is_fake
 from dynamo.aot.joint import viewed
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.fakes import Calls, is_row_major
 from inductor.fx_passes.layout import sees_strides
 from inductor.ir.extent import up_to_multiple
 from inductor.ir.gpus import GpuProperties
@@ -238,7 +238,7 @@ class _Padder:
                 if again is not None and is_fake(again) and viewed(user) is one:
                     views[user] = again
                     waiting.append(user)
-                elif _is_dense(_value(one)):
+                elif is_row_major(_value(one)):
                     found.setdefault(one, []).append(user)
                 else:
                     return None
@@ -324,13 +324,3 @@ def _flat(value: Any) -> Iterator[Any]:
         yield from value
     else:
         yield value
-
-
-def _is_dense(value: Any) -> bool:
-    """Whether a copy in the order of the axes has these strides."""
-    facts, elements = facts_of(value), 1
-    for extent, step in zip(reversed(facts.size), reversed(facts.stride), strict=True):
-        if not (type(extent) is int and extent == 1) and expression_of(step) != elements:
-            return False
-        elements *= expression_of(extent)
-    return True

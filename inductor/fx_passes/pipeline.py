@@ -18,6 +18,7 @@ from inductor.fx_passes.attention.cpu_calls import replace_cpu_attention
 from inductor.fx_passes.attention.gradients import lay_gradients_as_results
 from inductor.fx_passes.attention.patterns import replace_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
+from inductor.fx_passes.checks import apply
 from inductor.fx_passes.chunked_gemms import with_chunks
 from inductor.fx_passes.complex_pairs import compute_on_pairs
 from inductor.fx_passes.counted_sorts import sort_by_counts
@@ -67,14 +68,15 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not config.kernels:
         return module
     if is_enabled("dropout") and not has_symbols(module):
-        module = draw_in_kernels(module)
+        module = apply(draw_in_kernels, module)
     if is_enabled("patterns"):
-        module = unfuse_convolution_biases(module)
-        module = pad_odd_gemms(module, LOWERINGS.__contains__)
+        module = apply(unfuse_convolution_biases, module)
+        module = apply(pad_odd_gemms, module, LOWERINGS.__contains__)
     if not is_enabled("layout") or _goes_back_on_cpu(module):
         return module
-    module = sequences_as_images(without_slow_groups(patches_as_gemms(module)))
-    return channels_last(module, LOWERINGS.__contains__)
+    for rewrite in (patches_as_gemms, without_slow_groups, sequences_as_images):
+        module = apply(rewrite, module)
+    return apply(channels_last, module, LOWERINGS.__contains__)
 
 
 def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:
@@ -91,14 +93,14 @@ def in_chunks(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not config.kernels or not is_enabled("losses") or has_symbols(module):
         return module
     with timed("inductor.passes"):
-        return chunk_losses(module)
+        return apply(chunk_losses, module)
 
 
 def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """As above; on a CPU, backward loses by it. And gradients of rows that were sorted."""
     module = in_chunks(module)
     if config.kernels and is_enabled("patterns") and not has_symbols(module):
-        module = read_by_inverses(module)
+        module = apply(read_by_inverses, module)
     fakes = (node.meta.get("val") for node in module.graph.nodes)
     if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
         return module
@@ -111,36 +113,36 @@ def in_loops(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     or terms: before it is decided what backward is given."""
     if not config.kernels or not is_enabled("patterns"):
         return module
-    return add_in_loops(multiply_in_loops(module))
+    return apply(add_in_loops, apply(multiply_in_loops, module))
 
 
 def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """GEMMs of half precision for which the processor has no instructions: before their operands
     are prepared, hence before the other passes."""
-    return compute_in_float32(module) if config.kernels else module
+    return apply(compute_in_float32, module) if config.kernels else module
 
 
 def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A functional ATen graph as it is lowered."""
-    module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
+    module = apply(fold_constants, run_pass("post_grad_custom_pre_pass", module))
     module = in_loops(in_float32(module))
     if config.kernels and is_enabled("patterns") and not has_symbols(module):
-        module = name_stored_numbers(module)  # of which tables need not be held
+        module = apply(name_stored_numbers, module)  # of which tables need not be held
     if config.kernels:
-        module = compute_numbers_on_gpu(hold_tables(module))
+        module = apply(compute_numbers_on_gpu, apply(hold_tables, module))
     if config.kernels and not has_symbols(module):
-        module = sort_by_counts(large_results_last(compute_on_pairs(module)))
-        module = take_from_rows(module)
+        for rewrite in (compute_on_pairs, large_results_last, sort_by_counts, take_from_rows):
+            module = apply(rewrite, module)
     if is_enabled("patterns"):
-        module = unfuse_biases(module, LOWERINGS.__contains__)
+        module = apply(unfuse_biases, module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
-        module = replace_cpu_attention(module)
+        module = apply(replace_cpu_attention, module)
     if is_enabled("patterns") and not has_symbols(module):
-        module = add_rows_to_gemms(module)
+        module = apply(add_rows_to_gemms, module)
     if config.kernels and is_enabled("buckets"):
-        module = with_buckets(module)
+        module = apply(with_buckets, module)
     if config.kernels:
-        module = lay_gradients_as_results(with_chunks(module))
+        module = apply(lay_gradients_as_results, apply(with_chunks, module))
     if config.kernels:  # ATen's results would have the strides of what they read
         module = where_it_lies(module)
     return run_pass("post_grad_custom_post_pass", module)
@@ -149,6 +151,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def where_it_lies(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Parts of tensors are read, and results written, where they lie."""
     if is_enabled("patterns"):
-        module = interleave_writes(read_parts(module))
-    module = share_growing_cats(module, LOWERINGS.__contains__)
-    return call_in_place(write_in_place(module, LOWERINGS.__contains__))
+        module = apply(interleave_writes, apply(read_parts, module))
+    module = apply(share_growing_cats, module, LOWERINGS.__contains__)
+    module = apply(write_in_place, module, LOWERINGS.__contains__)
+    return apply(call_in_place, module)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import expression_of, facts_of, hint_of
-from inductor.fx_passes.fakes import Calls
+from dynamo.aot.fakes import expression_of, facts_of
+from inductor.fx_passes.fakes import Calls, order_in_memory
 
 aten = torch.ops.aten
 DROPOUT = 13  # the position of its probability
@@ -34,7 +34,7 @@ def lay_gradients_as_results(module: fx.GraphModule) -> fx.GraphModule:
         if node.args[DROPOUT] == 0.0:
             node.update_arg(DROPOUT, -0.0)
         if not _lie_alike(gradient.meta["val"], result.meta["val"]):
-            order = _order_in_memory(result.meta["val"])
+            order = order_in_memory(result.meta["val"])
             node.update_arg(0, Calls(gradient, node).copy_in_order(gradient, order))
             changed = True
     if changed:
@@ -49,9 +49,3 @@ def _lie_alike(one: Any, other: Any) -> bool:
     return all(
         type(extent) is int and extent == 1 or expression_of(a) == expression_of(b)
         for extent, a, b in steps)
-
-
-def _order_in_memory(value: Any) -> list[int]:
-    """The axes from the outermost to the innermost."""
-    steps = [hint_of(step) for step in facts_of(value).stride]
-    return sorted(range(len(steps)), key=lambda axis: -steps[axis])
