@@ -74,7 +74,7 @@ def _run(node: fx.Node) -> Any:
 def _are_alike(node: fx.Node, found: Any, kept: Any) -> bool:
     ours, theirs = tree_leaves(kept), tree_leaves(found)
     return len(ours) == len(theirs) and all(
-        _described(one) == _described(other)
+        _form(one) == _form(other)
         or node.target in CONVOLUTIONS and _is_film_laid_out(one, other)
         for one, other in zip(ours, theirs, strict=True))
 
@@ -89,17 +89,24 @@ def _is_film_laid_out(kept: Any, found: Any) -> bool:
     return same and is_channels_last(one.size, one.stride)
 
 
-def _described(value: Any) -> str:
+def _form(value: Any) -> Any:
     """Equal for what may stand for each other."""
+    if not is_fake(value):
+        return str(value)
+    facts = facts_of(value)
+    size = [*map(expression_of, facts.size)]
+    steps = [expression_of(step) for extent, step in zip(size, facts.stride, strict=True)
+             if extent != 1]  # fmt: skip
+    return size, steps, facts.dtype, facts.device
+
+
+def _described(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"({', '.join(map(_described, value))})"
     if not is_fake(value):
         return str(value)
     facts = facts_of(value)
-    size = [expression_of(extent) for extent in facts.size]
-    steps = [expression_of(step) if extent != 1 else 1
-             for extent, step in zip(size, facts.stride, strict=True)]  # fmt: skip
-    return f"{facts.dtype} of {size} with strides {steps} on {facts.device}"
+    return f"{facts.dtype} of {[*facts.size]} with strides {[*facts.stride]} on {facts.device}"
 
 
 def _text(node: fx.Node) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.fakes import Calls, on_gpu
 
 aten = torch.ops.aten
 SORTS = (aten.sort.default, aten.sort.stable)
@@ -72,11 +72,6 @@ def _replace(node: fx.Node) -> bool:
     for user in [*node.users]:
         user.replace_all_uses_with(origin if user.args[1] == 1 else values)
     return True
-
-
-def on_gpu(device: torch.device) -> bool:
-    """Whether tensors there are computed by Triton kernels."""
-    return device.type == "cuda"
 
 
 def _is_descending(node: fx.Node) -> bool:

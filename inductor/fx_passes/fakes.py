@@ -16,6 +16,11 @@ from dynamo.shapes.fake import Fake
 aten = torch.ops.aten
 
 
+def on_gpu(device: torch.device) -> bool:
+    """Whether tensors there are computed by Triton kernels, and by a GPU's libraries."""
+    return device.type == "cuda"
+
+
 def fake_runner(value: Any) -> Callable[..., Any]:
     """A function (operator, *arguments) -> fakes of its results. value: any fake of the graph.
 

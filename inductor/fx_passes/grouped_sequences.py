@@ -22,8 +22,8 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import Calls
-from inductor.fx_passes.layout import HALVES, on_gpu
+from inductor.fx_passes.fakes import Calls, on_gpu
+from inductor.fx_passes.layout import HALVES
 
 aten = torch.ops.aten
 # Measured with 31 and 128 places; up to how many bytes windows lie side by side is chosen.

@@ -26,7 +26,13 @@ from dynamo.aot.graphs import LazyGraph
 from dynamo.shapes.fake import Fake
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from inductor.config import config
-from inductor.fx_passes.fakes import Calls, fake_runner, is_row_major, order_in_memory
+from inductor.fx_passes.fakes import (
+    Calls,
+    fake_runner,
+    is_row_major,
+    on_gpu,
+    order_in_memory,
+)
 from inductor.fx_passes.odd_channels import Cuts, pad_channels
 from inductor.fx_passes.single_channels import reads_single_channels
 
@@ -120,10 +126,6 @@ def _is_known_film(source: Any) -> bool:
     """Films of known sizes on a GPU: with both gradients 0.51 to 0.94 of the time on an H200 in
     half precision, 0.6 to 1.03 in TensorFloat-32."""
     return on_gpu(source.device) and all(type(n) is int for n in facts_of(source).size)
-
-
-def on_gpu(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 def suits_matrix_units(node: fx.Node) -> bool:

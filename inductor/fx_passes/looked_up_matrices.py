@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import expression_of, facts_of
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.fakes import Calls, on_gpu
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -76,10 +76,6 @@ def as_it_lay(node: fx.Node, made: fx.Node) -> fx.Node:
     if before == now:
         return made
     return Calls(node).copy(made)
-
-
-def on_gpu(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 def is_one(extent: Any) -> bool:

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import Calls
-from inductor.fx_passes.layout import HALVES, on_gpu
+from inductor.fx_passes.fakes import Calls, on_gpu
+from inductor.fx_passes.layout import HALVES
 
 aten = torch.ops.aten
 FEW = 64  # channels: more were not measured

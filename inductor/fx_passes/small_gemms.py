@@ -25,8 +25,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes import looked_up_matrices
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.fakes import Calls, on_gpu
 from inductor.fx_passes.looked_up_matrices import DTYPES, VIEWS, as_it_lay
 from inductor.fx_passes.losses.regions import filling, is_elementwise
 from inductor.operators.factor_ops import FACTOR
@@ -106,7 +105,7 @@ def _written(node: fx.Node) -> fx.Node | None:
     if node.kwargs or not isinstance(left, fx.Node) or not isinstance(right, fx.Node):
         return None
     facts, other = (facts_of(operand.meta["val"]) for operand in (left, right))
-    if not looked_up_matrices.on_gpu(facts.device) or facts.dtype not in DTYPES:
+    if not on_gpu(facts.device) or facts.dtype not in DTYPES:
         return None
     batch, (rows, terms), columns = facts.size[:-2], facts.size[-2:], other.size[-1]
     known = [_count(extent) for extent in (*batch, rows, terms, columns)]

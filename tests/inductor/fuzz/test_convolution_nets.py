@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ import dynamo
 from dynamo.aot.api import compile_training
 from inductor.driver import from_aten
 from inductor.fx_passes import grouped_sequences, layout, patches, pipeline, sequences
-from tests.inductor.fx_passes.consistent import check_fakes
 
 NORMS = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -27,11 +27,9 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 @pytest.fixture(autouse=True)
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layout, sequences, grouped_sequences, patches):
-        monkeypatch.setattr(module, "on_gpu", lambda device: True)
+def on_a_gpu(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_gpu(layout, sequences, grouped_sequences, patches)
     monkeypatch.setattr(pipeline, "_goes_back_on_cpu", lambda module: False)
-    monkeypatch.setattr(pipeline, "compute_in_float32", lambda module: module)
     monkeypatch.setattr(grouped_sequences, "LONG", 6)
 
 
@@ -74,14 +72,6 @@ def steps(x: torch.Tensor) -> list[int]:
     return [step for extent, step in zip(x.shape, x.stride(), strict=True) if extent != 1]
 
 
-def laid_out(module: Any) -> Any:
-    """Also: each pass leaves fakes behind that are right."""
-    for rewrite in (patches.patches_as_gemms, grouped_sequences.without_slow_groups, sequences.sequences_as_images):
-        module = rewrite(module)
-        check_fakes(module)
-    return pipeline.laid_out(module)
-
-
 def tried(seed: int) -> bool:
     """False for a net that eager refuses."""
     r = random.Random(seed)
@@ -99,7 +89,7 @@ def tried(seed: int) -> bool:
         return False
     dynamo.reset()
     backend: Any = lambda gm, inputs: compile_training(  # noqa: E731
-        gm, inputs, from_aten.compile_aten, from_aten.compile_aten, rewrite=laid_out)
+        gm, inputs, from_aten.compile_aten, from_aten.compile_aten, rewrite=pipeline.laid_out)
     ours = results_of(model, dynamo.compile(model, backend=backend, fullgraph=True), x)
     close = 1e-3 if dtype is torch.float32 else 4e-2
     for found, theirs, true in zip(ours, eager, exact, strict=True):

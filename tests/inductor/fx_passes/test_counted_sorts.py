@@ -17,7 +17,7 @@ Sorted = tuple[Tensor, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def replaced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def replaced(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sorts of a graph were replaced."""
     seen: list[int] = []
     replace = counted_sorts._replace
@@ -27,7 +27,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return bool(seen[-1])
 
     monkeypatch.setattr(counted_sorts, "_replace", noting)
-    monkeypatch.setattr(counted_sorts, "on_gpu", lambda device: True)
+    as_on_gpu(counted_sorts)
     return seen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,9 +18,8 @@ BF16 = torch.bfloat16
 
 
 @pytest.fixture(autouse=True)
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a CPU computes what a GPU would get."""
-    monkeypatch.setattr(grouped_sequences, "on_gpu", lambda device: True)
+def on_a_gpu(as_on_gpu: Callable[..., None]) -> None:
+    as_on_gpu(grouped_sequences)
 
 
 def operands(groups: int, places: int, padding: int, dtype: torch.dtype = BF16) -> Any:

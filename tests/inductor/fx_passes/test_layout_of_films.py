@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 import dynamo
 from inductor.driver import from_aten
-from inductor.fx_passes import layout, pipeline
+from inductor.fx_passes import layout
 
 
 class Films(nn.Module):
@@ -33,10 +34,10 @@ class Films(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_films_of_half_precision_lie_channels_last(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU; here a CPU computes them."""
-    monkeypatch.setattr(layout, "on_gpu", lambda device: True)
-    monkeypatch.setattr(pipeline, "compute_in_float32", lambda module: module)  # whatever this processor can
+def test_films_of_half_precision_lie_channels_last(
+    dtype: torch.dtype, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_on_gpu(layout)
     seen: list[Any] = []
     compile_aten = from_aten.compile_aten
 

@@ -20,19 +20,19 @@ TOKENS, EXPERTS, WIDTH, HIDDEN = 12, 5, 24, 40
 
 
 @pytest.fixture(autouse=True)
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
+def graphs(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
     """What is lowered, forward and backward."""
     seen: list[fx.GraphModule] = []
 
-    def as_on_gpu(module: fx.GraphModule) -> fx.GraphModule:
+    def noting(module: fx.GraphModule) -> fx.GraphModule:
         module = looked_up_matrices.multiply_in_loops(module)
         seen.append(module)
         return module
 
-    monkeypatch.setattr(looked_up_matrices, "on_gpu", lambda device: True)
+    as_on_gpu(looked_up_matrices)
     monkeypatch.setattr(min_cut, "_is_on_gpu", lambda node: True)
     monkeypatch.setattr(compile_fx, "joint_laid_out", looked_up_matrices.multiply_in_loops)
-    monkeypatch.setattr(pipeline, "multiply_in_loops", as_on_gpu)
+    monkeypatch.setattr(pipeline, "multiply_in_loops", noting)
     return seen
 
 

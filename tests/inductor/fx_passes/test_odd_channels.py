@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import fx, nn
 import dynamo
 from dynamo.aot.capture import capture_forward
 from inductor.driver import from_aten
-from inductor.fx_passes import layout, pipeline, sequences
+from inductor.fx_passes import layout, sequences
 from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten
@@ -21,11 +22,8 @@ HALVES = [torch.bfloat16, torch.float16]
 
 
 @pytest.fixture(autouse=True)
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a CPU computes what a GPU would get."""
-    for module in (layout, sequences):
-        monkeypatch.setattr(module, "on_gpu", lambda device: True)
-    monkeypatch.setattr(pipeline, "compute_in_float32", lambda module: module)  # whatever this processor can
+def on_a_gpu(as_on_gpu: Callable[..., None]) -> None:
+    as_on_gpu(layout, sequences)
 
 
 class Images(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,9 +18,8 @@ BF16 = torch.bfloat16
 
 
 @pytest.fixture(autouse=True)
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a CPU computes what a GPU would get."""
-    monkeypatch.setattr(patches, "on_gpu", lambda device: True)
+def on_a_gpu(as_on_gpu: Callable[..., None]) -> None:
+    as_on_gpu(patches)
 
 
 def rewritten(x: torch.Tensor, weight: torch.Tensor, bias: Any, *form: Any) -> tuple[fx.GraphModule, torch.Tensor]:

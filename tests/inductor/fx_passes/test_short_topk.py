@@ -15,7 +15,7 @@ Program = Callable[[torch.Tensor], Any]
 
 
 @pytest.fixture(autouse=True)
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def taken(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Arguments of the operator's calls."""
     seen: list[Any] = []
     has_kernel = short_topk._has_kernel
@@ -24,7 +24,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append(has_kernel(x, k, dim))
         return bool(seen[-1])
 
-    monkeypatch.setattr(short_topk, "on_gpu", lambda device: True)
+    as_on_gpu(short_topk)
     monkeypatch.setattr(short_topk, "_has_kernel", noting)
     return seen
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -35,9 +37,9 @@ def summed(x: Tensor, down: Tensor, up: Tensor, places: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("program", [adapters, turned, summed])
-def test_program(program: object, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program(program: object, dtype: torch.dtype, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
-    monkeypatch.setattr(looked_up_matrices, "on_gpu", lambda device: True)
+    as_on_gpu(looked_up_matrices)
     dynamo.reset()
     texts.clear()
     given = [torch.randn(size).to(dtype) for size in ((21, 48), (5, 48, 33), (5, 33, 48))]

@@ -34,9 +34,9 @@ PROGRAMS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], int]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program(name: str, dtype: torch.dtype, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
-    monkeypatch.setattr(indexing, "on_gpu", lambda call: True)
+    as_on_gpu(indexing)
     program, size, kernels = PROGRAMS[name]
     dynamo.reset()
     texts.clear()

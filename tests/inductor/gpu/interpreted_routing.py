@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,9 @@ from routing_programs import PROGRAMS, assert_same
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program(name: str, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
-    for module in (scans, routing):
-        monkeypatch.setattr(module, "on_gpu", lambda call: True)
+    as_on_gpu(scans, routing)
     monkeypatch.setattr(scans, "SHORT", scans.DIRECT)
     for module in (scans, routing):
         monkeypatch.setattr(module, "LONGEST_SCAN", 0)

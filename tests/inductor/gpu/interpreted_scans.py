@@ -61,13 +61,13 @@ PROGRAMS: dict[str, Program] = {
 
 @pytest.mark.parametrize("apart", [False, True], ids=["", "stages apart"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program(name: str, apart: bool, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
     if apart:  # as where rows are too few for the device
         monkeypatch.setattr(plan, "ENOUGH_ROWS", 1 << 20)
         monkeypatch.setattr(plan, "LARGE_KERNEL", 1)
         monkeypatch.setattr(plan, "SMALL_STAGE", 0)
-    monkeypatch.setattr(scans, "on_gpu", lambda call: True)
+    as_on_gpu(scans)
     monkeypatch.setattr(scans, "SHORT", 1)
     monkeypatch.setattr(scans, "FEW_ROWS", 0)
     dynamo.reset()
@@ -88,9 +88,9 @@ def test_program(name: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(one.double(), true.double(), rtol=near, atol=near * most, equal_nan=True)
 
 
-def test_what_reads_a_dense_row_is_in_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_reads_a_dense_row_is_in_its_kernel(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
-    monkeypatch.setattr(scans, "on_gpu", lambda call: True)
+    as_on_gpu(scans)
     monkeypatch.setattr(scans, "FEW_ROWS", 0)
     for name in ("most likely", "parts of a sum", "norm"):
         dynamo.reset()
@@ -102,8 +102,8 @@ def test_what_reads_a_dense_row_is_in_its_kernel(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("program", [
     lambda x: x.cumsum(1), lambda x: x.cumprod(1), lambda x: x.logcumsumexp(1),
 ])  # fmt: skip
-def test_longer_rows_are_a_librarys(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scans, "on_gpu", lambda call: True)
+def test_longer_rows_are_a_librarys(program: Any, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_gpu(scans)
     dynamo.reset()
     texts.clear()
     x = torch.randn(2, 1025)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ from torch import Tensor
 import dynamo
 from dynamo.aot.api import compile_training
 from inductor.codegen.triton import plan
-from inductor.fx_passes import looked_up_matrices, small_gemms
+from inductor.fx_passes import small_gemms
 
 
 def trained_in_loops(gm, example_inputs):
@@ -56,9 +58,9 @@ def matrices(depth: Tensor, points: Tensor, k: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("program", [warp, dots, state, layers, matrices])
-def test_values_and_gradients(program: object, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients(program: object, dtype: torch.dtype, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
-    monkeypatch.setattr(looked_up_matrices, "on_gpu", lambda device: True)
+    as_on_gpu(small_gemms)
     monkeypatch.setattr(small_gemms, "MANY_TERMS", 32)
     dynamo.reset()
     texts.clear()
@@ -91,9 +93,9 @@ def chained(points: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return there, (there.sum(-1, keepdim=True) * k).softmax(-1)
 
 
-def test_small_stages_share_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_stages_share_a_kernel(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
-    monkeypatch.setattr(looked_up_matrices, "on_gpu", lambda device: True)
+    as_on_gpu(small_gemms)
     points, k = torch.randn(4, 4, 9000), torch.randn(4, 4, 4)
     exact = chained(points.double(), k.double())
     kernels = []

@@ -67,10 +67,9 @@ PROGRAMS: dict[str, Program] = {
 
 
 @pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_gpu(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     repair(monkeypatch)
-    for module in (scans, routing):
-        monkeypatch.setattr(module, "on_gpu", lambda call: True)
+    as_on_gpu(scans, routing)
     dynamo.reset()
     texts.clear()
 

@@ -3,6 +3,8 @@ as a CPU's kernels; `tests/inductor/gpu/interpreted_routing.py` runs them as Tri
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from routing_programs import EXPERTS, PROGRAMS, assert_same
@@ -24,9 +26,8 @@ LIBRARY = {
 
 
 @pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    for module in (scans, routing):
-        monkeypatch.setattr(module, "on_gpu", lambda call: True)
+def on_a_gpu(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+    as_on_gpu(scans, routing)
     monkeypatch.setattr(scans, "SHORT", scans.DIRECT)
     for module in (scans, routing):
         monkeypatch.setattr(module, "LONGEST_SCAN", 0)
