@@ -108,6 +108,7 @@ config = Config(
             "After each pass over a graph, the fake of each result (dtype, sizes, strides, device) "
             "is compared with what its operator gives; a VerifyError names the pass that left a "
             "wrong one. For finding defects of passes.",
+            ("DYNAMO_CHECK_FAKES",),
         ),
         Knob(
             "leave_out",

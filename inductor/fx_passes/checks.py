@@ -19,10 +19,10 @@ from dynamo.aot.fakes import expression_of, facts_of, is_fake
 from dynamo.base.errors import VerifyError
 from dynamo.shapes.iteration import is_channels_last
 from inductor.config import config
-from inductor.fx_passes.fakes import fake_runner, first_fake
+from inductor.fx_passes.calls_with_fakes import first_fake
+from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.layout_choice import CONVOLUTIONS
 
-aten = torch.ops.aten
-CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 FILM = 5  # dimensions
 # What these give is known at a call only: a fake has new symbols each time.
 DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)

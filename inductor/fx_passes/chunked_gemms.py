@@ -38,7 +38,7 @@ from inductor.collectives.machine import (
 from inductor.collectives.settings import machine_of_graph, tie
 from inductor.collectives.timeline import Compute, Event, Start, Wait, simulate
 from inductor.config import config
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.calls_with_fakes import Calls
 
 aten = torch.ops.aten
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)

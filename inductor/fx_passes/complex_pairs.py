@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import is_fake
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.calls_with_fakes import Calls
 
 aten = torch.ops.aten
 

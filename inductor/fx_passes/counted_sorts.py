@@ -18,7 +18,8 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import Calls, on_gpu
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import on_gpu
 
 aten = torch.ops.aten
 SORTS = (aten.sort.default, aten.sort.stable)

@@ -22,8 +22,9 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import Calls, on_gpu
-from inductor.fx_passes.layout import HALVES
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import on_gpu
+from inductor.fx_passes.layout_choice import HALVES
 
 aten = torch.ops.aten
 # Measured with 31 and 128 places; up to how many bytes windows lie side by side is chosen.

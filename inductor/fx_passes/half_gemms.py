@@ -27,7 +27,8 @@ from dynamo.store.processor import HALF_SUPPORT
 from inductor.autotune.attention_choice import FLASH
 from inductor.autotune.library_convolutions import is_native
 from inductor.config import OWN, config
-from inductor.fx_passes.fakes import Calls, fake_runner
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import fake_runner
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default

@@ -23,7 +23,8 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import Calls, fake_runner
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import fake_runner
 from inductor.fx_passes.number_programs import constant_of, write_numbers_at_once
 from inductor.operators.device_numbers import ADD_TO_NUMBERS, NUMBERS_ON
 

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake
-from inductor.fx_passes.fakes import Calls, is_row_major
+from inductor.fx_passes.calls_with_fakes import Calls, is_row_major
 
 aten = torch.ops.aten
 WRITE, SELECT, ADD = (

@@ -21,7 +21,8 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import expression_of, facts_of
-from inductor.fx_passes.fakes import Calls, on_gpu
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import on_gpu
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

@@ -30,8 +30,8 @@ from torch import fx
 
 from dynamo.aot.fakes import elements_of, expression_of, facts_of, hint_of, is_fake
 from dynamo.aot.joint import viewed
-from inductor.fx_passes.fakes import Calls, is_row_major
-from inductor.fx_passes.layout import sees_strides
+from inductor.fx_passes.calls_with_fakes import Calls, is_row_major
+from inductor.fx_passes.layout_choice import sees_strides
 from inductor.ir.extent import up_to_multiple
 from inductor.ir.gpus import GpuProperties
 from inductor.runtime.gpu_properties import properties_of

@@ -14,8 +14,9 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import Calls, on_gpu
-from inductor.fx_passes.layout import HALVES
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import on_gpu
+from inductor.fx_passes.layout_choice import HALVES
 
 aten = torch.ops.aten
 FEW = 64  # channels: more were not measured

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.zeros import is_zeros
 
 aten = torch.ops.aten

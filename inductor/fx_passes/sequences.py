@@ -21,8 +21,9 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import Calls, on_gpu
-from inductor.fx_passes.layout import fast_dtypes, suits_matrix_units
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import on_gpu
+from inductor.fx_passes.layout_choice import fast_dtypes, suits_matrix_units
 
 aten = torch.ops.aten
 ROW = 2  # the dimension of the one row

@@ -25,7 +25,8 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
-from inductor.fx_passes.fakes import Calls, on_gpu
+from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.fakes import on_gpu
 from inductor.fx_passes.looked_up_matrices import DTYPES, VIEWS, as_it_lay
 from inductor.fx_passes.losses.regions import filling, is_elementwise
 from inductor.operators.factor_ops import FACTOR

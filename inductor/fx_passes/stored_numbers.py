@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.known_values import KnownValues
 from inductor.fx_passes.places import is_view
 

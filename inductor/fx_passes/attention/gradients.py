@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import expression_of, facts_of
-from inductor.fx_passes.fakes import Calls, order_in_memory
+from inductor.fx_passes.calls_with_fakes import Calls, order_in_memory
 
 aten = torch.ops.aten
 DROPOUT = 13  # the position of its probability

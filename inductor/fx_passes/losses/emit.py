@@ -15,7 +15,7 @@ from torch import fx
 
 from dynamo.aot.joint import SAVED
 from dynamo.aot.records import FAILS
-from inductor.fx_passes.fakes import Calls
+from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.losses.ends import Ends
 from inductor.fx_passes.losses.regions import (
     FILLED,

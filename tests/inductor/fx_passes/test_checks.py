@@ -15,8 +15,9 @@ from dynamo.aot.capture import capture_forward
 from dynamo.base.errors import VerifyError
 from inductor.config import config
 from inductor.fx_passes import pipeline
+from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.checks import apply, check_fakes
-from inductor.fx_passes.fakes import Calls, fake_runner
+from inductor.fx_passes.fakes import fake_runner
 
 aten = torch.ops.aten
 

@@ -13,7 +13,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from dynamo.aot.capture import capture_forward
 from dynamo.shapes.iteration import is_channels_last
-from inductor.fx_passes.layout import _wants_last, channels_last, sees_strides
+from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.layout_choice import sees_strides, wants_last
 from inductor.lowering.registry import LOWERINGS
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -46,7 +47,7 @@ def test_convolutions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
-    assert _wants_last(convolution(device, dtype, groups, axes)) == wanted
+    assert wants_last(convolution(device, dtype, groups, axes)) == wanted
 
 
 @pytest.mark.parametrize(("dtype", "kernel", "stride", "wanted"), [
@@ -56,7 +57,7 @@ def test_patches_stay_exact(
     dtype: torch.dtype, kernel: int, stride: int, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert _wants_last(convolution("cuda", dtype, 1, 2, kernel, stride)) == wanted
+    assert wants_last(convolution("cuda", dtype, 1, 2, kernel, stride)) == wanted
 
 
 @pytest.mark.parametrize(("dtype", "channels", "window", "wanted"), [
@@ -73,7 +74,7 @@ def test_flat_windows_over_few_channels(
     source.meta["val"] = FakeTensor(FakeTensorMode(), source.meta["val"], torch.device("cuda", 0))
     other: Any = node.args[1]
     other.meta["val"] = FakeTensor(FakeTensorMode(), weight, torch.device("cuda", 0))
-    assert _wants_last(node) == wanted
+    assert wants_last(node) == wanted
 
 
 @pytest.mark.parametrize("axes", [2, 3])

@@ -13,7 +13,7 @@ from torch import nn
 
 import dynamo
 from inductor.driver import from_aten
-from inductor.fx_passes import layout
+from inductor.fx_passes import layout_choice
 
 
 class Films(nn.Module):
@@ -37,7 +37,7 @@ class Films(nn.Module):
 def test_films_of_half_precision_lie_channels_last(
     dtype: torch.dtype, as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_on_gpu(layout)
+    as_on_gpu(layout_choice)
     seen: list[Any] = []
     compile_aten = from_aten.compile_aten
 

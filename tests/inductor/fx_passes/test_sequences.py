@@ -14,7 +14,7 @@ from torch import fx, nn
 import dynamo
 from dynamo.aot.capture import capture_forward
 from inductor.driver import from_aten
-from inductor.fx_passes import layout, sequences
+from inductor.fx_passes import layout, layout_choice, sequences
 from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ HALVES = [torch.bfloat16, torch.float16]
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(as_on_gpu: Callable[..., None]) -> None:
-    as_on_gpu(layout, sequences)
+    as_on_gpu(layout_choice, sequences)
 
 
 class Speech(nn.Module):
