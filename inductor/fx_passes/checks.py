@@ -21,8 +21,9 @@ from dynamo.shapes.iteration import is_channels_last
 from inductor.config import config
 from inductor.fx_passes.calls_with_fakes import first_fake
 from inductor.fx_passes.fakes import fake_runner
-from inductor.fx_passes.layout_choice import CONVOLUTIONS
+from inductor.fx_passes.layout_choice import CONVOLUTIONS, is_known
 
+aten = torch.ops.aten
 FILM = 5  # dimensions
 # What these give is known at a call only: a fake has new symbols each time.
 DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -74,19 +75,24 @@ def _run(node: fx.Node) -> Any:
 def _are_alike(node: fx.Node, found: Any, kept: Any) -> bool:
     ours, theirs = tree_leaves(kept), tree_leaves(found)
     return len(ours) == len(theirs) and all(
-        _form(one) == _form(other)
-        or node.target in CONVOLUTIONS and _is_film_laid_out(one, other)
+        _form(one) == _form(other) or _lies_otherwise(node, one, other)
         for one, other in zip(ours, theirs, strict=True))
 
 
-def _is_film_laid_out(kept: Any, found: Any) -> bool:
-    """Whether a film lies channels last of which torch's meta kernels say that it does not: they
-    know of images only (`layout.py`). Where a library gives it otherwise, the wrapper copies."""
-    if not is_fake(kept) or not is_fake(found) or kept.dim() != FILM:
+def _lies_otherwise(node: fx.Node, kept: Any, found: Any) -> bool:
+    """What differs in its strides only, for a reason (`layout.py`). Films that lie channels last,
+    as torch's meta kernels know of images only: where a library gives them otherwise, the wrapper
+    copies. And a kernel's copy back to strides that are known at a call only."""
+    if not is_fake(kept) or not is_fake(found):
         return False
-    one, other = facts_of(kept), facts_of(found)
-    same = (one.size, one.dtype, one.device) == (other.size, other.dtype, other.device)
-    return same and is_channels_last(one.size, one.stride)
+    (size, _, *rest), (other_size, _, *other_rest) = _form(kept), _form(found)
+    if size != other_size or rest != other_rest:
+        return False
+    if node.target is aten.clone.default:
+        return not node.kwargs and not is_known(kept)
+    facts = facts_of(kept)
+    is_film = node.target in CONVOLUTIONS and len(size) == FILM
+    return is_film and is_channels_last(facts.size, facts.stride)
 
 
 def _form(value: Any) -> Any:

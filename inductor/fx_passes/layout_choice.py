@@ -44,9 +44,15 @@ def may_stay(node: fx.Node) -> bool:
     return all(is_fake(tensor) and fills_memory(tensor) for tensor in tensors)
 
 
+def is_known(tensor: Any) -> bool:
+    """Whether sizes and strides are numbers."""
+    facts = facts_of(tensor)
+    return all(type(number) is int for number in (*facts.size, *facts.stride))
+
+
 def fills_memory(tensor: Any) -> bool:
     facts, elements = facts_of(tensor), 1
-    if not all(type(number) is int for number in (*facts.size, *facts.stride)):
+    if not is_known(tensor):
         return False
     for step, extent in sorted(zip(facts.stride, facts.size, strict=True)):
         if extent != 1 and step != elements:
@@ -129,8 +135,9 @@ def is_doubtful(value: Any) -> bool:
     facts = facts_of(value)
     if not on_gpu(facts.device):
         return False
-    known = all(type(number) is int for number in (*facts.size, *facts.stride))
-    return known and 0 not in facts.size and not is_channels_last(facts.size, facts.stride)
+    if not is_known(value) or 0 in facts.size:
+        return False
+    return not is_channels_last(facts.size, facts.stride)
 
 
 def is_normalized_last(value: Any) -> bool:

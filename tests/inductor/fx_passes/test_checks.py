@@ -116,12 +116,14 @@ RESTORED: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", RESTORED)
-def test_restored_strides(name: str) -> None:
+def test_restored_strides(name: str, dynamic: bool) -> None:
     convolution = nn.Conv2d(3, 8, 3)
-    x = torch.randn(2, 3, 8, 9)
-    with torch.no_grad():
-        found = dynamo.compile(lambda x: RESTORED[name](convolution(x)), fullgraph=True)(x)
-        wanted = RESTORED[name](convolution(x))
-    torch.testing.assert_close(found, wanted)
-    assert found.stride() == wanted.stride()
+    compiled = dynamo.compile(lambda x: RESTORED[name](convolution(x)), fullgraph=True, dynamic=dynamic)
+    for width in (9, 12):
+        x = torch.randn(2, 3, 8, width)
+        with torch.no_grad():
+            found, wanted = compiled(x), RESTORED[name](convolution(x))
+        torch.testing.assert_close(found, wanted)
+        assert found.stride() == wanted.stride()
