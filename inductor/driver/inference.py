@@ -29,6 +29,7 @@ from inductor.driver import from_aten
 from inductor.driver.cached_aten import AtenCompiler, Cached
 from inductor.driver.failures import report_defect
 from inductor.driver.freezing import FrozenCall, frozen_inputs, steady_inputs
+from inductor.fx_passes.checks import apply, checked
 from inductor.fx_passes.constant_parts import compute_constants_once
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.join_gemms import addresses_of, join_gemms
@@ -66,8 +67,8 @@ def _compile_joined(
     """addresses: where the inputs lie on a GPU, by position."""
     if not has_symbols(module):
         with timed("inductor.passes"):
-            module = join_gemms(
-                module, addresses, LOWERINGS.__contains__, config.max_autotune)
+            module = apply(
+                join_gemms, module, addresses, LOWERINGS.__contains__, config.max_autotune)
     return compile_plainly(module, fakes)
 
 
@@ -169,5 +170,5 @@ def _prepared(
         return module, (), 0
     module, values, taken = compute_constants_once(module, steady, most_bytes())
     known = frozen.union(range(count, count + len(values)))
-    module, norms = fold_batch_norms(module, known)
-    return module, (*values, *norms), taken
+    module, norms = fold_batch_norms(checked(module, "compute_constants_once"), known)
+    return checked(module, "fold_batch_norms"), (*values, *norms), taken

@@ -33,9 +33,14 @@ def apply(
     rewrite: Callable[..., fx.GraphModule], module: fx.GraphModule, *more: Any
 ) -> fx.GraphModule:
     """What a pass makes of a graph. Errors: VerifyError for wrong fakes, where they are checked."""
-    module = rewrite(module, *more)
+    return checked(rewrite(module, *more), rewrite.__name__)
+
+
+def checked(module: fx.GraphModule, name: str) -> fx.GraphModule:
+    """The graph itself, of which `config.check_fakes` decides whether it is checked. name: of the
+    pass that it has gone through. Errors: as above."""
     if config.check_fakes:
-        check_fakes(module, rewrite.__name__)
+        check_fakes(module, name)
     return module
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import fx
 
 from inductor.config import config
-from inductor.fx_passes.checks import check_fakes
+from inductor.fx_passes.checks import checked
 
 
 def run_pass(place: str, module: fx.GraphModule) -> fx.GraphModule:
@@ -26,10 +26,9 @@ def run_pass(place: str, module: fx.GraphModule) -> fx.GraphModule:
         return module
     function(module.graph)
     module.graph.lint()
-    if config.check_fakes and place != "pre_grad_custom_pass":  # which has none
-        check_fakes(module, place)
     module.recompile()
-    return module
+    # the captured graph has no fakes
+    return module if place == "pre_grad_custom_pass" else checked(module, place)
 
 
 def with_joint_passes(
