@@ -17,7 +17,14 @@ from torch import nn
 import dynamo
 from dynamo.aot.api import compile_training
 from inductor.driver import from_aten
-from inductor.fx_passes import grouped_sequences, layout_choice, patches, pipeline, sequences
+from inductor.fx_passes import (
+    grouped_pixels,
+    grouped_sequences,
+    layout_choice,
+    patches,
+    pipeline,
+    sequences,
+)
 
 NORMS = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -28,7 +35,7 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_gpu(layout_choice, sequences, grouped_sequences, patches)
+    as_on_gpu(layout_choice, sequences, grouped_pixels, grouped_sequences, patches)
     monkeypatch.setattr(pipeline, "_goes_back_on_cpu", lambda module: False)
     monkeypatch.setattr(grouped_sequences, "LONG", 6)
 
