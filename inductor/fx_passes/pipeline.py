@@ -25,6 +25,7 @@ from inductor.fx_passes.counted_sorts import sort_by_counts
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
+from inductor.fx_passes.grouped_channels import pad_groups
 from inductor.fx_passes.grouped_pixels import grouped_pixels_as_gemms
 from inductor.fx_passes.grouped_sequences import without_slow_groups
 from inductor.fx_passes.growing_cats import share_growing_cats
@@ -78,7 +79,7 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for rewrite in (patches_as_gemms, without_slow_groups, sequences_as_images):
         module = apply(rewrite, module)
     module = apply(channels_last, module, LOWERINGS.__contains__)
-    return apply(grouped_pixels_as_gemms, module)
+    return apply(pad_groups, apply(grouped_pixels_as_gemms, module))
 
 
 def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:
