@@ -398,7 +398,9 @@ def windows_to_image(
         assert total is not None
         return total
 
-    return call.builder.computed(call.layout, [columns], 12 * math.prod(reach), compute)
+    found = call.builder.computed(call.layout, [columns], 12 * math.prod(reach), compute)
+    found.realize()  # in the order in which windows lie, whatever that of its readers is
+    return found
 
 
 def _adaptive_average(call: Call, rank: int, x: Tensor, size: Sequence[int]) -> Any:
