@@ -238,6 +238,8 @@ def attention_with_parts(
     )  # fmt: skip
     if not fits:
         return attention(*given)
+    if seen is not None:
+        seen = _in_whole_words(seen)
     size = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
     result: Tensor = torch.ops.dynamo_jit.attention(
         query, key, value, None, seen, causal, size, window, 0.0, False, False
