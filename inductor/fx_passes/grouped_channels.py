@@ -21,9 +21,7 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of
 from inductor.fx_passes.calls_with_fakes import Calls
-from inductor.fx_passes.fakes import on_gpu
-from inductor.fx_passes.layout_choice import HALVES, is_last
-from inductor.fx_passes.single_channels import reads_single_channels
+from inductor.fx_passes.layout_choice import groups_of_images, operands_of
 
 aten = torch.ops.aten
 MOST = 64  # channels of a group: wider ones were not measured
@@ -51,23 +49,11 @@ def _whole(channels: int) -> int:
 
 
 def _is_meant(node: fx.Node) -> bool:
-    args: Any = node.args
-    first = node.target is aten.convolution_backward.default  # the gradient stands in front
-    values = [argument.meta["val"] for argument in args[: 2 + first]]
-    if any(not on_gpu(value.device) or value.dtype not in HALVES for value in values):
+    groups = groups_of_images(node)
+    if groups == 1:
         return False
-    if any(value.dim() != 4 for value in values) or not all(map(is_last, values[:-1])):
-        return False
-    numbers = [number for value in values for number in facts_of(value).size]
-    if not all(type(number) is int and number > 0 for number in numbers):
-        return False
-    transposed, groups = args[6 + first], args[8 + first]
-    weight = facts_of(values[-1]).size
-    channels = values[first].shape[1]
-    if transposed or groups == 1 or reads_single_channels(channels, weight, groups, False):
-        return False
-    widths = (weight[1], weight[0] // groups)
-    return any(_whole(width) != width for width in widths)
+    results, channels = facts_of(operands_of(node)[1].meta["val"]).size[:2]
+    return any(_whole(width) != width for width in (channels, results // groups))
 
 
 class _Padding:

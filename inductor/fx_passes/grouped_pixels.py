@@ -17,8 +17,7 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of
 from inductor.fx_passes.calls_with_fakes import Calls
-from inductor.fx_passes.fakes import on_gpu
-from inductor.fx_passes.layout_choice import HALVES, is_last
+from inductor.fx_passes.layout_choice import groups_of_images, operands_of
 
 aten = torch.ops.aten
 
@@ -40,21 +39,12 @@ def grouped_pixels_as_gemms(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_meant(node: fx.Node) -> bool:
+    if groups_of_images(node) == 1:
+        return False
     args: Any = node.args
-    first = node.target is aten.convolution_backward.default  # the gradient stands in front
-    values = [argument.meta["val"] for argument in args[: 2 + first]]
-    if any(not on_gpu(value.device) or value.dtype not in HALVES for value in values):
-        return False
-    if any(value.dim() != 4 for value in values) or not all(map(is_last, values[:-1])):
-        return False
-    numbers = [number for value in values for number in facts_of(value).size]
-    if not all(type(number) is int and number > 0 for number in numbers):
-        return False
-    stride, padding, _, transposed, _, groups = args[3 + first : 9 + first]
-    channels, window = values[first].shape[1], (*values[-1].shape[2:],)
-    if window != (1, 1) or {*stride} != {1} or any(padding) or transposed:
-        return False
-    return 1 < groups < channels
+    stride, padding = args[3:5] if node.target is aten.convolution.default else args[4:6]
+    window = tuple(operands_of(node)[1].meta["val"].shape[2:])
+    return window == (1, 1) and {*stride} == {1} and not any(padding)
 
 
 class _Groups:

@@ -18,8 +18,6 @@ import dynamo
 from dynamo.aot.api import compile_training
 from inductor.driver import from_aten
 from inductor.fx_passes import (
-    grouped_channels,
-    grouped_pixels,
     grouped_sequences,
     layout_choice,
     patches,
@@ -36,7 +34,7 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_gpu(layout_choice, sequences, grouped_channels, grouped_pixels, grouped_sequences, patches)
+    as_on_gpu(layout_choice, sequences, grouped_sequences, patches)
     monkeypatch.setattr(pipeline, "_goes_back_on_cpu", lambda module: False)
     monkeypatch.setattr(grouped_sequences, "LONG", 6)
 

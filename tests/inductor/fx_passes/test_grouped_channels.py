@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.capture import capture_forward
-from inductor.fx_passes import grouped_channels
+from inductor.fx_passes import layout_choice
 from inductor.fx_passes.grouped_channels import pad_groups
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ FORMS = [  # channels and results of a group, window, stride, padding, dilation
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(as_on_gpu: Callable[..., None]) -> None:
-    as_on_gpu(grouped_channels)
+    as_on_gpu(layout_choice)
 
 
 def operands(form: Any, dtype: torch.dtype = HALF, groups: int = 3) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.capture import capture_forward
-from inductor.fx_passes import grouped_pixels
+from inductor.fx_passes import layout_choice
 from inductor.fx_passes.grouped_pixels import grouped_pixels_as_gemms
 
 aten = torch.ops.aten
@@ -19,7 +19,7 @@ HALF = torch.float16
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(as_on_gpu: Callable[..., None]) -> None:
-    as_on_gpu(grouped_pixels)
+    as_on_gpu(layout_choice)
 
 
 def operands(groups: int, results: int, dtype: torch.dtype = HALF, size: tuple[int, ...] = (5, 7), window: int = 1) -> Any:
