@@ -44,6 +44,7 @@ from dynamo.graph_operators.kernel_launches import launches_recorded
 from dynamo.graph_operators.written_operators import prepare_operators
 from dynamo.shapes.facts import Facts, contiguous_stride
 from dynamo.shapes.fake import Fake
+from dynamo.shapes.iteration import is_dense
 
 aten = torch.ops.aten
 
@@ -230,17 +231,32 @@ class Session:
         inside: Any = torch._from_functional_tensor(functional)  # type: ignore[attr-defined]
         return inside  # type: ignore[no-any-return]
 
-    def keep_strides(self) -> None:
-        """Gives inputs that the program has written their own strides again. An operation's result
-        has no gaps, which an input may have (a slice), and no strides of 0."""
+    def keep_strides(self, value: Any, expected: Any) -> None:
+        """Gives what the program has written its own strides again: inputs, then the tensors in
+        `value`, of which `expected` tells the metadata. An operation's result has no gaps, which an
+        input may have (a slice), and no strides of 0; many (a scatter, a mask's fill) give rows
+        where what is written in place keeps its columns."""
         for index, first in self.insides.items():
             wrapper = self.inputs[index]
             if type(wrapper) is not torch.Tensor or wrapper.shape != first.shape:
                 continue
             if wrapper.stride() != first.stride():
-                value = self.value(wrapper)
-                made = self.recorder.call(aten.copy.default, (first, value), {})
+                made = self.recorder.call(aten.copy.default, (first, self.value(wrapper)), {})
                 self.recorder.replace_inside(wrapper, made)
+        for wrapper, facts in _tensors_with(value, expected):
+            if type(wrapper) is torch.Tensor and _may_reorder(wrapper, facts):
+                self._reorder(wrapper, facts[1])
+
+    def _reorder(self, wrapper: torch.Tensor, stride: tuple[int, ...]) -> None:
+        """The same values in memory without gaps, in the order of these strides: of two that are
+        equal one is of an extent of 1, which lies inside."""
+        size = wrapper.shape
+        order = sorted(range(len(stride)), key=lambda axis: (-stride[axis], -size[axis]))
+        back = sorted(range(len(stride)), key=order.__getitem__)
+        call = self.recorder.call
+        rows = call(aten.permute.default, (self.value(wrapper), order), {})
+        made = call(aten.clone.default, (rows,), {"memory_format": torch.contiguous_format})
+        self.recorder.replace_inside(wrapper, call(aten.permute.default, (made, back), {}))
 
     def gets_history(self, index: int) -> bool:
         """True where the program wrote a value with a gradient into this input."""
@@ -258,6 +274,24 @@ class Session:
                         raise Unsupported("a mutated input shares a storage with another input")
                     found.append((index, value))
         return found
+
+
+def _tensors_with(value: Any, expected: Any) -> Iterator[tuple[torch.Tensor, Any]]:
+    """The tensors in a value, each with its part of what `metadata_of` gives for it in eager."""
+    if isinstance(value, torch.Tensor):
+        yield value, expected
+    elif isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        for item, part in zip(items, expected, strict=True):
+            yield from _tensors_with(item, part)
+
+
+def _may_reorder(wrapper: torch.Tensor, expected: Any) -> bool:
+    """True where only the strides differ, and those of eager leave no gaps."""
+    if not isinstance(expected, tuple) or metadata_of(wrapper) == expected:
+        return False
+    size, stride, dtype = expected
+    return (wrapper.shape, wrapper.dtype) == (size, dtype) and is_dense(size, stride)
 
 
 @contextlib.contextmanager
@@ -284,11 +318,10 @@ class _Checker(Observer):
         self.note_range(node)
         self.recorder.stack_trace = (
             with_ranges(trace, list(self.ranges.values())) if self.ranges else trace)
-        seen = metadata_of((*args, *kwargs.values()) if kwargs else args)
-        if seen != self.metadata[node][0]:
-            self.session.keep_strides()
-            seen = metadata_of((*args, *kwargs.values()) if kwargs else args)
-        if seen != self.metadata[node][0]:
+        given = (*args, *kwargs.values()) if kwargs else args
+        if metadata_of(given) != self.metadata[node][0]:
+            self.session.keep_strides(given, self.metadata[node][0])
+        if metadata_of(given) != self.metadata[node][0]:
             raise Unsupported(f"an argument of {node.name} has other strides after mutation")
 
     def note_range(self, node: fx.Node) -> None:
@@ -301,7 +334,7 @@ class _Checker(Observer):
 
     def after(self, node: fx.Node, value: Any) -> None:
         if metadata_of(value) != self.metadata[node][1]:
-            self.session.keep_strides()
+            self.session.keep_strides(value, self.metadata[node][1])
         if metadata_of(value) != self.metadata[node][1]:
             raise Unsupported(f"{node.name} has other strides in functional form")
         self.recorder.note_history(value, node.meta.get("stack_trace"))
