@@ -25,6 +25,13 @@ BY_VALUES = frozenset(
     _linalg_eigvals _linalg_eigh _linalg_svd linalg_lstsq linalg_pinv bernoulli multinomial
     poisson normal""".split()
 )
+# Of these a GPU's kernels check the indices. They raise at no call but stop the device, so that no
+# handler of the program can go on.
+STOPS_A_GPU = frozenset(
+    """index index_put _index_put_impl index_select index_add index_copy index_fill index_reduce
+    gather scatter scatter_add scatter_reduce take put embedding nll_loss_forward
+    nll_loss2d_forward""".split()
+)
 # Of integers these divide, which a zero refuses.
 DIVISIONS = frozenset(("div", "floor_divide", "remainder", "fmod"))
 CHECKS = "check_errors"
@@ -82,11 +89,20 @@ def divides_integers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def observable_effects(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
-    """Which of "fails", "draws" and "acts" hold of a call."""
-    found = {"fails"} if may_fail(func, args, kwargs) else set()
+    """Which of "fails", "raises" (an error that the program can catch), "draws" and "acts" hold of
+    a call."""
+    found = set()
+    if may_fail(func, args, kwargs):
+        found = {"fails"} if _stops_a_gpu(func, args) else {"fails", "raises"}
     if acts(func):
         found.add("acts")
     return found | {"draws"} if draws(func, args, kwargs) else found
+
+
+def _stops_a_gpu(func: Any, args: Sequence[Any]) -> bool:
+    name = func._schema.name.partition("::")[2].removesuffix("_")
+    given = args[0] if args else None
+    return name in STOPS_A_GPU and isinstance(given, torch.Tensor) and given.device.type == "cuda"
 
 
 def numbers_in(values: Sequence[Any]) -> Iterator[Any]:

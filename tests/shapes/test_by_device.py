@@ -95,3 +95,16 @@ def test_gradients_of_norms_over_rows_are_row_major(transposed: bool) -> None:
         aten._fused_rms_norm_backward.default, grad, x, [8], statistics, vector, [True, True])
     assert [each.stride() for each in layer] == [(48, 8, 1), (1,), (1,)]
     assert [each.stride() for each in rows] == [(48, 8, 1), (1,)]
+
+
+@pytest.mark.parametrize("device", [GPU, torch.device("cpu")])
+def test_indices_out_of_range_raise_at_no_call_on_a_gpu(device: torch.device) -> None:
+    """They stop it, so that no handler of the program can catch that."""
+    world = FakeWorld()
+    x = world.make(world.cache.facts((4, 4), (4, 1), 0, torch.float32, device))
+    at = world.make(world.cache.facts((4, 4), (4, 1), 0, torch.long, device))
+    world.run(aten.scatter_add.default, x, 0, at, x)
+    assert world.observed == ({"fails"} if device == GPU else {"fails", "raises"})
+    world.observed.clear()
+    world.run(aten.linalg_cholesky_ex.default, x, check_errors=True)
+    assert world.observed == {"fails", "raises"}

@@ -78,13 +78,16 @@ def note_failing(tx: Frame, node: fx.Node, function: Any, observed: set[str]) ->
     its errors. Operators that are not torch's may raise for reasons of their own."""
     own = not isinstance(function, torch._ops.OpOverload) or function.namespace in TORCH_OPERATORS
     by_size = node.meta["checks"]  # which are known when the graph runs
-    fails = by_size or "fails" in observed or getattr(function, "__name__", "") in UNSEEN
+    unseen = getattr(function, "__name__", "") in UNSEEN
+    fails = by_size or "fails" in observed or unseen
     node.meta["checks"] |= fails or bool(observed - {"acts"})
     node.meta["acts"] = "acts" in observed or is_in_graph(function)
     node.meta["draws"] = "draws" in observed
-    node.meta["fails"] = fails or not own or is_in_graph(function)
+    other = is_in_graph(function) or not own
+    node.meta["fails"] = fails or other
+    raises = by_size or "raises" in observed or unseen or other
     seen = tries if by_size else catches
-    node.meta["caught"] = node.meta["fails"] and any(map(seen, tx.trace.frames))
+    node.meta["caught"] = raises and any(map(seen, tx.trace.frames))
 
 
 def break_where_seen(tx: Frame, function: Any, error: Var) -> None:
@@ -142,11 +145,11 @@ def break_where_refused(
     whatever the values. Where those may decide, it is noted in the node (see `note_failing`), as is
     a call of unusual dtypes that can't be tried, where the program catches its error: elsewhere a
     call that nothing reads would run for nothing."""
-    if trial is None or "fails" in tx.trace.world.observed:
+    if trial is None or "raises" in tx.trace.world.observed:
         return
     refused = trial.refuses(function, result, tx.trace.context.refusals)
     if refused is None and not is_usual(given) and any(map(catches, tx.trace.frames)):
-        tx.trace.world.observed.add("fails")
+        tx.trace.world.observed |= {"fails", "raises"}
     if not refused:
         return
     seen = any(map(handles, tx.trace.frames))
