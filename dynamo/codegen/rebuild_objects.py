@@ -17,6 +17,7 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python import classes, exceptions
 from dynamo.symbolic.python import objects as object_vars
 from dynamo.symbolic.python.dicts import DictVar
+from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.sets import SetVar
 from dynamo.symbolic.python.supers import SuperVar
 from dynamo.symbolic.tensors import contexts, process_groups
@@ -42,6 +43,13 @@ def enum_member(rebuilder: Rebuilder, var: object_vars.EnumVar) -> None:
 @rebuilds(object_vars.ObjectVar)
 def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     cls, content = var.cls, var.content
+    if isinstance(content, TupleVar):
+        rebuilder.emitter.start_call_const(tuple.__new__)
+        rebuilder.emitter.load_const(cls)
+        rebuilder.build("BUILD_TUPLE", content.items)
+        rebuilder.emitter.call(2)
+        rebuilder.keep(var)
+        return
     base = next((kind for kind in FILLED if issubclass(cls, kind)), object)
     new = next((kind for kind in STATIC_NEW if issubclass(cls, kind)), base).__new__
     rebuilder.call_const(new, cls)

@@ -247,5 +247,19 @@ def compare_tensors(tx: Frame, name: str, left: Var, right: Var) -> Var:
     return tx.trace.call_in_graph(tx, function_of(name), [left, right], {})
 
 
+def method(name: str, kind: type[SequenceVar]) -> Callable[..., Var]:
+    """The rule of `list.__eq__` and its like, as instances of subclasses inherit them."""
+    def handle(tx: Frame, a: SequenceVar, b: Var) -> Var:
+        other = content_of(b)
+        if not isinstance(other, kind) or isinstance(other, DequeVar):
+            return ConstVar(NotImplemented)
+        answer = compare_sequences(tx, name, a, other)
+        return answer if isinstance(answer, Var) else ConstVar(answer)
+
+    return handle
+
+
 for _name in COMPARE:
     rule(function_of(_name))(comparison(_name))
+    rule(getattr(list, f"__{_name}__"), ListVar)(method(_name, ListVar))
+    rule(getattr(tuple, f"__{_name}__"), TupleVar)(method(_name, TupleVar))

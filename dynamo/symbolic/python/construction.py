@@ -43,7 +43,7 @@ from dynamo.symbolic.python import decided
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.exceptions import ExceptionVar
-from dynamo.symbolic.python.lists import ListVar
+from dynamo.symbolic.python.lists import ListVar, TupleVar
 from dynamo.symbolic.python.objects import ObjectVar, instance_of
 from dynamo.symbolic.python.sets import SetVar
 
@@ -130,7 +130,9 @@ class Construction:
                 tx.trace.raise_exception(TypeError, message)
         elif issubclass(cls, collections.OrderedDict):  # it may call methods of the class
             self.trace.call_real(tx, collections.OrderedDict.__init__, [made, *args], kwargs)
-        elif isinstance(made, ObjectVar) and made.content is not None:
+        elif isinstance(made, ObjectVar) and made.content is not None and (
+            not isinstance(made.content, TupleVar)  # which its `__new__` has filled
+        ):
             made.content = self.construct(tx, ClassVar(base_of(cls), None, None), args, kwargs)
         elif kwargs and isinstance(made, ExceptionVar):
             raise Break("argument_mismatch", f"{cls.__name__}() takes no keyword arguments")
@@ -160,6 +162,8 @@ class Construction:
             if cls.__flags__ & inspect.TPFLAGS_IS_ABSTRACT:
                 self.trace.run_real(lambda: object.__new__(cls))
             return instance_of(cls)
+        if base is tuple and len(args) < 2:
+            return ObjectVar(cls, content=TupleVar.part(args[0].unpack(tx) if args else []))
         if base not in CONTENT_TYPES:
             raise Break("call_of_unknown_function", full_name(cls))
         return ObjectVar(cls, content=CONTENT_TYPES[base]())
@@ -221,14 +225,15 @@ EXISTING: tuple[tuple[type, Callable[..., Var]], ...] = (
     (collections.OrderedDict, lambda **k: DictVar(collections.OrderedDict, **k)),
     (dict, lambda **k: DictVar(dict, **k)),
     (list, lambda **k: ListVar(**k)),
+    (tuple, lambda **k: TupleVar(**k)),
 )
 
 
 @wraps_if(90, lambda value: bool(type(value).__flags__ & (1 << 9))
-          and issubclass(type(value), dict | list)
+          and issubclass(type(value), dict | list | tuple)
           and find_in_mro(type(value), "default_factory") is None)
 def wrap_with_content(trace: Any, value: Any, source: Source | None) -> Var:
-    """An instance of a subclass of dict or list written in Python."""
+    """An instance of a subclass of dict, list or tuple written in Python."""
     make = next(make for base, make in EXISTING if issubclass(type(value), base))
     content = make(source=source, real=value, trace=trace)
     return ObjectVar(type(value), source, real=value, trace=trace, content=content)

@@ -14,6 +14,7 @@ from dynamo.guards.states import DICT_VIEWS, PLAIN_VIEWS, state_of
 from dynamo.symbolic.core import large
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import base_of
 from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.core.wrapping import wraps
@@ -92,12 +93,25 @@ def add_lists(tx: Frame, var: ListVar, other: Var) -> Var:
     return ListVar([*var.items, *content.items])
 
 
+@rule(tuple.__add__, TupleVar)
+def add_tuples(tx: Frame, var: TupleVar, other: Var) -> Var:
+    content = other.content if isinstance(other, ObjectVar) else other
+    if not isinstance(content, TupleVar):
+        raise Break("operator_unknown", f"{var!r} + {other!r}")
+    return TupleVar([*var.items, *content.items])
+
+
 @rule([list.__mul__, list.__rmul__], ListVar)
 def repeat_list(tx: Frame, var: ListVar, count: Var) -> Var:
     return ListVar(repeated(tx, var, count))
 
 
-def repeated(tx: Frame, var: ListVar, count: Var) -> list[Var]:
+@rule([tuple.__mul__, tuple.__rmul__], TupleVar)
+def repeat_tuple(tx: Frame, var: TupleVar, count: Var) -> Var:
+    return TupleVar(repeated(tx, var, count))
+
+
+def repeated(tx: Frame, var: SequenceVar, count: Var) -> list[Var]:
     times = tx.trace.as_index(tx, count)
     if times is None:
         raise Break("operator_unknown", f"{var!r} * {count!r}")
@@ -226,7 +240,9 @@ def tuple_new(tx: Frame, cls: Var, *items: Var) -> Var:
         named = NamedTupleVar(kind, values)
         named.guard_class(tx.trace)
         return named
-    raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
+    if base_of(kind) is not tuple or tx.trace.attributes.has_special(kind, "__del__"):
+        raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
+    return ObjectVar(kind, content=TupleVar.part(values))
 
 
 @rule([list.__init__], ListVar)

@@ -165,9 +165,20 @@ class SequenceVar(NativeVar):
 
 
 class TupleVar(SequenceVar):
-    """Exactly `tuple`."""
+    """Exactly `tuple`, or the items of an instance of a subclass (`is_part`)."""
 
     kind: type = tuple
+    is_part = False
+
+    @classmethod
+    def part(cls, items: Iterable[Var]) -> TupleVar:
+        """The items of a new instance of a subclass."""
+        made = cls(items)
+        made.is_part = True
+        return made
+
+    def is_exact(self) -> bool:
+        return not self.is_part and super().is_exact()
 
     def is_constant(self) -> bool:
         return all(item.is_constant() for item in self.items)
