@@ -45,6 +45,27 @@ def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(a)
 
 
+OWN = torch.library.Library("dynamo_tests_own", "DEF")
+OWN.define("count_up(Tensor x, Tensor(a!) out) -> Tensor(a!)")
+OWN.impl("count_up", lambda x, out: out.add_(x.cumsum(0)), "CompositeExplicitAutograd")
+
+
+def test_an_operator_that_returns_what_it_writes() -> None:
+    """No functional graph has a form of it: the graphs around it are compiled all the same."""
+    def f(x: torch.Tensor) -> Any:
+        y = x * 2
+        z = torch.ops.dynamo_tests_own.count_up(x, y)
+        return z.relu() + 1, z is y
+
+    dynamo.counters.clear()
+    compiled = dynamo.compile(f)
+    for _ in range(2):
+        x = torch.randn(5)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert not dynamo.counters["not_compiled"]
+    assert sum(dynamo.counters["graph_break"].values()) == 1
+
+
 def twice_filled(x: torch.Tensor) -> Any:
     t = x.clone()
     before = t * 2

@@ -62,6 +62,17 @@ def break_where_caught(tx: Frame, function: Any) -> None:
         raise Break("caught_error", function.__name__)
 
 
+def break_where_returned(function: Any) -> None:
+    """Breaks the graph for an operator of a library that returns what it is given: functional
+    graphs, of which each result has memory of its own, have no form of it."""
+    if not isinstance(function, torch._ops.OpOverload) or (
+        function.namespace in TORCH_OPERATORS or function.namespace.startswith("_")
+    ):
+        return
+    if any(result.alias_info is not None for result in function._schema.returns):
+        raise Break("call_of_unknown_function", f"{function}, which returns what it is given")
+
+
 def break_where_stored(tx: Frame, function: Any, tensors: Sequence[Var]) -> None:
     """Breaks the graph where a tensor with a stored gradient, or the gradient, gets other sizes:
     the store comes behind the graph, and both must be of one size there."""

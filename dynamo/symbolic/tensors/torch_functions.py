@@ -42,6 +42,7 @@ from dynamo.symbolic.tensors.failing import (
     break_where_caught,
     break_where_fakes_are_wrong,
     break_where_refused,
+    break_where_returned,
     break_where_seen,
     break_where_stored,
     break_where_write_fails,
@@ -285,6 +286,7 @@ def check(tx: Frame, function: Any, args: list[Var], kwargs: dict[str, Var]) -> 
     """The operation. Errors: Break where the graph can't have it."""
     function, kind, target = _node_target(function)
     break_where_caught(tx, function)
+    break_where_returned(function)
     symbols = tx.trace.symbols
     given = [*args, *kwargs.values()]
     symbols.prepare(function, given, tensor_state(tx.trace).tensor_inputs)
