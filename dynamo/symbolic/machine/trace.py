@@ -207,6 +207,8 @@ class Trace:
         if owner is not None and args and args[0].methods_by_name:
             return args[0].call_method(tx, function.__name__, args[1:], kwargs)
         receiver = args[0] if args else None
+        if owner is tuple and isinstance(receiver, ConstVar) and type(receiver.value) is tuple:
+            args = [self.constant(receiver.value), *args[1:]]  # a key of a dict from outside
         if owner is not None and args and owner is not object:
             content = getattr(args[0], "content", None)
             if content is not None and issubclass(content.python_type(), owner) and (

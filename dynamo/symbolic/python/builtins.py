@@ -276,7 +276,7 @@ def list_(tx: Frame, *items: Var) -> Var:
 
 @rule([tuple])
 def tuple_(tx: Frame, *items: Var) -> Var:
-    if items and type(items[0]) is TupleVar and items[0].python_type() is tuple:
+    if items and type(items[0]) in (TupleVar, ConstVar) and items[0].python_type() is tuple:
         return items[0]
     return TupleVar(unpack_for_tuple(tx, items[0]) if items else [])
 

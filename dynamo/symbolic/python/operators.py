@@ -450,6 +450,8 @@ def delitem(tx: Frame, a: Var, key: Var) -> Var:
 
 @rule([operator.contains])
 def contains(tx: Frame, a: Var, item: Var) -> Var:
+    if isinstance(a, ConstVar) and type(a.value) is tuple:  # a key of a dict from outside
+        a = tx.trace.constant(a.value)
     if isinstance(a, DequeVar):
         return ConstVar(is_among(tx, a.iterate(tx), item))
     if isinstance(a, SequenceVar):  # which a comparison may change
