@@ -147,15 +147,18 @@ def _is_without_grad(out: torch.Tensor) -> bool:
     return out._is_view() and _get_creation_meta(out) == CreationMeta.NO_GRAD_MODE
 
 
+def _rank(out: Any) -> int:
+    if not is_fake(out):
+        return 0
+    return 2 if not _owns_storage(out) else 0 if out.requires_grad else 1
+
+
 def plan_outputs(reference: Reference) -> OutputPlan:
-    """Classifies the program's outputs. Owners of a storage come first, so that views find them."""
+    """Classifies the program's outputs. Owners of a storage come first, so that views find them;
+    among these, what has a gradient before what is detached from it."""
     planner = _Planner(reference)
     outputs: list[Output | None] = [None] * len(reference.outputs)
-    order = sorted(
-        range(len(outputs)),
-        key=lambda at: is_fake(reference.outputs[at])
-        and not _owns_storage(reference.outputs[at]),
-    )
+    order = sorted(range(len(outputs)), key=lambda at: _rank(reference.outputs[at]))
     for position in order:
         outputs[position] = planner.plan(position, reference.outputs[position])
     return OutputPlan(tuple(outputs), tuple(planner.values))  # type: ignore[arg-type]
