@@ -74,6 +74,25 @@ def test_training(size, cut, monkeypatch) -> None:
     assert not any("convolution_backward(" in text for text in texts)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_images_of_one_channel(transposed) -> None:
+    """As upsampling by filters has them: forward and gradients."""
+    def program(x, weight):
+        many = x.reshape(-1, 1, 9, 12)
+        if transposed:
+            return torch.tanh(F.conv_transpose2d(many, weight, None, 2, 1)).sum()
+        return torch.tanh(F.conv2d(many, weight, None, 2, 1)).sum()
+
+    grads = []
+    for function in (program, dynamo.compile(program, backend=trained)):
+        torch.manual_seed(0)
+        given = torch.randn(2, 3, 9, 12).requires_grad_(), torch.randn(1, 1, 4, 4).requires_grad_()
+        function(*given).backward()
+        grads.append([one.grad for one in given])
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-4)
+    assert texts and not any("convolution" in line and "aten" in line for text in texts for line in text.splitlines())
+
+
 def test_lines(monkeypatch) -> None:
     def program(x, weight):
         return F.silu(F.conv1d(x, weight, None, 1, 3, 1, 6)[..., :20])

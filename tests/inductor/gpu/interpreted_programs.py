@@ -148,6 +148,15 @@ def pools(x, y):
     return F.max_pool2d(image, 2), F.avg_pool2d(image, 3), F.interpolate(image, scale_factor=2.0)
 
 
+def windows(x, y):
+    """Elements that lie in several windows, and windows that reach over the border."""
+    image = torch.stack([x, y])[None]
+    apart = F.unfold(image, (3, 2), padding=1, stride=2)
+    joined = F.fold(apart * 2, (8, 12), (3, 2), padding=1, stride=2)
+    over = F.avg_pool2d(image, 3, 2, 1, ceil_mode=True, count_include_pad=False)
+    return F.avg_pool2d(image, 3, 1, 1, count_include_pad=False) - image, over, apart, joined
+
+
 def convolution(x, y):
     image = torch.stack([x, y])[None]
     weight = torch.ones(4, 2, 3, 3) * 0.1
@@ -160,7 +169,7 @@ def signs_and_bytes(x, y):
 
 
 PROGRAMS = [chain, signs_and_bytes, softmax, layer_norm, products, views, statistics, several_results, lookup, scatter,
-            halves, integers, rare_operators, changes_input, changes_rows, chains_of_writes, pools, convolution]
+            halves, integers, rare_operators, changes_input, changes_rows, chains_of_writes, pools, windows, convolution]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
