@@ -89,8 +89,9 @@ class _Writer:
         call = f"compiled({given})"
         if results:
             written = any(mutation.output is None for mutation in graph.mutations)
-            rest = "*_ " if written and not graph.epilogue_in_graph else ""  # None for each of them
-            call = ", ".join(f"v{index}" for index in range(results)) + f", {rest}= {call}"
+            if written and not graph.epilogue_in_graph:  # there is a None for each of them behind
+                call = f"(*{call},)[:{results}]"  # Python allows 255 names before a starred one
+            call = ", ".join(f"v{index}" for index in range(results)) + f", = {call}"
         lines.append(f"    {call}")
         for mutation in graph.mutations_outside:
             data = ".data" if mutation.input in graph.quiet else ""

@@ -102,6 +102,20 @@ def test_programs(program: Callable[..., Any], backend: str) -> None:
         assert repr(outcomes[0]) == repr(outcomes[1])
 
 
+def test_more_writes_than_python_unpacks_before_a_star() -> None:
+    """The last one is what backward is given, so that it happens behind the graph."""
+    def program(w: Tensor, rows: list[Tensor]) -> Tensor:
+        for row in rows:
+            row.add_(1)
+        return w * rows[-1]
+
+    rows, w = [torch.zeros(3) for _ in range(258)], torch.randn(3, requires_grad=True)
+    result = dynamo.compile(program, fullgraph=True)(w, rows)
+    result.sum().backward()
+    assert torch.equal(result, w) and all(row.eq(1).all() for row in rows)
+    assert w.grad is not None and w.grad.eq(1).all()
+
+
 def test_forward_writes() -> None:
     graphs: list[fx.GraphModule] = []
 
