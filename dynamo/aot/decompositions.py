@@ -413,8 +413,16 @@ MOVED_ONLY = tuple(
     f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication") for rank in (1, 2, 3))
 
 
+def windows_of_open_images(x: Tensor, *form: Any) -> Any:
+    """`im2col`, taken apart where sizes are symbolic."""
+    if all(type(extent) is int for extent in x.shape):
+        return NotImplemented
+    return default_decompositions()[overload("im2col.default")](x, *form)
+
+
 # For some arguments of operators that a compiler may know by itself; else these stay.
 PARTIAL = {
+    overload("im2col.default"): windows_of_open_images,
     overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"],
     overload("log_sigmoid_forward.default"): log_sigmoid_forward,
     overload("linalg_vector_norm.default"): vector_norm,

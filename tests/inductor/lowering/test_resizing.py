@@ -1,4 +1,4 @@
-"""Linear interpolation: eager's values, among them those beside infinities."""
+"""Linear interpolation, and windows of images of all sizes: eager's values, among them those beside infinities."""
 
 from __future__ import annotations
 
@@ -118,6 +118,23 @@ def test_other_ways_for_changing_sizes(name: str, memory_format: torch.memory_fo
         assert (got.stride(), found.stride()) == (want.stride(), wanted.stride())
         torch.testing.assert_close(got, want, equal_nan=True)
         torch.testing.assert_close(found, wanted, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+def test_windows_of_images_of_all_sizes() -> None:
+    """Whose elements differ in number at the border, and such as are taken apart."""
+
+    def f(x: torch.Tensor) -> Any:
+        means = F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)
+        films = F.avg_pool3d(x[:, None], (1, 3, 2), 2, (0, 1, 1), ceil_mode=True, count_include_pad=False)
+        return *means, films, F.unfold(x, 3, padding=1)
+
+    compiled = dynamo.compile(f, dynamic=True, fullgraph=True)
+    metrics.reset()
+    for height, width in ((7, 9), (10, 8), (5, 6)):
+        x = torch.randn(2, 3, height, width)
+        for found, wanted in zip(compiled(x), f(x), strict=True):
+            torch.testing.assert_close(found, wanted)
+    assert not any("pool" in name or "im2col" in name for name in map(str, metrics.fallbacks()))
 
 
 def test_samples_beside_infinities() -> None:
