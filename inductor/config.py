@@ -103,14 +103,6 @@ config = Config(
             ("DYNAMO_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE"),
         ),
         Knob(
-            "check_fakes",
-            False,
-            "After each pass over a graph, the fake of each result (dtype, sizes, strides, device) "
-            "is compared with what its operator gives; a VerifyError names the pass that left a "
-            "wrong one. For finding defects of passes.",
-            ("DYNAMO_CHECK_FAKES",),
-        ),
-        Knob(
             "leave_out",
             "",
             "Optimizations that are not done, by their names: see `inductor.config.STAGES`. For "

@@ -1,13 +1,15 @@
 """Whether a pass leaves fakes behind that say what each operator gives.
 
 Later passes, lowering and the wrapper go by the fakes. A wrong one is noticed late, as strides that
-a result has not or as an operator that refuses what it reads, or never. With `config.check_fakes`
-each operator is run on the fakes of its inputs after each pass, so that the pass is named.
+a result has not or as an operator that refuses what it reads, or never. Where that is asked for
+(`DYNAMO_CHECK_FAKES=1`, read when this is imported) each operator is run on the fakes of its inputs
+after each pass, so that the pass is named.
 """
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +20,12 @@ from torch.utils._pytree import tree_leaves
 from dynamo.aot.fakes import expression_of, facts_of, is_fake
 from dynamo.base.errors import VerifyError
 from dynamo.shapes.iteration import is_channels_last
-from inductor.config import config
 from inductor.fx_passes.calls_with_fakes import first_fake
 from inductor.fx_passes.fakes import fake_runner
 from inductor.fx_passes.layout_choice import CONVOLUTIONS, is_known
 
 aten = torch.ops.aten
+is_on = os.environ.get("DYNAMO_CHECK_FAKES") == "1"
 FILM = 5  # dimensions
 # What these give is known at a call only: a fake has new symbols each time.
 DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -37,9 +39,9 @@ def apply(
 
 
 def checked(module: fx.GraphModule, name: str) -> fx.GraphModule:
-    """The graph itself, of which `config.check_fakes` decides whether it is checked. name: of the
-    pass that it has gone through. Errors: as above."""
-    if config.check_fakes:
+    """The graph itself, checked if that is asked for. name: of the pass that it has gone through.
+    Errors: as above."""
+    if is_on:
         check_fakes(module, name)
     return module
 

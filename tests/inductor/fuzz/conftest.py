@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from inductor.config import config
+from inductor.fx_passes import checks
 
 
 @pytest.fixture(autouse=True)
-def checked_fakes() -> Iterator[None]:
-    with config.patch(check_fakes=True):
-        yield
+def checked_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "is_on", True)

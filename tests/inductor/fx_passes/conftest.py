@@ -8,7 +8,7 @@ import pytest
 
 import dynamo
 from dynamo.base.config import config
-from inductor.config import config as inductor_config
+from inductor.fx_passes import checks
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,5 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def checked_fakes() -> Iterator[None]:
-    with inductor_config.patch(check_fakes=True):
-        yield
+def checked_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "is_on", True)

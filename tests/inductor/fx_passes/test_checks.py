@@ -13,8 +13,7 @@ from torch import fx, nn
 import dynamo
 from dynamo.aot.capture import capture_forward
 from dynamo.base.errors import VerifyError
-from inductor.config import config
-from inductor.fx_passes import pipeline
+from inductor.fx_passes import checks, pipeline
 from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.checks import apply, check_fakes
 from inductor.fx_passes.fakes import fake_runner
@@ -51,7 +50,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("found", WRONG)
-def test_a_wrong_fake_is_found(found: str) -> None:
+def test_a_wrong_fake_is_found(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, *rest = WRONG[found]
     kind = {torch.dtype: "dtype", torch.device: "device"}.get(type(rest[0]))
 
@@ -62,8 +61,8 @@ def test_a_wrong_fake_is_found(found: str) -> None:
                                           r"strides \[4, 4, 1\] on cpu, found") as raised:
         apply(spoil, captured())
     assert found in str(raised.value).split("found ")[1]
-    with config.patch(check_fakes=False):
-        apply(spoil, captured())
+    monkeypatch.setattr(checks, "is_on", False)
+    apply(spoil, captured())
 
 
 def test_strides_along_one_element_do_not_matter() -> None:
@@ -94,7 +93,7 @@ def test_a_pass_of_the_user_is_checked() -> None:
         node, = graph.find_nodes(op="call_function", target=aten.exp.default)
         node.target = aten.isnan.default
 
-    options = {"passes": {"post_grad_custom_pre_pass": wrong}, "check_fakes": True}
+    options = {"passes": {"post_grad_custom_pre_pass": wrong}}
     with pytest.raises(VerifyError, match="after post_grad_custom_pre_pass: %exp_default.*expected torch.bool"):
         dynamo.compile(program, options=options)(torch.randn(3, 1, 4))
 
