@@ -1,15 +1,13 @@
 """Whether a pass leaves fakes behind that say what each operator gives.
 
 Later passes, lowering and the wrapper go by the fakes. A wrong one is noticed late, as strides that
-a result has not or as an operator that refuses what it reads, or never. Where that is asked for
-(`DYNAMO_CHECK_FAKES=1`, read when this is imported) each operator is run on the fakes of its inputs
-after each pass, so that the pass is named.
+a result has not or as an operator that refuses what it reads, or never. Where `is_on` is true each
+operator is run on the fakes of its inputs after each pass, so that the pass is named.
 """
 
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +23,7 @@ from inductor.fx_passes.fakes import fake_runner
 from inductor.fx_passes.layout_choice import CONVOLUTIONS, is_known
 
 aten = torch.ops.aten
-is_on = os.environ.get("DYNAMO_CHECK_FAKES") == "1"
+is_on = False  # for those who write passes, and in tests of them
 FILM = 5  # dimensions
 # What these give is known at a call only: a fake has new symbols each time.
 DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -39,7 +37,7 @@ def apply(
 
 
 def checked(module: fx.GraphModule, name: str) -> fx.GraphModule:
-    """The graph itself, checked if that is asked for. name: of the pass that it has gone through.
+    """The graph itself, checked if `is_on` says so. name: of the pass that it has gone through.
     Errors: as above."""
     if is_on:
         check_fakes(module, name)
