@@ -34,6 +34,7 @@ from inductor.fx_passes.host_numbers import compute_numbers_on_gpu
 from inductor.fx_passes.host_tables import hold_tables
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.interleaved import interleave_writes
+from inductor.fx_passes.large_windows import sum_large_windows
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.looked_up_matrices import multiply_in_loops
 from inductor.fx_passes.losses.chunks import chunk_losses
@@ -134,7 +135,9 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if config.kernels:
         module = apply(compute_numbers_on_gpu, apply(hold_tables, module))
     if config.kernels and not has_symbols(module):
-        for rewrite in (compute_on_pairs, large_results_last, sort_by_counts, take_from_rows):
+        for rewrite in (
+            compute_on_pairs, large_results_last, sort_by_counts, take_from_rows, sum_large_windows
+        ):
             module = apply(rewrite, module)
     if is_enabled("patterns"):
         module = apply(unfuse_biases, module, LOWERINGS.__contains__)

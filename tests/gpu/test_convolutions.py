@@ -54,7 +54,7 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gpu_gemms, "likely_blocks", likely)
     # Odd channels are padded for the library, and what is cut from its result is no template's end.
-    monkeypatch.setattr(layout, "_is_padded", lambda node: False)
+    monkeypatch.setattr(layout, "is_padded", lambda node: False)
 
 
 def image(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
