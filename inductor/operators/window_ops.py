@@ -1,9 +1,9 @@
 """`dynamo_jit::window_sums(x, weight, padding, flipped)`: a depthwise convolution of images, stride
 1, for large windows.
 
-x: [N, C, H, W]; weight: [C, 1, high, wide]; padding: zeros above and below, left and right; flipped:
-each window is turned around, as the gradient of an input has it. Graphs hold it where a kernel of
-our own computes it on a GPU (`inductor.kernels.gpu.windows`).
+x: [N, C, H, W]; weight: [C, 1, high, wide]; padding: zeros above and below, left and right;
+flipped: each window is turned around, as the gradient of an input has it. Graphs hold it where a
+kernel of our own computes it on a GPU (`inductor.kernels.gpu.windows`).
 """
 
 from __future__ import annotations
