@@ -3,7 +3,7 @@
 In: a functional ATen graph of known sizes, with fakes. Out: the same graph (changed in place) with
 `dynamo_jit::window_sums` in the place of such convolutions of images and of the gradients of their
 inputs. A library reads each pixel for each place of each window: 11 x 11 places in float32, 4
-images of 3 x 512 x 512, take 193 us on an H200, and as long for the gradient.
+images of 3 x 512 x 512, take 195 us on an H200, the kernel 57 (docs/gpu_models.md).
 """
 
 from __future__ import annotations
