@@ -33,6 +33,7 @@ from inductor.codegen.triton.template_configs import (
 from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.ir.extent import Sizes, hint_of
 from inductor.ir.graph import LoopGraph
+from inductor.ir.wide_groups import FEWEST_OF_UNITS
 from inductor.scheduler.gemms import (
     TemplateCandidate,
     choose_disjoint,
@@ -84,11 +85,14 @@ def choose_templates(
 
 def _is_worth_asking(candidate: TemplateCandidate, chosen: Sequence[TemplateCandidate]) -> bool:
     """Not a GEMM of many rows alone: the library is faster by a tenth. A convolution through a
-    window alone only where nothing can follow it."""
+    window alone only where nothing can follow it, unless it has groups. Not one with groups of so
+    few channels that most of a tile would be left out."""
     template = candidate.template
+    one = template.gemms()[0]
+    if one.groups > 1:
+        return min(one.left.size[-1], one.columns) >= FEWEST_OF_UNITS
     if not is_alone(template):
         return True
-    one = template.gemms()[0]
     if one.window is None:
         return hint_of(one.m) <= FEW
     return not any(

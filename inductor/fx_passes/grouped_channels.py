@@ -1,12 +1,13 @@
 """Grouped convolutions of images in half precision on a GPU, with groups of 4, 8, 16, 32 or 64
-channels.
+channels, or of whole words of wide ones.
 
 In: a functional ATen graph with fakes, laid out. Out: the same graph (changed in place), where
 such a convolution of channels-last images, and its gradients, have zeros behind the channels of
 each group, up to the next of these numbers. For others the library copies three times: 16 images
 of 192 x 28 x 28 in groups of 24 take 94 us on an H200, in groups of 32 with a third more channels
 15 (the gradients 90 and 97, 16 and 22); 384 x 28 x 28 in groups of 48 take 150. The zeros are
-written where images are computed, and left away where results are read.
+written where images are computed, and left away where results are read. Wide groups forward are
+a template's, which takes 48 channels as they are (`ir/wide_groups.py`).
 
 Zeros are multiplied with zeros only, as far as results are kept: infinities stay where they were.
 """
@@ -20,11 +21,13 @@ import torch
 from torch import fx
 
 from dynamo.aot.fakes import facts_of
+from inductor.config import is_enabled
 from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.layout_choice import groups_of_images, operands_of
+from inductor.ir.wide_groups import are_wide, padded_width
 
 aten = torch.ops.aten
-MOST = 64  # channels of a group: wider ones were not measured
+MOST = 64  # channels of a group for the library: wider ones were not measured
 
 
 def pad_groups(module: fx.GraphModule) -> fx.GraphModule:
@@ -50,10 +53,17 @@ def _whole(channels: int) -> int:
 
 def _is_meant(node: fx.Node) -> bool:
     groups = groups_of_images(node)
-    if groups == 1:
-        return False
+    return groups > 1 and any(width != whole for width, whole in _widths(node, groups))
+
+
+def _widths(node: fx.Node, groups: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Channels and results of a group, each as they are and with zeros behind them."""
     results, channels = facts_of(operands_of(node)[1].meta["val"]).size[:2]
-    return any(_whole(width) != width for width in (channels, results // groups))
+    results //= groups
+    forward = node.target is aten.convolution.default
+    ours = forward and are_wide(channels, results) and is_enabled("templates")
+    whole = padded_width if ours else _whole
+    return (channels, whole(channels)), (results, whole(results))
 
 
 class _Padding:
@@ -62,10 +72,8 @@ class _Padding:
 
     def __init__(self, node: fx.Node, weight: fx.Node, groups: int) -> None:
         self.call, self.groups = Calls(node), groups
-        size = facts_of(weight.meta["val"]).size
-        self.window = size[2:]
-        self.inputs = (size[1], _whole(size[1]))
-        self.results = (size[0] // groups, _whole(size[0] // groups))
+        self.window = facts_of(weight.meta["val"]).size[2:]
+        self.inputs, self.results = _widths(node, groups)
 
     def images(self, node: fx.Node, widths: tuple[int, int]) -> fx.Node:
         """Channels last, with zeros."""

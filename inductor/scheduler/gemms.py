@@ -115,7 +115,7 @@ def _convolution(call: ExternKernel) -> Gemm | None:
     x, weight, bias, *steps, transposed, _, groups = call.args
     result = call.layout
     assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and result is not None
-    if transposed or groups != 1 or len(x.size) != 4 or not (x.stride[1] == 1 or x.size[1] == 1):
+    if transposed or len(x.size) != 4 or not (x.stride[1] == 1 or x.size[1] == 1):
         return None
     pairs = [_pair(each) for each in steps]
     if None in pairs or not (bias is None or isinstance(bias, ViewRef)):
@@ -133,7 +133,9 @@ def _convolution(call: ExternKernel) -> Gemm | None:
     )  # fmt: skip
     if any(type(size) is not int for size in right.size):
         return None
-    window = Window(right.size[:2], (height, width), *pairs)  # type: ignore[arg-type]
+    assert isinstance(groups, int)
+    left = replace(left, size=(*left.size[:3], right.size[2]))  # channels of one group
+    window = Window(right.size[:2], (height, width), *pairs, groups)  # type: ignore[arg-type]
     return Gemm(
         call, result.dtype, 1, images * height * width, n, total(right.size[:3]), left, right, bias,
         rounds_first=True, window=window,

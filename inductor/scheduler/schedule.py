@@ -155,7 +155,9 @@ class KernelList:
 class Window:
     """How a convolution reads its images: row (b, y, x) and column (i, j, c) of the left operand
     are channel c of image b at height y * stride - padding + i * dilation (the width alike), and 0
-    outside of the image. size: of i and j; result: of y and x. Each has height and width.
+    outside of the image. size: of i and j; result: of y and x. Each has height and width. groups:
+    so many equal ranges of columns of the result read a range of channels each, the first the
+    first; c then counts from where that begins.
     """
 
     size: tuple[int, int]
@@ -163,12 +165,14 @@ class Window:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    groups: int = 1
 
     def __str__(self) -> str:
         words = [f"window {self.size[0]}x{self.size[1]}"]
         words += [f"stride {self.stride}"] * (self.stride != (1, 1))
         words += [f"padding {self.padding}"] * (self.padding != (0, 0))
         words += [f"dilation {self.dilation}"] * (self.dilation != (1, 1))
+        words += [f"{self.groups} groups"] * (self.groups != 1)
         return ", ".join(words)
 
 
@@ -179,7 +183,7 @@ class Gemm:
     call: the operator that computes it otherwise. Where batch is 1 the views may have two axes.
     rounds_first: the result is rounded before the bias is added, and then again. window: of a
     convolution, of which left [images, height, width, channels] is read through it, and right is
-    [window's height, window's width, channels, n].
+    [window's height, window's width, channels, n]; the channels are those of one group.
     """
 
     call: ExternKernel
@@ -198,6 +202,15 @@ class Gemm:
     def name(self) -> str:
         """The buffer that holds the result."""
         return self.call.name
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.window is None else self.window.groups
+
+    @property
+    def columns(self) -> int:
+        """Of the result, those of one group."""
+        return self.n if self.groups == 1 else self.n // self.groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,12 @@ from inductor.codegen.triton.templates.gemm import GEMM
 from inductor.codegen.triton.window import (
     WindowText,
     describe_window,
+    end_of_columns,
     has_odd_rows,
+    print_columns,
     print_window,
     terms_of,
+    tiles_of_columns,
     tiles_of_rows,
 )
 from inductor.ir.body import LoopBody, Op
@@ -197,6 +200,7 @@ class _Printer:
 
     def print(self) -> TemplateSource:
         first, spell = self.first, self.numbers.spell
+        wide = ".to(tl.int64)" if self.wide else ""
         windows = self._windows()
         chosen: list[str] = []
         weights: list[WeightText] = []
@@ -212,13 +216,14 @@ class _Printer:
             prologue, left = self._prologue() if self.before else ("", self._left())
         return self._finished({
             "m": spell(first.m), "bounds": self._bounds(), "batched": first.batch != 1,
-            "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
+            "wide": wide, "blocks": self.blocks, "left": left,
             "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
             "weights": [each.lines for each in weights], "right_mask": self._right_mask(),
-            "words": words_of(weights, ".to(tl.int64)" if self.wide else ""),
+            "words": words_of(weights, wide),
             "faults": [two for each in weights for two in each.faults],
             "window": windows[0] if windows else None,
+            "columns": print_columns(first, self.blocks.columns, wide),
             "inside": windows[0].inside if windows else "",
             **_print_sums(bool(windows) and windows[0].turned),
             "tiles_m": spell(tiles_of_rows(first, self.blocks)) if self._is_boxed() else "",
@@ -248,7 +253,7 @@ class _Printer:
                 raise NotPrintable("descriptors for one convolution of int32 positions only")
             text, self.descriptors = describe_window(named[0][0], self.blocks, named[0][1])
             return [text]
-        masked = not divides(self.blocks.columns, self.first.n)
+        masked = not divides(self.blocks.columns, self.first.columns)
         return [
             print_window(one, self.blocks, self.numbers, at, self.row_mask != "", masked)
             for one, at in named
@@ -352,7 +357,7 @@ class _Printer:
     def _grid(self) -> tuple[int, int, int]:
         columns = 0
         for part in self.template.parts:
-            columns += up_to_multiple(part.gemms[0].n, self.blocks.columns)
+            columns += tiles_of_columns(part.gemms[0], self.blocks.columns)
         tiles = tiles_of_rows(self.first, self.blocks) * columns
         if self.blocks.persistent:
             gpu = gpu_of(self.template)
@@ -360,10 +365,12 @@ class _Printer:
         return (tiles, self.first.batch, self.blocks.splits)
 
     def _part(self, part: Part, stage: Stage) -> dict[str, Any]:
-        n = part.gemms[0].n
-        masked = not divides(self.blocks.columns, n)
+        one = part.gemms[0]
+        masked = not divides(self.blocks.columns, one.columns)
+        tiles = str(tiles_of_columns(one, self.blocks.columns)) if one.groups > 1 else ""
         return {
-            "n": self.numbers.spell(n), "column_mask": masked,
+            "n": self.numbers.spell(one.n), "end": end_of_columns(one, self.numbers.spell),
+            "tiles": tiles, "column_mask": masked,
             "epilogue": self._epilogue(part, stage, masked),
         }
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from inductor.codegen.triton.configs import by_factor
 from inductor.codegen.triton.template_weights import is_word, packing_of, stage_of_weight
-from inductor.codegen.triton.window import can_describe_window, takes_taps
+from inductor.codegen.triton.window import can_describe_window, takes_taps, tiles_of_columns
 from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties, shrunk
 from inductor.runtime.gpu_properties import properties_of
@@ -93,13 +93,13 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
         found = PAIR if width_of(template) > 1 else LARGE
         if width_of(template) == 1 and can_describe(template):
             found += (FULL_DEVICE,)
-    widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.gemms())))
+    widest = max(LEAST, power_of_two(max(hint_of(each.columns) for each in template.gemms())))
     deepest = max(LEAST, power_of_two(_terms(first)))
     clipped = (
         replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
     )
     tried = list(fitting((*clipped, *boxed), template))
-    shared = [replace(b, splits=count) for b in tried[:2] if (count := _splits(b, template)) > 1]
+    shared = [replace(b, splits=count) for b in tried[:2] if (count := splits_of(b, template)) > 1]
     return (*tried, *shared)
 
 
@@ -157,7 +157,7 @@ def _boxed(one: Gemm) -> tuple[Blocks, ...]:
     """Blocks for a convolution through descriptors."""
     channels = one.left.size[-1]
     depth = next(each for each in (64, 32, 16) if channels % each == 0)
-    widest = max(FEWEST_OF_UNITS, power_of_two(one.n))
+    widest = max(FEWEST_OF_UNITS, power_of_two(one.columns))
     found = (replace(b, columns=min(b.columns, widest), depth=depth) for b in BOXED)
     return tuple(dict.fromkeys(found))
 
@@ -169,12 +169,12 @@ def _terms(one: Gemm) -> int:
     return hint_of(one.left.size[-1] if in_steps else one.k)
 
 
-def _splits(blocks: Blocks, template: TemplateKernel) -> int:
+def splits_of(blocks: Blocks, template: TemplateKernel) -> int:
     """How many programs share a tile's sum where the tiles do not fill the device."""
     if not _can_split(template):
         return 1
     one = template.gemms()[0]
-    tiles = up_to_multiple(one.m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
+    tiles = up_to_multiple(one.m, blocks.rows) * tiles_of_columns(one, blocks.columns)
     idle = gpu_of(template).multiprocessors // tiles
     return min(MOST_SPLITS, idle, one.k // (LEAST_STEPS * blocks.depth))
 
@@ -202,7 +202,7 @@ def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool
     """Whether it may be faster than the best so far: not where tiles are larger than the operands,
     threads have nearly nothing to do, stages outnumber the steps, or most of the device is idle."""
     one = template.gemms()[0]
-    sides = ((blocks.rows, one.m), (blocks.columns, one.n), (blocks.depth, _terms(one)))
+    sides = ((blocks.rows, one.m), (blocks.columns, one.columns), (blocks.depth, _terms(one)))
     if any(side > max(LEAST, power_of_two(hint_of(size))) for side, size in sides):
         return False
     steps = up_to_multiple(hint_of(one.k), blocks.depth * blocks.splits)
@@ -217,7 +217,7 @@ def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool
 
 def programs_of(blocks: Blocks, one: Gemm) -> int:
     tiles = up_to_multiple(hint_of(one.m), blocks.rows)
-    tiles *= up_to_multiple(hint_of(one.n), blocks.columns)
+    tiles *= hint_of(tiles_of_columns(one, blocks.columns))
     return tiles * hint_of(one.batch) * blocks.splits
 
 

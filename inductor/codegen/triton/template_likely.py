@@ -6,6 +6,7 @@ memory of another device are as much faster or slower as its maker says.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,14 +22,16 @@ from inductor.codegen.triton.template_configs import (
     fitting,
     gpu_of,
     programs_of,
+    splits_of,
     width_of,
 )
 from inductor.codegen.triton.template_weights import packing_of, stage_of_weight
 from inductor.codegen.triton.tiling import SLOW
-from inductor.codegen.triton.window import takes_taps, terms_of
+from inductor.codegen.triton.window import takes_taps, terms_of, tiles_of_columns
 from inductor.ir.extent import hint_of, power_of_two, up_to_multiple
 from inductor.ir.gpus import MEASURED, GpuProperties
 from inductor.ir.graph import Layout
+from inductor.ir.wide_groups import suits_template
 from inductor.scheduler.schedule import Blocks, Gemm, Kernel, TemplateKernel
 
 # In a microsecond: operations of GEMMs, the library's and ours, bytes, instructions of a lane.
@@ -49,6 +52,11 @@ SUMS_OF_THREAD = 64
 GAIN = 0.75  # of the library's time, as the estimates are rough
 WINDOW_GAIN = 0.93
 ALL_CHANNELS = 64  # of a step
+BLOCKS_OF_GROUPS = (
+    *(Blocks(128, columns, ALL_CHANNELS, 8, 3) for columns in (64, 128, 256)),
+    *(Blocks(64, columns, ALL_CHANNELS, 4, 4) for columns in (64, 128)),
+    Blocks(128, 32, ALL_CHANNELS, 4, 4),
+)
 SLOW_OPERATION = 8
 FEW_ROWS_OF_WEIGHTS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 32, 128, 4, 4))  # one GEMM, two
 # The same of words of several numbers, of which a thread unpacks as many as that is worth (by the
@@ -85,6 +93,8 @@ def likely_blocks(
         return _for_weights(template, layouts)
     if template.prologues():
         return None  # it is seldom faster than the kernel that it is
+    if first.groups > 1:
+        return None if layouts is None else _for_groups(template, layouts)
     if not template.epilogues() and len(template.parts) == 1:
         return None
     if first.window is not None:
@@ -206,6 +216,47 @@ def _for_window(
         return None
     ratio, _, blocks = min(found)
     return replace(template, blocks=blocks) if ratio < WINDOW_GAIN else None
+
+
+def _for_groups(
+    template: TemplateKernel, layouts: Mapping[str, Layout]
+) -> TemplateKernel | None:
+    """Convolutions with wide groups, with or without something behind them: whatever blocks they
+    have, they are faster than a copy and a convolution for each group. Of the blocks those that
+    take the least time by what was measured of convolutions without groups."""
+    one = template.gemms()[0]
+    channels = one.left.size[-1]
+    numbers = (*one.left.size, *one.right.stride, one.n)
+    if len(template.gemms()) != 1 or any(type(number) is not int for number in numbers):
+        return None
+    if not suits_template(channels, one.columns) or not _moves_in_words(one):
+        return None
+    depth = min((ALL_CHANNELS, 32), key=lambda each: up_to_multiple(channels, each) * each)
+    widest = max(32, power_of_two(one.columns))
+    tried = [replace(b, depth=depth) for b in BLOCKS_OF_GROUPS if b.columns <= widest]
+    found = [
+        replace(blocks, splits=splits) for blocks in fitting(tried, template)
+        if not template.epilogues() or _stays_in_registers(template, blocks, layouts)
+        for splits in {1, max(1, splits_of(blocks, template))}
+    ]
+    if not found:
+        return None
+    gpu = gpu_of(template)
+    return replace(template, blocks=min(found, key=lambda b: _microseconds(one, b, gpu)))
+
+
+def _microseconds(one: Gemm, blocks: Blocks, gpu: GpuProperties) -> float:
+    """Of a convolution with groups: of the rounds of its programs, and of the parts of sums where
+    these are split. A tile of half the rows is taken to be as slow as one of half the columns."""
+    tiles = up_to_multiple(one.m, blocks.rows) * tiles_of_columns(one, blocks.columns)
+    work = 2 * blocks.rows * blocks.columns * terms_of(one, blocks.depth) / blocks.splits
+    rate = WINDOW_RATES[max(32, blocks.rows * blocks.columns // 128)][1]
+    rate *= gpu.gemms / MEASURED.gemms / gpu.multiprocessors
+    found = math.ceil(tiles * blocks.splits / gpu.multiprocessors) * work / rate
+    if blocks.splits > 1:
+        parts = 2 * 4 * blocks.splits * one.m * one.n  # stored and loaded, in float32
+        found += LAUNCH + parts / (BANDWIDTH * gpu.bandwidth / MEASURED.bandwidth)
+    return found
 
 
 def _for_memory(one: Gemm, gpu: GpuProperties) -> Blocks:

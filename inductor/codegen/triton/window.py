@@ -9,6 +9,9 @@ The tiles may also come through descriptors (the device's copy engine): a progra
 box of pixels, images x height x width, and each tap of it is a box of the images that lies
 elsewhere; beside the images the engine gives zeros. As a box goes to the matrix units straight from
 where it was copied to only as the right operand, the sums are those of the turned GEMM.
+
+Of a convolution with groups a tile has columns of one group, and reads the channels of that one;
+the last tile of each may reach over its end.
 """
 
 from __future__ import annotations
@@ -54,6 +57,28 @@ def terms_of(one: Gemm, depth: int) -> int:
     return channels * one.window.size[0] * one.window.size[1]
 
 
+def tiles_of_columns(one: Gemm, columns: int) -> int:
+    """How many tiles stand side by side."""
+    return one.groups * up_to_multiple(one.columns, columns)
+
+
+def print_columns(one: Gemm, columns: int, wide: str) -> list[str]:
+    """Lines that find the group of a tile (`gn`), its first column and where its group ends."""
+    if one.groups == 1:
+        return []
+    tiles = up_to_multiple(one.columns, columns)
+    return [
+        f"gn = jn{wide} // {tiles}",
+        f"end_n = (gn + 1) * {one.columns}",
+        f"start_n = gn * {one.columns} + jn % {tiles} * BLOCK_N",
+    ]
+
+
+def end_of_columns(one: Gemm, spell: Callable[[int], str]) -> str:
+    """Where the columns of a tile's group end."""
+    return spell(one.n) if one.groups == 1 else "end_n"
+
+
 def print_window(
     one: Gemm, blocks: Blocks, numbers: Numbers, pointers: tuple[str, str], row_mask: bool,
     column_mask: bool,
@@ -73,7 +98,7 @@ def print_window(
         f"top = om // {spell(width)} % {spell(height)} * {stride_y} - {window.padding[0]}",
         f"side = om % {spell(width)} * {stride_x} - {window.padding[1]}",
         f"corner = om // {spell(height * width)} * {images} + top * {down} + side * {along}"
-        f" + {spell(one.left.offset)}",
+        f" + {spell(one.left.offset)}" + f" + gn * {channels} * {dense}" * (window.groups > 1),
     ]
     across = "[None, :]" if taps else ""
     seen = [f"(om[:, None] < {spell(one.m)})"] if row_mask else []
@@ -118,8 +143,13 @@ def _has_steps(one: Gemm) -> bool:
     """Whether the images fall into steps of the window, all of the same size."""
     assert one.window is not None
     (height, width), (down, along) = one.left.size[1:3], one.window.stride
-    dense = along == 1 or one.left.stride[2] == one.left.size[-1]
+    dense = along == 1 or one.left.stride[2] == _all_channels(one)
     return height % down == 0 and width % along == 0 and dense
+
+
+def _all_channels(one: Gemm) -> int:
+    """Of a pixel."""
+    return one.left.size[-1] * one.groups
 
 
 def box_of(one: Gemm, rows: int) -> tuple[int, int, int]:
@@ -184,16 +214,18 @@ def describe_window(
         for name, size, step in zip("zyu", sizes, box, strict=True) if size % step
     ]
     step = [line.replace("ok + ", "") for line in _step(window, channels, blocks.depth, False)]
-    place, more = _place(window, channels)
+    place, more = _place(window, _all_channels(one))
+    place += f" + gn * {channels}" * (window.groups > 1)
     left = f"pixels.load([{place}]).reshape([BLOCK_M, BLOCK_K]).T"
-    right = "weights.load([jn * BLOCK_N, base])"
+    column = "start_n" if window.groups > 1 else "jn * BLOCK_N"
+    right = f"weights.load([{column}, base])"
     inside = f"({' & '.join(limits)})" if limits else ""
     text = WindowText(rows, [*step, *more], left, right, inside, True)
     return text, _descriptors(one, box, pointers)
 
 
 def _place(window: Window, channels: int) -> tuple[str, list[str]]:
-    """Where the box of a tap begins, and lines before. A window that moves by several pixels sees
+    """Where the box of a tap begins, and lines before. channels: of a pixel. A window that moves by several pixels sees
     an axis as steps of so many: a tap is a pixel of each step, counted from the first one that
     lies beside the image."""
     (down, along), (above, before) = _strides(window), window.padding
@@ -212,7 +244,7 @@ def _descriptors(
 ) -> list[str]:
     left, window = one.left, one.window
     assert window is not None
-    images, height, width, channels = left.size
+    (images, height, width, _), channels = left.size, _all_channels(one)
     by_image, by_row, by_pixel, _ = left.stride
     down, along = window.stride
     shape: tuple[int, ...]
@@ -263,7 +295,8 @@ def _right(
     at = f"tap{down} // {across} * {y} + tap{down} % {across} * {x} + channel[:, None] * {channel}"
     at += f" + on[None, :] * {column} + {spell(one.right.offset)}"
     seen = [f"({inside})"] if inside else []
-    return _load(pointer, at, [*seen, *([f"(on[None, :] < {spell(one.n)})"] * masked)])
+    limit = end_of_columns(one, spell)
+    return _load(pointer, at, [*seen, *([f"(on[None, :] < {limit})"] * masked)])
 
 
 def _load(pointer: str, at: str, seen: list[str]) -> str:

@@ -100,7 +100,7 @@ def derivative_of_gelu(ops, gradient, x):
 
 
 def convolved(count: int, channels: int, size: int, results: int, window: int, *, stride=1,
-              padding=0, dtype=torch.float16):
+              padding=0, groups=1, dtype=torch.float16):
     """Square images in channels last, with the sigmoid of the result."""
     def image(name, *sizes):
         n, c, h, w = sizes
@@ -109,11 +109,11 @@ def convolved(count: int, channels: int, size: int, results: int, window: int, *
 
     made = (size + 2 * padding - window) // stride + 1
     x, image_of_x = image("x", count, channels, size, size)
-    w, image_of_w = image("w", results, channels, window, window)
+    w, image_of_w = image("w", results, channels // groups, window, window)
     _, result = image("y", count, results, made, made)
     layouts = {"x": image_of_x, "w": image_of_w, "y": result, "z": result}
     steps = ((stride,) * 2, (padding,) * 2, (1, 1))
-    call = ExternKernel("y", result, aten.convolution.default, (x, w, None, *steps, False, (0, 0), 1))
+    call = ExternKernel("y", result, aten.convolution.default, (x, w, None, *steps, False, (0, 0), groups))
     gemm = as_gemm(call, layouts)
     assert gemm is not None and gemm.window is not None
     elements = result.numel()
@@ -222,6 +222,35 @@ def test_convolutions_by_boxes(sizes, more, tmp_path) -> None:
         assert f"cp.async.bulk.tensor.{5 if steps else 4}d" in built.asm["ptx"]
         found = [line for line in built.asm["ttgir"].splitlines() if "warp_group_dot " in line]
         assert found and all(line.count("#smem, mutable>") >= 2 for line in found)
+
+
+GROUPED = [
+    ((16, 96, 56, 96, 3), {"padding": 1, "groups": 2}), ((16, 432, 14, 432, 3), {"padding": 1, "groups": 9}),
+    ((16, 192, 28, 192, 3), {"padding": 1, "stride": 2, "groups": 8}), ((16, 448, 28, 448, 3), {"padding": 1, "groups": 8}),
+    ((16, 256, 28, 512, 3), {"padding": 1, "groups": 2}), ((1, 512, 7, 1024, 3), {"padding": 1, "groups": 2}),
+]
+
+
+@pytest.mark.parametrize("sizes, more", GROUPED, ids=str)
+def test_convolutions_with_groups(sizes, more, tmp_path) -> None:
+    """As those without: whatever the groups, operands come 16 bytes at a time. Unmeasured where groups are wide."""
+    template, layouts = convolved(*sizes, **more)
+    likely = likely_blocks(template, layouts)
+    width = sizes[1] // more["groups"]
+    assert (likely is not None) == (width > 32)
+    found = candidate_blocks(template)
+    assert all(each.columns <= max(64 if each.descriptors else 16, 1 << (template.gemms()[0].columns - 1).bit_length()) for each in found)
+    chosen = [] if likely is None else [likely.blocks]
+    for blocks in (*chosen, found[0], *[each for each in found if each.descriptors][:2]):
+        built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
+        assert built.metadata.shared <= 227 << 10
+        assert "wgmma" in built.asm["ptx"]
+        if blocks.descriptors:
+            assert f"cp.async.bulk.tensor.{5 if 'stride' in more else 4}d" in built.asm["ptx"]
+            continue
+        assert re.search(r"cp\.async\.\w+\.shared\.global.*, 0x10", built.asm["ptx"])
+        few = blocks.depth * blocks.columns < 8 * 32 * blocks.warps  # of a small weight tile 8 bytes a thread
+        assert not re.search(rf"cp\.async\.\w+\.shared\.global.*, 0x{'4' if few else '[48]'},", built.asm["ptx"])
 
 
 @pytest.mark.parametrize("tf32", [False, True])

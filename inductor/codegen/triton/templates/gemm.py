@@ -17,7 +17,7 @@ def {{ name }}({{ signature }}):
     BLOCK_K: tl.constexpr = {{ blocks.depth }}
     tiles_m = {{ tiles_m if tiles_m else "(" ~ m ~ " + BLOCK_M - 1) // BLOCK_M" }}
     {%- for part in parts %}
-    tiles{{ loop.index0 }} = ({{ part.n }} + BLOCK_N - 1) // BLOCK_N
+    tiles{{ loop.index0 }} = {{ part.tiles if part.tiles else "(" ~ part.n ~ " + BLOCK_N - 1) // BLOCK_N" }}
     {%- endfor %}
     tiles_n = {% for part in parts %}{{ " + " if not loop.first }}tiles{{ loop.index0 }}{% endfor %}
     {%- for text in descriptors %}
@@ -43,7 +43,10 @@ def {{ name }}({{ signature }}):
     {%- for text in chosen %}
     {{ text }}
     {%- endfor %}
-    on = jn{{ wide }} * BLOCK_N + tl.arange(0, BLOCK_N)
+    {%- for text in columns %}
+    {{ text }}
+    {%- endfor %}
+    on = {{ "start_n" if columns else "jn" ~ wide ~ " * BLOCK_N" }} + tl.arange(0, BLOCK_N)
     {%- if window %}
     {%- for text in window.rows %}
     {{ text }}
@@ -121,7 +124,7 @@ def {{ name }}({{ signature }}):
     {%- endif %}
     {%- filter indent(4 if parts | length > 1 else 0, first=True) %}
     {%- if part.column_mask %}
-    rmask0 = r0 < {{ part.n }}
+    rmask0 = r0 < {{ part.end }}
     {%- endif %}
 {{ part.epilogue }}
     {%- endfilter %}
