@@ -102,7 +102,7 @@ def _sigmoid(read: str, written: str, count: int, dtype: torch.dtype) -> Kernel:
     return Kernel("k", (), (LoopBody((count,), (), tuple(ops.recorded)),))
 
 
-def convolved(count: int, channels: int, size: int, results: int, window: int):
+def convolved(count: int, channels: int, size: int, results: int, window: int, groups: int = 1):
     """Square images in channels last, with the sigmoid of the result."""
     def image(name: str, *sizes: int) -> tuple[ViewRef, Layout]:
         _, c, h, w = sizes
@@ -111,10 +111,10 @@ def convolved(count: int, channels: int, size: int, results: int, window: int):
 
     pad = window // 2
     x, of_x = image("x", count, channels, size, size)
-    w, of_w = image("w", results, channels, window, window)
+    w, of_w = image("w", results, channels // groups, window, window)
     _, result = image("y", count, results, size, size)
     layouts = {"x": of_x, "w": of_w, "y": result, "z": result}
-    form = ((1, 1), (pad, pad), (1, 1), False, (0, 0), 1)
+    form = ((1, 1), (pad, pad), (1, 1), False, (0, 0), groups)
     gemm = as_gemm(ExternKernel("y", result, aten.convolution.default, (x, w, None, *form)), layouts)
     assert gemm is not None
     part = Part((gemm,), _sigmoid("y", "z", result.numel(), HALF))

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from gpu_choices import choice_lines, kernels_of, linear
+from gpu_choices import choice_lines, convolved, kernels_of, linear
 
 from inductor.autotune.measure import uncached_bytes
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.codegen.triton.template import print_template
 from inductor.codegen.triton.template_configs import candidate_blocks, neighbours, shared_of
-from inductor.codegen.triton.template_likely import estimates
+from inductor.codegen.triton.template_likely import estimates, likely_blocks
 from inductor.config import config
 from inductor.fx_passes.losses import sizes
 from inductor.ir.gpus import DEVICES, H200, OF_KINDS, described
@@ -45,6 +45,29 @@ def test_candidates_fit_their_device(gpu: str) -> None:
                 assert shared_of(blocks, template) <= found.shared
                 assert blocks.warps * found.warp <= found.threads
                 assert found.has_descriptors or not blocks.descriptors
+
+
+@pytest.mark.parametrize("gpu", [each.name for each in DEVICES])
+def test_wide_groups_are_templates(gpu: str) -> None:
+    """Everywhere, with the columns of one group; sums are shared where tiles are few."""
+    with config.patch(gpu=gpu):
+        for sizes, groups in (
+            ((16, 96, 56, 96, 3), 2), ((16, 1008, 7, 1008, 3), 21), ((16, 512, 14, 512, 3), 2), ((1, 512, 7, 1024, 3), 2),
+            ((16, 224, 28, 224, 3), 2), ((16, 64, 56, 128, 3), 2), ((64, 64, 56, 64, 3), 2), ((64, 64, 56, 64, 3), 16),
+        ):
+            template, layouts = convolved(*sizes, groups=groups)
+            narrow = max(sizes[1], sizes[3]) // groups <= 32
+            alone = replace(template, parts=(replace(template.parts[0], epilogue=None, stored=("y",)),))
+            for each in (template, alone):
+                likely = likely_blocks(each, layouts)
+                assert (likely is None) == narrow
+                if likely is None or likely.blocks is None:
+                    continue
+                blocks = likely.blocks
+                assert blocks.columns <= max(32, 2 * sizes[3] // groups) and (blocks.splits > 1 or sizes[0] > 1)
+                tiles = groups * -(-sizes[3] // groups // blocks.columns)
+                rows = -(-sizes[0] * sizes[2] ** 2 // blocks.rows)
+                assert print_template(likely, layouts).grid == (rows * tiles, 1, blocks.splits)
 
 
 def test_choices_go_by_multiprocessors() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.capture import capture_forward
+from inductor.config import config
 from inductor.fx_passes import layout_choice
 from inductor.fx_passes.grouped_channels import pad_groups
 
@@ -83,6 +84,31 @@ def test_gradients(form: Any, wanted: Any) -> None:
     exact = backward(gradient.double(), x.double(), weight.double())
     for each in zip(fx.Interpreter(module).run(gradient, x, weight), backward(gradient, x, weight), exact, strict=True):
         close(*each)
+
+
+@pytest.mark.parametrize(("form", "forward", "backward"), [
+    ((48, 48), (48, 48), (64, 64)), ((56, 40), (56, 40), (64, 64)), ((20, 45), (24, 48), (32, 64)), ((3, 33), (16, 40), (4, 64)),
+    ((70, 70), (72, 72), (70, 70)), ((64, 64), (64, 64), (64, 64)), ((32, 64), (32, 64), (32, 64)),
+], ids=str)
+def test_wide_groups(form: Any, forward: Any, backward: Any) -> None:
+    """Those of a template are padded to whole words only, the library's gradients as others."""
+    x, weight, rest = operands((*form, (2, 3), [2, 1], [1, 1], [1, 1]), groups=2)
+    bias = torch.randn(weight.shape[0]).to(HALF)
+
+    def program(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+        y = aten.convolution(x, weight, bias, *rest)
+        found = aten.convolution_backward(y.clamp(-9, 9), x, weight, None, *rest, [True, True, False])
+        return y, found[0], found[1]
+
+    module = pad_groups(capture_forward(fx.symbolic_trace(program), [x, weight, bias]).module)
+    for target, (inputs, results) in ((aten.convolution.default, forward), (aten.convolution_backward.default, backward)):
+        assert widths(module, target) == [(2 * results, inputs)]
+    exact = program(x.double(), weight.double(), bias.double())
+    for each in zip(fx.Interpreter(module).run(x, weight, bias), program(x, weight, bias), exact, strict=True):
+        close(*each)
+    with config.patch(leave_out="templates"):
+        module = pad_groups(capture_forward(fx.symbolic_trace(program), [x, weight, bias]).module)
+    assert widths(module, aten.convolution.default) == widths(module, aten.convolution_backward.default)
 
 
 def test_infinities_stay_in_their_group() -> None:

@@ -182,7 +182,8 @@ def test_depthwise(gpu, tmp_path) -> None:
 @pytest.mark.parametrize("made", [
     functools.partial(linear, 4096, 3072, 768, 1), functools.partial(linear, 8, 2048, 5632, 2),
     functools.partial(linear, 300, 512, 512, 1, torch.float32), functools.partial(convolved, *CONVOLUTIONS[0]),
-], ids=["many", "few", "float32", "convolution"])
+    functools.partial(convolved, 16, 432, 14, 432, 3, groups=9), functools.partial(convolved, 1, 256, 7, 512, 3, groups=2),
+], ids=["many", "few", "float32", "convolution", "groups", "few-pixels-in-groups"])
 @for_kinds
 def test_templates(gpu, made, tmp_path) -> None:
     template, layouts = made()
