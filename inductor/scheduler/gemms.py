@@ -135,7 +135,8 @@ def _convolution(call: ExternKernel) -> Gemm | None:
         return None
     assert isinstance(groups, int)
     left = replace(left, size=(*left.size[:3], right.size[2]))  # channels of one group
-    window = Window(right.size[:2], (height, width), *pairs, groups)  # type: ignore[arg-type]
+    form: Any = (*pairs, groups)
+    window = Window(right.size[:2], (height, width), *form)  # type: ignore[arg-type]
     return Gemm(
         call, result.dtype, 1, images * height * width, n, total(right.size[:3]), left, right, bias,
         rounds_first=True, window=window,

@@ -19,7 +19,7 @@ from inductor.codegen.triton.template_likely import likely_blocks
 from inductor.driver import for_gpu
 from inductor.fx_passes import layout
 from inductor.scheduler.schedule import TemplateKernel
-from tests.gpu.support import DTYPES, check, data
+from tests.gpu.support import DEVICE, DTYPES, check, check_model, data
 
 CONVOLUTIONS = {  # images, channels, height and width, results, window, what else
     "3x3": (4, 64, (28, 28), 64, (3, 3), {"padding": 1}),
@@ -32,6 +32,17 @@ CONVOLUTIONS = {  # images, channels, height and width, results, window, what el
     "1x1 padded": (2, 33, (9, 9), 48, (1, 1), {"padding": 2}),
     "1x7": (2, 72, (17, 17), 80, (1, 7), {"padding": (0, 3)}),
     "odd": (3, 37, (13, 11), 45, (5, 4), {"padding": (2, 1), "stride": (1, 3), "dilation": (2, 1)}),
+}
+GROUPED = {  # as above
+    "48": (4, 192, (28, 28), 192, (3, 3), {"padding": 1, "groups": 4}),
+    "48 stride 2": (3, 144, (15, 14), 144, (3, 3), {"padding": 1, "stride": 2, "groups": 3}),
+    "56 to 40": (2, 112, (13, 17), 80, (3, 3), {"padding": 2, "dilation": 2, "groups": 2}),
+    "64": (4, 512, (14, 14), 512, (3, 3), {"padding": 1, "groups": 8}),
+    "64 stride 2": (4, 128, (28, 28), 128, (3, 3), {"padding": 1, "stride": 2, "groups": 2}),
+    "128 to 256": (2, 256, (9, 7), 512, (3, 3), {"groups": 2}),
+    "16": (3, 64, (20, 12), 64, (3, 3), {"padding": 1, "groups": 4}),
+    "64, 1x1 stride 2": (4, 128, (14, 14), 256, (1, 1), {"stride": 2, "groups": 2}),
+    "64, 5x1": (2, 192, (17, 9), 192, (5, 1), {"padding": (2, 0), "groups": 3}),
 }
 chosen: list[TemplateKernel] = []
 
@@ -81,6 +92,66 @@ def test_norm_residual_and_activation(name: str) -> None:
         with torch.no_grad():
             check(block, make, calls=2, slack=8.0)
     assert len(chosen) == 3 and all(each.gemms()[0].window is not None for each in chosen)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups(name: str) -> None:
+    """Tiles of the columns of one group, which may reach over its end."""
+    count, channels, size, results, window, more = GROUPED[name]
+    weight = results, channels // more["groups"], *window
+    made = F.conv2d(torch.empty(count, channels, *size), torch.empty(weight), **more).shape
+    for dtype in DTYPES:
+        dynamo.reset()
+
+        def make() -> tuple[Any, ...]:
+            b, s = (data(*of, dtype=dtype) for of in ((results,), (results, 1, 1)))  # noqa: B023
+            x, w, r = (image(*of, dtype=dtype) for of in ((count, channels, *size), weight, made))  # noqa: B023
+            return x, w, b, s, r
+
+        with torch.no_grad():
+            check(lambda x, w, b, s, r: F.relu(F.conv2d(x, w, b, **more) * s + r), make, calls=2, slack=8.0)
+    assert len(chosen) == 3 and all(each.gemms()[0].groups == more["groups"] for each in chosen)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_blocks_of_groups(dtype: torch.dtype) -> None:
+    """All that is tried first: channels of a group are whole boxes, and are not."""
+    for channels, results in ((64, 96), (112, 40)):
+        x, w = image(3, 2 * channels, 14, 14, dtype=dtype), image(2 * results, channels, 3, 3, dtype=dtype)
+        chosen.clear()
+        with torch.no_grad():
+            for _ in range(12):
+                dynamo.reset()
+                check(
+                    lambda x, w: F.silu(F.conv2d(x, w, padding=1, groups=2)),
+                    lambda: (torch.randn_like(x), torch.randn_like(w)), calls=1, slack=8.0,  # noqa: B023
+                )
+        blocks = {each.blocks for each in chosen if each.blocks is not None}
+        assert len(blocks) >= 8 and any(each.splits > 1 for each in blocks)
+        assert any(each.descriptors and each.persistent for each in blocks)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_wide_groups_without_measuring(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, training: bool) -> None:
+    """Forward as they are, gradients by the library with zeros behind the channels of a group."""
+    monkeypatch.setattr(gpu_gemms, "likely_blocks", likely_blocks)
+    before, found = for_gpu.choose_templates, list[int]()
+
+    def spying(*args: Any) -> Any:
+        schedule = before(*args)
+        found.extend(each.gemms()[0].groups for each in schedule.templates() if each.gemms()[0].groups > 1)
+        return schedule
+
+    monkeypatch.setattr(for_gpu, "choose_templates", spying)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(192, 192, 3, padding=1, groups=4, bias=False), torch.nn.BatchNorm2d(192), torch.nn.SiLU(),
+        torch.nn.Conv2d(192, 256, 3, padding=1, stride=2, groups=2), torch.nn.SiLU(),
+        torch.nn.Conv2d(256, 512, 3, padding=1, groups=8), torch.nn.Tanh(),
+    ).to(DEVICE, dtype).to(memory_format=torch.channels_last)
+    check_model(model, lambda: {"input": image(4, 192, 28, 28, dtype=dtype)}, training=training, calls=2, slack=8.0)
+    assert sorted(found) == [2, 4, 8]
 
 
 @pytest.mark.parametrize("size", [(2, 64, 40, 33), (1, 128, 256, 256), (2, 64, 5, 7)], ids=str)

@@ -365,12 +365,14 @@ class _Printer:
         return (tiles, self.first.batch, self.blocks.splits)
 
     def _part(self, part: Part, stage: Stage) -> dict[str, Any]:
-        one = part.gemms[0]
+        one, spell = part.gemms[0], self.numbers.spell
         masked = not divides(self.blocks.columns, one.columns)
-        tiles = str(tiles_of_columns(one, self.blocks.columns)) if one.groups > 1 else ""
+        tiles = f"({spell(one.n)} + BLOCK_N - 1) // BLOCK_N"
+        if one.groups > 1:
+            tiles = str(tiles_of_columns(one, self.blocks.columns))
         return {
-            "n": self.numbers.spell(one.n), "end": end_of_columns(one, self.numbers.spell),
-            "tiles": tiles, "column_mask": masked,
+            "n": spell(one.n), "end": end_of_columns(one, spell), "tiles": tiles,
+            "column_mask": masked,
             "epilogue": self._epilogue(part, stage, masked),
         }
 

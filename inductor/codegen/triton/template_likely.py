@@ -6,7 +6,6 @@ memory of another device are as much faster or slower as its maker says.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

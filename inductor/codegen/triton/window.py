@@ -225,9 +225,9 @@ def describe_window(
 
 
 def _place(window: Window, channels: int) -> tuple[str, list[str]]:
-    """Where the box of a tap begins, and lines before. channels: of a pixel. A window that moves by several pixels sees
+    """Where the box of a tap begins, and lines before. A window that moves by several pixels sees
     an axis as steps of so many: a tap is a pixel of each step, counted from the first one that
-    lies beside the image."""
+    lies beside the image. channels: of a pixel."""
     (down, along), (above, before) = _strides(window), window.padding
     if (down, along) == (1, 1):
         return f"image, top + ky - {above}, side + kx - {before}, channel", []

@@ -17,7 +17,7 @@ def {{ name }}({{ signature }}):
     BLOCK_K: tl.constexpr = {{ blocks.depth }}
     tiles_m = {{ tiles_m if tiles_m else "(" ~ m ~ " + BLOCK_M - 1) // BLOCK_M" }}
     {%- for part in parts %}
-    tiles{{ loop.index0 }} = {{ part.tiles if part.tiles else "(" ~ part.n ~ " + BLOCK_N - 1) // BLOCK_N" }}
+    tiles{{ loop.index0 }} = {{ part.tiles }}
     {%- endfor %}
     tiles_n = {% for part in parts %}{{ " + " if not loop.first }}tiles{{ loop.index0 }}{% endfor %}
     {%- for text in descriptors %}
