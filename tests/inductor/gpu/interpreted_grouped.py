@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import interpreted_templates
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,8 @@ import dynamo
 from inductor.autotune import gpu_gemms
 from inductor.codegen.triton import template
 from inductor.codegen.triton.template_configs import can_describe
+from inductor.fx_passes import layout_choice
+from inductor.fx_passes.grouped_channels import pad_groups
 from inductor.ir.gpus import H200
 from inductor.scheduler.schedule import Blocks
 
@@ -144,3 +147,22 @@ def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
             got, (schedule,) = run(function, x, w, choose=choose)
             assert len(list(schedule.templates())) == count, form
             torch.testing.assert_close(got, function(x, w), rtol=4e-3, atol=4e-2)
+
+
+@pytest.mark.parametrize(("form", "is_cut"), [
+    ((2, 48, 56, (3, 3), (6, 5), {"padding": 1}), False), ((2, 20, 45, (3, 3), (6, 5), {"padding": 1}), True),
+], ids=["whole words", "zeros"])
+def test_behind_the_pass(monkeypatch: pytest.MonkeyPatch, form, is_cut: bool) -> None:
+    """Whole words are read as they are; others with zeros, and what is behind a group is cut away."""
+    monkeypatch.setattr(layout_choice, "on_gpu", lambda place: True)
+    lower = interpreted_templates.lower_graph
+    monkeypatch.setattr(interpreted_templates, "lower_graph", lambda module: lower(pad_groups(module)))
+    x, w, more = operands(form)
+    s, b = noise(w.shape[0], 1, 1), noise(w.shape[0])
+    function = lambda x, w, b, s: F.relu(F.conv2d(x, w, b, **more) * s)
+    choose = lambda graph, made: gpu_gemms.choose_templates(graph, made, None)
+    got, (schedule,) = run(function, x, w, b, s, choose=choose)
+    (found,) = schedule.templates()
+    assert found.gemms()[0].groups == 2 and bool([*schedule.kernels()]) == is_cut
+    want = function(*(each.double() for each in (x, w, b, s)))
+    torch.testing.assert_close(got.double(), want, rtol=3e-3, atol=3e-3 * want.abs().max().item())
