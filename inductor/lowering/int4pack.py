@@ -27,14 +27,13 @@ from inductor.lowering.readings import (
     MOST_PACKED,
     MOST_ROWS_OF_WORDS,
     MOST_VECTORS,
-    ROWS_OF_UNITS,
-    TERMS_OF_UNITS,
 )
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import HALVES, Indices, Tensor
 
 aten = torch.ops.aten
 PACK_TERMS = 32  # of the terms that the four lanes of a column have in one word each
+TERMS_OF_UNITS = 256  # that four warps have eight columns of; fewer at a time were not tried
 GROUP_OF_SEVERAL = 64  # terms with one scale, at least, where units multiply several rows
 
 
@@ -123,7 +122,7 @@ def _packs_for_units(call: Call, left: Tensor, words: int, group: int) -> bool:
         readings.has_matrix_units(call) and left.dtype in HALVES
         and group % (words * PACK_TERMS) == 0
         and (left.size[0] == 1 or group % GROUP_OF_SEVERAL == 0)
-        and left.size[1] % TERMS_OF_UNITS == 0 and call.result.shape[1] % ROWS_OF_UNITS == 0
+        and left.size[1] % TERMS_OF_UNITS == 0
     )
 
 

@@ -33,14 +33,15 @@ FEWEST_TERMS = 256  # of a sum that fills the threads of a program; chosen, not 
 FEWEST_BYTES, FEWEST_OF_HALVES = 1 << 20, 1 << 24
 EVEN_TERMS = 64  # of a weight as it is multiplied
 MOST_PACKED = 8  # values in an element of a packed weight
-# Of words that matrix units multiply: rows of the weight at a time, terms that four warps have
-# eight columns of, words with one scale; the same where several rows have a column each, so that
-# units take sixteen elements at a time with one scale: halves of words, or, by columns, words.
-ROWS_OF_UNITS, TERMS_OF_UNITS, FEWEST_ALIKE = 16, 256, 4
-FEWEST_ALIKE_OF_SEVERAL = (8, 16)
-# Of words whose numbers belong to as many columns: columns that a program sums, terms with one
-# scale.
-COLUMNS_OF_SPREAD, FEWEST_ALIKE_OF_SPREAD = 64, 32
+# Of words that matrix units multiply, those with one scale; the same where several rows have a
+# column each, so that units take sixteen elements at a time with one scale: halves of words, or, by
+# columns, words.
+FEWEST_ALIKE, FEWEST_ALIKE_OF_SEVERAL = 4, (8, 16)
+# What is copied begins at multiples of 16 bytes: each row of a weight, and each plane of what it is
+# multiplied with (a fourth of the terms, or an eighth where words lie along columns); columns of
+# words that lie so, or that have eight columns each.
+EVEN_TERMS_OF_UNITS, EVEN_COLUMNS_OF_UNITS, EVEN_COLUMNS_OF_SPREAD = (32, 64), (1, 4), 32
+EVEN_TERMS_OF_SPREAD, FEWEST_ALIKE_OF_SPREAD = 8, 32  # terms with one scale
 FIRST_WITH_UNITS = 80  # compute capability
 MOST_VECTORS = 16  # columns of two matrix units
 BYTES = (torch.int8, torch.uint8)
@@ -149,7 +150,10 @@ def _by_units(
         return None
     if left.size[0] > MOST_VECTORS:
         return None
-    if left.dtype is not call.result.dtype or columns % ROWS_OF_UNITS:
+    if left.dtype is not call.result.dtype:
+        return None
+    by_columns = reading.by_columns
+    if terms % EVEN_TERMS_OF_UNITS[by_columns] or columns % EVEN_COLUMNS_OF_UNITS[by_columns]:
         return None
     words = ""
     if reading.steps * IN_WORD == MOST_PACKED and len(bytes_of) == 1 and not reading.by_columns:
@@ -159,8 +163,8 @@ def _by_units(
             return None
     elif reading.steps != MOST_PACKED:
         return None
-    fewest = FEWEST_ALIKE if left.size[0] == 1 else FEWEST_ALIKE_OF_SEVERAL[reading.by_columns]
-    if terms % TERMS_OF_UNITS or not _has_long_groups(body, fewest):
+    fewest = FEWEST_ALIKE if left.size[0] == 1 else FEWEST_ALIKE_OF_SEVERAL[by_columns]
+    if not _has_long_groups(body, fewest):
         return None
     reading = replace(reading, steps=MOST_PACKED, words=words, by_units=True)
     return reading if _is_of_nibbles(call, right, reading) else None
@@ -192,7 +196,7 @@ def _by_spread_units(
         return None
     if left.size[0] > MOST_VECTORS or left.dtype is not call.result.dtype:
         return None
-    if columns % COLUMNS_OF_SPREAD or terms % TERMS_OF_UNITS:
+    if columns % EVEN_COLUMNS_OF_SPREAD or terms % EVEN_TERMS_OF_SPREAD or terms < FEWEST_TERMS:
         return None
     if not _has_long_groups(body, FEWEST_ALIKE_OF_SPREAD):
         return None

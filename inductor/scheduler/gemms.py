@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import OF_ROWS, LoopBody, Op
+from inductor.ir.body import OF_ROWS, IndirectVar, LoopBody, Op
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
@@ -284,7 +284,7 @@ class _Finder(Uses):
         if len(template.parts) != 1:
             return None
         for one in template.gemms():
-            if tuple(one.right.stride[-2:]) not in ((1, one.k), (one.n, 1)):
+            if not _is_dense_in_rows(one):
                 return None
             made = self._maker(one, one.right, place_of_right(one), candidate)
             if made is None:
@@ -326,7 +326,9 @@ class _Finder(Uses):
             return False
         (stage,) = kernel.stages
         count = total((*kernel.outer, *stage.ranges))
-        if count != total(view.size[-2:]) or stage.ops[-1].name != "store":
+        if count != total(view.size[-2:]) and not (view is one.right and _is_part(view, kernel)):
+            return False
+        if stage.ops[-1].name != "store":
             return False
         stores = [op for op in epilogue_ops(kernel, place) if op.name == "store"]
         return len(stores) == 1 and stores[0].index == place
@@ -348,6 +350,28 @@ class _Finder(Uses):
 
     def _may_move_up(self, start: int, one: Gemm, first: int) -> bool:
         return not self.is_written(one.call.reads(), first - 1, start)
+
+
+def _is_dense_in_rows(one: Gemm) -> bool:
+    """Whether rows or columns of the right operand are dense, one behind another, perhaps with
+    something in between."""
+    down, along = one.right.stride[-2:]
+    if type(down) is not int or type(along) is not int:
+        return (down, along) in ((1, one.k), (one.n, 1))
+    return down == 1 and along >= one.k or along == 1 and down >= one.n
+
+
+def _is_part(view: ViewRef, kernel: Kernel) -> bool:
+    """Whether a weight is a part of what the kernel makes, of which nothing else need be made:
+    groups that the terms do not fill were filled up, say."""
+    (stage,) = kernel.stages
+    count, size = total((*kernel.outer, *stage.ranges)), view.size[-2:]
+    if any(type(n) is not int for n in (count, *size)):
+        return False
+    if any(isinstance(op.imm, IndirectVar) and op.imm.check for op in stage.ops):
+        return False  # places that are out of range are an error, in what is left out, too
+    steps = view.stride[-2:]
+    return sum((n - 1) * step for n, step in zip(size, steps, strict=True)) < count
 
 
 def find_candidates(

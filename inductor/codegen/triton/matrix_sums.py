@@ -118,7 +118,7 @@ def find_matrix_sums(launch: Launch) -> MatrixSums | None:
     """See the top of the file."""
     first, *others = launch.stages
     known = type(launch.rows) is int and type(first.columns) is int
-    if launch.gpu.capability < FIRST_WITH_UNITS or not known or launch.rows % LEAST_ROWS:
+    if launch.gpu.capability < FIRST_WITH_UNITS or not known:
         return None
     if launch.persistent or launch.tiled or launch.splits != 1:
         return None
@@ -232,7 +232,8 @@ def shape_of(launch: Launch, made: MatrixSums) -> Shape:
     rows = max(rows, least_rows)
     wanted = MOST_SHARES_OF_SPREAD if made.kind == SPREAD else MOST_SHARES
     if made.kind != BYTES:
-        few = power_of_two(up_to_multiple(launch.gpu.scaled(ENOUGH_WARPS), launch.rows // rows))
+        programs = up_to_multiple(launch.rows, rows)
+        few = power_of_two(up_to_multiple(launch.gpu.scaled(ENOUGH_WARPS), programs))
         wanted = min(wanted, max(few, power_of_two(up_to_multiple(terms, ENOUGH_TERMS[made.kind]))))
     shares = wanted
     while shares > 1 and (terms % (shares * stretch) or terms < shares * FEWEST_STEPS * step):
@@ -413,7 +414,7 @@ def _reads_rows(found: _Found, rows: int, columns: int) -> bool:
     they are multiplied with too, all at multiples of what is copied at a time."""
     index, lies = _index(found.weight), _lies_in_stretches
     if found.kind == SPREAD:
-        if rows % ROWS_OF_SPREAD:
+        if rows % ROWS_OF_WORD:
             return False
         index = index_of_words(index, rows)
         if index.depends_on("x"):

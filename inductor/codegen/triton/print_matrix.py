@@ -2,7 +2,7 @@
 
 In: what `StagePrinter` takes, and the sums. Out: lines in the writer. The program's rows of the
 weight are the rows of matrix units, in three axes: the shares of the terms (each warp sums one),
-the rows, the terms. A vector that the rows are multiplied with has its terms in the column of their
+the rows, the terms. The last of the rows, and of the terms, may fill a tile in part. A vector that the rows are multiplied with has its terms in the column of their
 stretch and zeros elsewhere. So a column sums a stretch; scale and shift are tiles of the same
 shape, and what the columns and the shares hold is added behind the loop. Several vectors have a
 column each.
@@ -41,6 +41,7 @@ from inductor.ir.extent import up_to_multiple
 from inductor.ir.index import variable
 
 BITS = 4
+ROW_MASK = "row_inside"  # of the loop's tiles, which have an axis of shares before the rows
 ABOVE = {torch.bfloat16: "128.0", torch.float16: "1024.0"}  # what nibbles are added to
 SUFFIX = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -52,7 +53,7 @@ class MatrixPrinter(StagePrinter):
         self, stage: Stage, columns: Columns, frame: Frame, writer: Writer, memory: Memory,
         made: MatrixSums,
     ) -> None:
-        # Rows and terms fill tiles, so that nothing is masked.
+        # What is outside of the loop has no columns, and the loop has masks of its own.
         super().__init__(stage, replace(columns, mask=""), frame, writer, memory)
         self.made = made
         self.shape_of_sums = shape_of(frame.launch, made)
@@ -89,6 +90,8 @@ class MatrixPrinter(StagePrinter):
         wide = ".to(tl.int64)" if self.frame.wide else ""
         line(f"STEP: tl.constexpr = {shape.step}")
         line(f"rows = ({program(self.frame)} * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]{wide}")
+        if self.frame.row_mask:
+            line(f"{ROW_MASK} = rows < {self.frame.numbers.spell(self.frame.launch.rows)}")
         line(f"share = tl.arange(0, {shape.shares})[:, None, None]{wide}")
         line(f"column = tl.arange(0, {made.columns})[None, None, :]")
         width = self._width_of_part()
@@ -107,14 +110,16 @@ class MatrixPrinter(StagePrinter):
         with self.writer.block(f"for base in tl.range({bounds}):"):
             line(f"begin = share * {shape.terms} + base")
             line("terms = begin + along[None, None, :]")
-            masked = ""
-            if shape.terms % shape.step:
+            if self._ends_in_step():
                 for n in self._parts_of_step():
                     line(f"inside{n} = base + along{n} < {shape.terms}")
                     line(f"own_inside{n} = own{n} & inside{n}[None, :, None]")
-                masked = "inside[None, None, :] & (rows >= 0), other=0"
-            self._print_step_of_sums(totals, masked)
+            self._print_step_of_sums(totals)
         return totals
+
+    def _ends_in_step(self) -> bool:
+        """Whether a share's last step has fewer terms."""
+        return self.shape_of_sums.terms % self.shape_of_sums.step != 0
 
     def _parts_of_step(self) -> tuple[str, ...]:
         """What the names of each part of a step end with."""
@@ -124,7 +129,7 @@ class MatrixPrinter(StagePrinter):
         parts = self.shape_of_sums.parts
         return "STEP" if parts == 1 else f"STEP // {parts}"
 
-    def _print_step_of_sums(self, totals: list[str], masked: str) -> None:
+    def _print_step_of_sums(self, totals: list[str]) -> None:
         line, made = self.writer.line, self.made
         dtype = made.left[0].dtype
         lefts = []
@@ -132,7 +137,7 @@ class MatrixPrinter(StagePrinter):
             assert load.index is not None
             place = load.index.substitute({"r": 0}).offset
             for n in self._parts_of_step():
-                own = f"own_inside{n}" if masked else f"own{n} & (share >= 0)"
+                own = f"own_inside{n}" if self._ends_in_step() else f"own{n} & (share >= 0)"
                 lefts.append(self.writer.fresh("left"))
                 at = f"begin + along{n}[None, :, None] + {made.apart} * column + {place}"
                 pointer = f"{self.frame.parameters[load.buffer]} + ({at})"
@@ -141,7 +146,7 @@ class MatrixPrinter(StagePrinter):
         if made.kind != BYTES:
             shift = self._print_sums_of_left(lefts, dtype)
         for each, total in zip(made.sums, totals, strict=True):
-            part = self._print_products(each, lefts, dtype, masked)
+            part = self._print_products(each, lefts, dtype)
             if made.kind != BYTES:
                 part = f"({part} - {ABOVE[dtype]} * {shift})"
             scale, more = self._print_stretches(each)
@@ -159,20 +164,22 @@ class MatrixPrinter(StagePrinter):
             self.writer.line(f"{total} = tl.dot({name}, {left}{f', {total}' if n else ''})")
         return total
 
-    def _print_products(
-        self, each: MatrixSum, lefts: list[str], dtype: torch.dtype, masked: str
-    ) -> str:
+    def _print_products(self, each: MatrixSum, lefts: list[str], dtype: torch.dtype) -> str:
         assert each.weight.index is not None
         kind = self.made.kind
         index = in_elements(each.weight.index, self.made, self.columns.extent)
         if kind == SPREAD:
-            return self._print_spread(each, lefts, dtype, masked)
+            return self._print_spread(each, lefts, dtype)
         at = print_index(index, {"x": "rows", "r": "terms"}, self.frame.numbers)
         pointer = self.frame.parameters[each.weight.buffer]
         if ELEMENT[kind] is not each.weight.dtype:
             pointer = f"{pointer}.to(tl.pointer_type({print_dtype(ELEMENT[kind])}))"
         word = self.writer.fresh("words")
-        self.writer.line(f"{word} = tl.load({pointer} + ({at}){f', {masked}' if masked else ''})")
+        masks = [ROW_MASK if self.frame.row_mask else "(rows >= 0)"]
+        if self._ends_in_step():
+            masks.append("inside[None, None, :]")
+        masked = f", {' & '.join(masks)}, other=0" if len(masks) > 1 or self.frame.row_mask else ""
+        self.writer.line(f"{word} = tl.load({pointer} + ({at}){masked})")
         if each.flip:
             self.writer.line(f"{word} = {word} ^ {self._flip(each.flip)}")
         part = self.writer.fresh("part")
@@ -188,9 +195,7 @@ class MatrixPrinter(StagePrinter):
         number = low - (1 << width) if low >> (width - 1) else low
         return f"tl.full([1, 1, 1], {number}, {print_dtype(ELEMENT[self.made.kind])})"
 
-    def _print_spread(
-        self, each: MatrixSum, lefts: list[str], dtype: torch.dtype, masked: str
-    ) -> str:
+    def _print_spread(self, each: MatrixSum, lefts: list[str], dtype: torch.dtype) -> str:
         """The same of words that have a number of each of eight rows. A thread unpacks a word and
         stores its numbers side by side in shared memory, from where they are loaded as operands,
         turned; terms are the rows of this tile."""
@@ -204,7 +209,9 @@ class MatrixPrinter(StagePrinter):
         for n, left in zip(self._parts_of_step(), lefts, strict=True):
             names = {"c": first, "r": define(f"begin + along{n}[None, :, None]")}
             at = print_index(index, names, self.frame.numbers)
-            mask = f", inside{n}[None, :, None] & (share >= 0), other=0" if masked else ""
+            masks = [f"({first} < {launch.rows // ROWS_OF_WORD})"] if self.frame.row_mask else []
+            masks += [f"inside{n}[None, :, None]"] if self._ends_in_step() else []
+            mask = f", {' & '.join([*masks, '(share >= 0)'])}, other=0" if masks else ""
             word = define(f"tl.load({self.frame.parameters[each.weight.buffer]} + ({at}){mask})")
             eight = define(f"k_eight_{SUFFIX[dtype]}({word}, {', '.join(map(str, each.places))})")
             size = f"[{shape.shares}, {self._width_of_part()}, XBLOCK]"
@@ -259,12 +266,16 @@ class MatrixPrinter(StagePrinter):
             last = f"(share * {shape.terms} + {shape.terms - 1}) // {shape.stretch}"
             masks.append(f"({number} <= {last})")
         stage, names, values, columns = self.stage, self.names, dict(self.values), self.columns
+        frame = self.frame
+        if frame.row_mask:
+            self.frame = replace(frame, row_mask=ROW_MASK)
         self.stage, self.axes["q"] = self.in_stretches, frozenset("r")
         self.names = {**names, "x": "rows", "q": number}
         if masks:
             self.columns = replace(columns, mask=self.writer.define(" & ".join(masks)))
         yield
         self.stage, self.names, self.values, self.columns = stage, names, values, columns
+        self.frame = frame
 
 
 def printer_of(

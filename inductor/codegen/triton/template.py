@@ -220,7 +220,10 @@ class _Printer:
             "precision": _print_precision(first),
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights, "prologue": prologue,
             "weights": [each.lines for each in weights], "right_mask": self._right_mask(),
-            "words": words_of(weights, wide),
+            "words": words_of(weights, wide, {
+                "x": lambda count: spell(first.k // count),
+                "r": lambda count: spell(first.n // count),
+            }),
             "faults": [two for each in weights for two in each.faults],
             "window": windows[0] if windows else None,
             "columns": print_columns(first, self.blocks.columns, wide),

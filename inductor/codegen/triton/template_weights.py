@@ -9,7 +9,7 @@ then put together in registers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inductor.codegen.triton.launch import Launch, Stage
@@ -24,6 +24,7 @@ PACKED = (8, 4, 2)  # elements of a word
 PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 WORD = "w"  # the variable that counts words
 WORDS = {"x": "right_word_of_", "r": "right_words_of_"}  # how it is spelled, with how many elements
+WORD_MASKS = {"x": "right_word_mask_of_", "r": "right_words_mask_of_"}  # which words are there
 
 
 def stage_of_weight(kernel: Kernel, one: Gemm) -> Stage:
@@ -75,16 +76,20 @@ class WeightText:
 def print_weight(
     stage: Stage, columns: Columns, frame: Frame, mask: str, dtype: str, first: int, terms: int
 ) -> WeightText:
-    """mask: of the tile's rows, "" where all are there. first: the number of the first variable.
-    terms: rows of the whole operand."""
+    """mask: of the tile's rows, "" where all are there; words have a mask of their own. first: the
+    number of the first variable. terms: rows of the whole operand."""
     (stage,) = relax_stages([stage], ())
     writer, faults = Writer(), dict[str, str]()
     writer.depth, writer.count = 2, first
-    masked = bool(mask or columns.mask)
-    axis, count = ("", 1) if masked else packing_of(stage, terms, columns.extent)
+    axis, count = packing_of(stage, terms, columns.extent)
     rows = f"(BLOCK_K // {count})" if axis == "x" else "BLOCK_K"
     width = f"(BLOCK_N // {count})" if axis == "r" else "BLOCK_N"
     columns = replace(columns, block=width)
+    if axis == "x" and mask:  # words end where elements do, of which there are whole words
+        mask = f"{WORD_MASKS[axis]}{count}"
+        frame = replace(frame, row_mask=mask)
+    if axis == "r" and columns.mask:
+        columns = replace(columns, mask=f"{WORD_MASKS[axis]}{count}")
     planes = [
         _print_plane(stage, columns, frame, writer, (axis, count, place), terms, faults)
         for place in range(count)
@@ -101,9 +106,12 @@ def print_weight(
         tuple((name, shape.replace("XBLOCK", rows)) for shape, name in faults.items()))
 
 
-def words_of(weights: Sequence[WeightText], wide: str) -> tuple[str, ...]:
+def words_of(
+    weights: Sequence[WeightText], wide: str, ends: Mapping[str, Callable[[int], str]]
+) -> tuple[str, ...]:
     """The lines with the counts of words that these want, those along terms and those along
-    columns. wide: what makes positions int64."""
+    columns, and the masks of them. wide: what makes positions int64. ends: for each axis, how many
+    words of so many elements there are."""
     text = "\n".join(each.lines for each in weights)
     found = []
     for axis, name in WORDS.items():
@@ -114,6 +122,9 @@ def words_of(weights: Sequence[WeightText], wide: str) -> tuple[str, ...]:
             block, place = ("BLOCK_K", "[:, None]") if axis == "x" else ("BLOCK_N", "[None, :]")
             at = f"{first} + tl.arange(0, {block} // {count}){wide}"
             found.append(f"{name}{count} = ({at}){place}")
+            masked = f"{WORD_MASKS[axis]}{count}"
+            if masked in text or any(masked in each.tile for each in weights):
+                found.append(f"{masked} = {name}{count} < {ends[axis](count)}")
     return tuple(found)
 
 

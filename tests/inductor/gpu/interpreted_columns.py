@@ -109,6 +109,16 @@ def test_matrix_units(monkeypatch, program, k, group, dtype, rows) -> None:
     assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
 
 
+@pytest.mark.parametrize("rows", [1, 3, 11])
+@pytest.mark.parametrize("program", [gptq, auto_gptq])
+@pytest.mark.parametrize(("k", "n", "group"), [(896, 40, 128), (2880, 72, 2880), (320, 24, 320)])
+def test_odd_sizes_by_matrix_units(monkeypatch, program, k, n, group, rows) -> None:
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    is_near(program, *gptq_inputs(rows, k, n, group, BF16))
+    assert "mm', ''" not in texts[-1] and "tl.dot(k_nibbles_" in texts[-1]
+
+
 def shifted_by(x, w, z, s, by):
     """As AutoGPTQ writes it, by distances that are a buffer of the module."""
     z = torch.bitwise_right_shift(torch.unsqueeze(z, 2).expand(-1, -1, 8), by.unsqueeze(0)).to(torch.int8)
@@ -205,7 +215,7 @@ def awq_inputs(rows, k, n, group, dtype):
 @pytest.mark.parametrize("rows", [1, 3, 16])
 @pytest.mark.parametrize("dtype", [BF16, torch.float16])
 @pytest.mark.parametrize("program", [awq, awq_in_dtype, other_order, in_columns])
-@pytest.mark.parametrize(("k", "group", "n"), [(512, 128, 64), (768, 256, 64), (1280, 32, 128)])
+@pytest.mark.parametrize(("k", "group", "n"), [(512, 128, 64), (768, 256, 64), (1280, 32, 128), (352, 32, 96), (904, 904, 32)])
 def test_words_of_eight_columns(monkeypatch, program, k, group, n, dtype, rows) -> None:
     monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
     monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)

@@ -198,6 +198,29 @@ def test_matrix_units(monkeypatch, program, stored, k, group, dtype, rows) -> No
     assert ("k_bytes_" if program is of_int8 else "k_nibbles_") + {BF16: "bf16", torch.float16: "fp16"}[dtype] + "(" in texts[-1]
 
 
+@pytest.mark.parametrize("rows", [1, 3, 11])
+@pytest.mark.parametrize(("n", "k", "group"), [(40, 896, 128), (36, 960, 64), (33, 1120, 1120), (9, 672, 32)])
+@pytest.mark.parametrize(("program", "stored"), [
+    (minus_zeros, torch.int32), (minus_zeros, torch.uint8), (plus_zeros, torch.int32), (signed, torch.uint8), (of_int8, torch.int8)])
+def test_odd_sizes_by_matrix_units(monkeypatch, program, stored, n, k, group, rows) -> None:
+    """Neither the weight's rows nor its terms fill the tiles of a program."""
+    if rows > 1 and (group == 32 or program is of_int8):
+        pytest.skip("no matrix units")
+    monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
+    monkeypatch.setattr(matrix_sums, "FEWEST_BYTES", 0)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
+    torch.manual_seed(0)
+    packed = {torch.int32: 8, torch.uint8: 2, torch.int8: 1}[stored]
+    w = numbers(stored, n, k // packed) if packed < 8 else torch.randint(-(2**31), 2**31, (n, k // 8)).int()
+    s, z = (numbers(BF16, n, k // group) for _ in range(2))
+    x = numbers(BF16, rows, k) * 0.1
+    found = dynamo.compile(program, backend=interpreted)(x, w, s, z)
+    eager, exact = program(x, w, s, z), program(x.double(), w, s.double(), z.double())
+    far, ours = ((each.double() - exact).abs().max() for each in (eager, found))
+    assert ours <= far + 1e-5 * exact.abs().max()
+    assert ("k_bytes_" if program is of_int8 else "k_nibbles_") + "bf16(" in texts[-1]
+
+
 def scaled_gemm(x, w, a, b):
     return F.relu(torch._scaled_mm(x, w.t(), a, b, out_dtype=BF16))
 

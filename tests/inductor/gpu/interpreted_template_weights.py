@@ -10,6 +10,7 @@ from interpreted_templates import BLOCKS, run
 from interpreter_repairs import repair
 
 import dynamo
+from inductor.codegen.triton import template
 from inductor.scheduler.schedule import Blocks, TemplateKernel
 
 F16 = torch.float16
@@ -58,7 +59,7 @@ def is_near(program, *given, blocks, templates=1) -> TemplateKernel:
 @pytest.mark.parametrize("program", [in_any_order, auto_gptq])
 @pytest.mark.parametrize(("k", "n", "group"), [(64, 32, 16), (128, 72, 32), (96, 64, 8)])
 def test_words_of_terms(program, k, n, group, dtype, rows) -> None:
-    """Also where the last tile is not full, whose elements are computed one by one."""
+    """Also where the last tile is not full."""
     places = (torch.randperm(k) // group).int()
     x, w, z, s = gptq_inputs(rows, k, n, group, dtype)
     for blocks in (BLOCKS, Blocks(16, 16, 32, 4, 2)):
@@ -103,3 +104,38 @@ def test_an_index_that_is_out_of_range_is_an_error() -> None:
 
 def test_awq_of_odd_columns() -> None:
     is_near(awq, *awq_inputs(3, 64, 48, 16, torch.bfloat16), blocks=BLOCKS)
+
+
+def grouped(x, w, s):
+    """Two numbers of neighbouring terms in each byte; the last group is filled up."""
+    w = torch.stack([w & 15, w >> 4], -1).view(w.shape[0], s.shape[1], -1).to(x.dtype)
+    return F.linear(x, ((w - 8) * s[..., None]).flatten(1)[:, : x.shape[1]])
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize("blocks", [BLOCKS, Blocks(16, 16, 64, 4, 2)])
+@pytest.mark.parametrize(("k", "n", "group"), [(104, 36, 8), (90, 35, 32), (57, 24, 16), (64, 32, 16)])
+def test_groups_that_the_terms_do_not_fill(k, n, group, blocks, rows) -> None:
+    """Nor do they fill the tiles of a program."""
+    groups = -(-k // group)
+    x, w = torch.randn(rows, k).to(F16), torch.randint(0, 256, (n, groups * group // 2), dtype=torch.uint8)
+    found = is_near(grouped, x, w, torch.rand(n, groups).to(F16), blocks=blocks)
+    assert len(found.reads()) == 3
+
+
+def eights_in_order(x, w, z, s):
+    return x @ ((eights(w).to(x.dtype) - 8) * s.repeat_interleave(x.shape[1] // s.shape[0], 0))
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize(("k", "n", "group"), [(72, 40, 24), (56, 104, 14), (40, 24, 40)])
+def test_words_of_columns_that_fill_no_tile(monkeypatch, k, n, group, rows) -> None:
+    """Words are loaded once, behind masks of their own."""
+    seen = []
+    print_weight = template.print_weight
+    monkeypatch.setattr(template, "print_weight", lambda *given: seen.append(print_weight(*given)) or seen[-1])
+    is_near(eights_in_order, *awq_inputs(rows, k, n, group, F16), blocks=Blocks(16, 16, 32, 4, 2))
+    assert "right_words_mask_of_8" in seen[-1].lines and "tl.join(" in seen[-1].tile
+    x, w, z, s = gptq_inputs(rows, k, n, 8, F16)
+    is_near(in_any_order, x, w, z, s, (torch.arange(k) // 8).int(), blocks=Blocks(16, 16, 32, 4, 2))
+    assert "right_word_mask_of_8" in seen[-1].tile and "tl.join(" in seen[-1].tile

@@ -112,13 +112,19 @@ def signed(x, w, s):
     return F.linear(x, (n.view(len(w), -1, 128).to(x.dtype) * s).flatten(1))
 
 
-K, N, I32 = 4096, 4096, torch.int32
-ZEROS = ((K // 128, N // 8), I32), ((K // 128, N), BF16)
-PACKED = {  # the most instructions of a number, in the loop
-    "awq": (awq, (((K, N // 8), I32), *ZEROS), 4.5),
-    "gptq": (gptq, (((K // 8, N), I32), *ZEROS), 3.4),
-    "signed": (signed, (((N, K // 2), torch.uint8), ((N, K // 128, 1), BF16)), 3.2),
-}
+I32 = torch.int32
+
+
+def packed(k: int, n: int):
+    """Inputs behind the rows, and the most instructions of a number, in the loop."""
+    zeros = ((k // 128, n // 8), I32), ((k // 128, n), BF16)
+    return {
+        "awq": (awq, (((k, n // 8), I32), *zeros), 4.5),
+        "gptq": (gptq, (((k // 8, n), I32), *zeros), 3.4),
+        "signed": (signed, (((n, k // 2), torch.uint8), ((n, k // 128, 1), BF16)), 3.2),
+    }
+
+
 PLACE, JUMP = re.compile(r"^\s*(\.L_x_\d+):"), re.compile(r"BRA\s+`\((\.L_x_\d+)\)")
 
 
@@ -134,10 +140,13 @@ def loop_of_units(text: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("rows", [1, 8, 16])
-@pytest.mark.parametrize("name", PACKED)
-def test_instructions_of_a_packed_number(name, rows, tmp_path) -> None:
-    program, given, most = PACKED[name]
-    inputs = [torch.empty(size, dtype=dtype, device="meta") for size, dtype in (((rows, K), BF16), *given)]
+@pytest.mark.parametrize("name", ["awq", "gptq", "signed"])
+@pytest.mark.parametrize(("k", "n", "masks"), [(4096, 4096, 0), (2944, 4000, 1)])
+def test_instructions_of_a_packed_number(name, rows, k, n, masks, tmp_path) -> None:
+    """masks: a few more where the last tiles are not full."""
+    program, given, most = packed(k, n)[name]
+    most += masks
+    inputs = [torch.empty(size, dtype=dtype, device="meta") for size, dtype in (((rows, k), BF16), *given)]
     *_, (source, buffers) = kernels_of(program, inputs, capture)
     assert "k_nibbles_bf16(" in source.text or "k_eight_bf16(" in source.text
     (tmp_path / "cubin").write_bytes(compiled(source, {n: b[0] for n, b in buffers.items()}, tmp_path).asm["cubin"])
