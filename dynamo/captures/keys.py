@@ -123,9 +123,12 @@ def _text_of_lessons(context: CompileContext) -> str:
     if context.declared:
         raise Uncacheable("dimensions are declared by dynamic=")
     # The values themselves are sizes that the trace leaves open: guards tell what it needs of them.
-    changed = sorted((repr(fact), type(value).__name__) for fact, value in context.changed.items())
+    changed = sorted(
+        (repr(fact), str(value) if fact.what == "values" else type(value).__name__)
+        for fact, value in context.changed.items())
     return repr((changed, sorted(map(repr, context.carried)), context.learns,
-                 context.everything_dynamic, context.no_tables, context.max_steps))  # fmt: skip
+                 context.everything_dynamic, context.no_tables, context.no_arguments,
+                 context.max_steps))  # fmt: skip
 
 
 @functools.cache

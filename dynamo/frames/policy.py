@@ -42,7 +42,7 @@ from dynamo.guards.explain import Difference, differences, distance
 from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import name_of_part
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import Scope
+from dynamo.guards.sources import Scope, is_buffer
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.lookup import builtins_of
 
@@ -187,9 +187,13 @@ class FramePolicy:
                 why = str(nearest)
                 with self.compiling(frame, compile_id):
                     self.report(frame, record, nearest)
+                known_before = record.changed
                 record.changed = {**found.changed, **record.changed}
-                self.changed_tables |= {
-                    fact: old for fact, old in found.changed.items() if fact.what == "values"}
+                for fact in found.changed:
+                    if fact.what == "values":  # how often
+                        record.changed[fact] = known_before.get(fact, 0) + 1
+                        if not is_buffer(fact.source):
+                            self.changed_tables[fact] = 1
             if limit:
                 self.stop(frame, record, limit)
                 return behind_limit(frame)

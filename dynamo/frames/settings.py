@@ -8,6 +8,7 @@ from dynamo.base.config import config
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.kinds import cell_bound
 from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import is_buffer
 from dynamo.hook import FrameState
 from dynamo.options import CompileOptions
 from dynamo.shapes.marks import Mark
@@ -23,13 +24,15 @@ def context_of(
 ) -> CompileContext:
     """changed: see `Converter.__call__`."""
     carried = continuations.carried(frame.code)
+    changed_tables = {fact: count for fact, count in changed.items() if fact.what == "values"}
     return CompileContext(
         codes, options, max(config.max_steps, LEAST_STEPS), compile_id,
-        changed={**dict.fromkeys(carried), **(changed if learns(options) else {})},
+        changed={**dict.fromkeys(carried), **(changed if learns(options) else changed_tables)},
         carried=carried,
         learns=learns(options), everything_dynamic=is_dynamic(options),
         declared=declared_marks(frame, options),
-        no_tables=not learns(options) or any(fact.what == "values" for fact in changed),
+        no_arguments=not learns(options) or is_dynamic(options) or not all(
+            is_buffer(fact.source) for fact in changed_tables),
     )
 
 

@@ -589,6 +589,9 @@ def as_plain(tensor: Any) -> torch.Tensor:
 
 LARGEST_TABLE = 64  # numbers
 WIDEST_TABLE = 4  # numbers in a row
+VALUES_OF_BUFFERS = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+)  # fmt: skip
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -604,11 +607,29 @@ def is_table(tensor: torch.Tensor) -> bool:
         0 < tensor.numel() <= LARGEST_TABLE and 2 <= tensor.shape[1] <= WIDEST_TABLE)
 
 
-def table_values(tensor: torch.Tensor) -> tuple[tuple[int, ...], ...]:
-    """The rows of a table. Errors: TypeError for what can't be one; the rest is guarded before."""
-    if type(tensor) is not torch.Tensor or not has_memory(tensor) or tensor.dim() != 2:
+def is_small_buffer(tensor: torch.Tensor) -> bool:
+    """True for a few integers or flags, as a module may hold them."""
+    if type(tensor) is not torch.Tensor or not has_memory(tensor) or tensor.dim() > 2:
+        return False
+    return tensor.dtype in VALUES_OF_BUFFERS and 0 < tensor.numel() <= LARGEST_TABLE
+
+
+def table_values(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """The rows of a table, the numbers of a vector, or the one number. Errors: TypeError for what
+    can't be such a tensor; the rest is guarded before."""
+    if type(tensor) is not torch.Tensor or not has_memory(tensor) or tensor.dim() > 2:
         raise TypeError("no table")
-    return tuple(map(tuple, tensor.tolist()))
+    values = tensor.tolist()
+    if tensor.dim() == 2:
+        return tuple(map(tuple, values))
+    return tuple(values) if tensor.dim() else (values,)
+
+
+def is_buffer(source: Source) -> bool:
+    """Whether it is what an `nn.Module` has registered, or a global of the program."""
+    if isinstance(source, GlobalSource):
+        return True
+    return isinstance(source, ItemSource) and source.registry() == "_buffers"
 
 
 @hashed_once

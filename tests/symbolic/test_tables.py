@@ -202,12 +202,15 @@ class Buffer(torch.nn.Module):
         return x + self.table.tolist()[0][0]
 
 
-def test_buffers_are_no_tables() -> None:
-    module, x = Buffer(), torch.ones(3)
+def test_a_buffer_is_known_until_it_has_changed_twice() -> None:
+    module, x, found = Buffer(), torch.ones(3), []
     compiled = dynamo.compile(module, backend="eager")
-    for _ in range(3):
+    for _ in range(4):
+        dynamo.counters.clear()
         torch.testing.assert_close(compiled(x), module(x))
+        found.append(breaks())
         module.table.add_(1)
+    assert found == [0, 0, 1, 0]
 
 
 def test_reads_that_stay_unknown_leave_no_guard() -> None:

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+import torch
+
 from dynamo.base.errors import Break, ConstraintViolation
 from dynamo.bytecode.decode import Decoded, decode
 from dynamo.bytecode.liveness import Liveness
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import Source
+from dynamo.guards.sources import ItemSource, Source, is_buffer, is_small_buffer
 from dynamo.shapes.marks import Mark
+
+MOST_CHANGES = 1  # of a buffer whose values are known: each is another compiled program
 
 
 class CodeCache:
@@ -64,8 +68,9 @@ class CompileContext:
     declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
     plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
         only passed on then.
-    tables: inputs of which the values are to be known, see `tables.py`; no_tables: an attempt
-        showed that this does not help, or one had other values in an earlier call.
+    tables: inputs of which the values are to be known, see `tables.py`; buffers: names of those
+        that are buffers, of all modules; no_tables: an attempt showed that this does not help;
+        no_arguments: nothing is learnt of earlier calls, or an argument had other values in one.
     refusals: operations that were tried, and whether eager refuses them (`shapes/trials.py`).
     cacheable: the trace is to be cached for later processes, which need to know what it has met.
     """
@@ -90,10 +95,24 @@ class CompileContext:
     decided: frozenset[Fact] = frozenset()
     plain_arrays: bool = False
     tables: frozenset[Source] = frozenset()
+    buffers: frozenset[str] = frozenset()
     no_tables: bool = False
+    no_arguments: bool = False
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)
     refusals: dict[Any, bool] = field(default_factory=dict)
     cacheable: bool = False
+
+    def wants_values(self, source: Source, real: torch.Tensor) -> bool:
+        """Whether the values of an input are to be known."""
+        if source in self.tables:
+            return True
+        named = isinstance(source, ItemSource) and source.key in self.buffers
+        return named and is_buffer(source) and self.may_know_buffer(source, real)
+
+    def may_know_buffer(self, source: Source, real: torch.Tensor) -> bool:
+        """Whether the values of a buffer may be known: it is small, and has not changed often."""
+        changes = self.changed.get(Fact(source, "values")) or 0
+        return is_small_buffer(real) and changes <= MOST_CHANGES
 
     def check_length(self, steps: int) -> None:
         """Breaks where a trace has more instructions and calls than it may have."""

@@ -31,6 +31,7 @@ from dynamo.symbolic.tensors.overriding import read_attribute, special, write_at
 from dynamo.symbolic.tensors.picking import refuse_picked
 from dynamo.symbolic.tensors.plain_subclasses import write_own
 from dynamo.symbolic.tensors.state import tensor_state
+from dynamo.symbolic.tensors.tables import restart_for_branch
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 # Attributes that are tensors made of this one.
@@ -50,7 +51,7 @@ AS_IN_EAGER = frozenset(
     (function.__code__.co_filename, function.__code__.co_firstlineno)
     for function in (torch.nn.Module._call_impl, torch.nn.TransformerEncoder.forward))
 OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
-__all__ = ["special"]  # one of `TensorRules`
+__all__ = ["restart_for_branch", "special"]  # those of `TensorRules`
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 

@@ -96,9 +96,9 @@ def open_layout(
 
 def learn_table(trace: Evaluation, var: TensorVar, fake: torch.Tensor) -> None:
     """Guards the values of a table that is to be known."""
-    if trace.context is None or var.source not in trace.context.tables:
-        return
     assert var.real is not None and var.source is not None
+    if trace.context is None or not trace.context.wants_values(var.source, var.real):
+        return
     with torch._C._DisableTorchDispatch():
         values, copy = table_values(var.real), var.real.clone()
     trace.guard("CONST", TableSource(var.source), values)

@@ -1,20 +1,30 @@
-"""Small tables of integers among the inputs: sizes of images, grids of patches.
+"""Small tables of integers among the inputs: sizes of images, grids of patches; and buffers of a
+few integers or flags: strides, bits of words, whether an observer is on.
 
-Where the program reads numbers that follow from such tables alone (`grid_thw.tolist()`), the trace
-begins again with the tables' values known, and guarded. When a table has other values in a later
-call, no table is known from then on in this compiled function: the graphs break at such reads. What
-is written in between, and tables that lie in memory that the graph writes into, are not known.
+Where the program reads numbers that follow from such tensors alone (`grid_thw.tolist()`), or
+branches on one that follows from buffers, the trace begins again with their values known, and
+guarded. When a table has other values in a later call, no table among the arguments is known from
+then on in this compiled function: the graphs break at such reads. A buffer is known once more, as a
+flag that has been set, and no longer where it changes again, as one that counts calls. What is
+written in between, and tables that lie in memory that the graph writes into, are not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from dynamo.base.errors import RestartTrace
-from dynamo.guards.sources import ItemSource, LocalSource, is_table
+from dynamo.guards.sources import (
+    LARGEST_TABLE,
+    ItemSource,
+    LocalSource,
+    Source,
+    is_buffer,
+    is_table,
+)
 from dynamo.symbolic.core.frame import Evaluation
 from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.shapes.unbacked_facts import flat
@@ -27,33 +37,66 @@ if TYPE_CHECKING:
 INTS = (torch.int32, torch.int64)
 
 
-def restart_for_values(trace: Evaluation, read: Iterable[TensorVar]) -> None:
+def restart_for_values(
+    trace: Evaluation, read: Iterable[TensorVar], buffers_only: bool = False
+) -> None:
     """Before a graph break where values of tensors are read. Errors: RestartTrace where they would
     be known if those of some tables were."""
     context = trace.context
-    if context is None or context.everything_dynamic or context.no_tables:
+    if context is None or context.no_tables:
         return
     if torch._C._functorch.get_dynamic_layer_stack_depth():
         return
     wanted = tables_behind(trace, read)
-    if not wanted:
+    if not wanted or buffers_only and not all(map(is_buffer, wanted)):
         return
-    if wanted <= context.tables:  # that did not help
+    if wanted <= _known(trace):  # that did not help
         give_up(trace)
+    _restart_with(trace, wanted)
+
+
+def _known(trace: Evaluation) -> frozenset[Source]:
+    """Those whose values are known in this attempt."""
+    inputs = (var.source for var in tensor_state(trace).tables)
+    return trace.context.tables.union(source for source in inputs if source is not None)
+
+
+def _restart_with(trace: Evaluation, wanted: frozenset[Source]) -> NoReturn:
+    """Errors: RestartTrace. Buffers of one name are known in all modules at once: layers alike read
+    the same, and each would be an attempt."""
+    context = trace.context
+    registered = {s.key for s in wanted if isinstance(s, ItemSource) and is_buffer(s)}
     context.tables |= wanted
+    context.buffers |= registered
     raise RestartTrace(None)
+
+
+def restart_for_branch(trace: Evaluation, var: TensorVar) -> None:
+    """Before a graph break where the program branches on a tensor of one value. Errors: RestartTrace
+    where it follows from buffers alone."""
+    restart_for_values(trace, [var], buffers_only=True)
+
+
+def restart_for_numbers(trace: Evaluation, given: Iterable[TensorVar]) -> None:
+    """Before a graph break in an operation that reads some of the tensors that it is given, as
+    `pad` reads its widths. Errors: as above."""
+    numbers = [var for var in given if not var.fake.dim() and var.fake.dtype in INTS]
+    found = frozenset[Source]().union(*(tables_behind(trace, [var]) for var in numbers))
+    context = trace.context
+    if context is not None and not context.no_tables and not found <= _known(trace):
+        _restart_with(trace, found)
 
 
 def give_up(trace: Evaluation) -> None:
     """Errors: RestartTrace; no table is known from then on."""
-    trace.context.no_tables, trace.context.tables = True, frozenset()
+    trace.context.no_tables = True
+    trace.context.tables = trace.context.buffers = frozenset()
     raise RestartTrace(None)
 
 
-def tables_behind(
-    trace: Evaluation, read: Iterable[TensorVar]
-) -> frozenset[LocalSource | ItemSource]:
-    """The tables of which tensors are computed; none where anything else takes part."""
+def tables_behind(trace: Evaluation, read: Iterable[TensorVar]) -> frozenset[Source]:
+    """The tables of which tensors are computed; none where anything else takes part, or much is
+    computed of them."""
     inputs = {var.node: var for var in tensor_state(trace).tensor_inputs}
     inputs.update({var.node: var for var in read if var.source is not None})
     found, seen = set(), set()
@@ -65,22 +108,32 @@ def tables_behind(
         seen.add(node)
         if node.op == "placeholder":
             var = inputs.get(node)
-            if var is None or not may_be_known(var):
+            if var is None or var.source is None or not may_be_known(trace, var):
                 return frozenset()
             found.add(var.source)
-        elif any(isinstance(value, torch.Tensor) and value.dtype not in INTS
-                 for value in flat([node.meta["example_value"]])):
+        elif not all(map(_may_follow, flat([node.meta["example_value"]]))):
             return frozenset()
         nodes += node.all_input_nodes
-    return frozenset(found)  # type: ignore[arg-type]
+    return frozenset(found)
 
 
-def may_be_known(var: TensorVar) -> bool:
-    """True for a table among the arguments."""
-    source = var.source
+def _may_follow(value: Any) -> bool:
+    """True for integers, and for a few numbers of any kind."""
+    if not isinstance(value, torch.Tensor) or value.dtype in INTS:
+        return True
+    return all(type(size) is int for size in value.shape) and value.numel() <= LARGEST_TABLE
+
+
+def may_be_known(trace: Evaluation, var: TensorVar) -> bool:
+    """True for a table among the arguments, and for a buffer that has not changed often."""
+    source, real, context = var.source, var.real, trace.context
+    if source is None or real is None:
+        return False
+    if is_buffer(source):
+        return bool(context.may_know_buffer(source, real))
     while isinstance(source, ItemSource):
         source = source.base
-    return isinstance(source, LocalSource) and var.real is not None and is_table(var.real)
+    return isinstance(source, LocalSource) and not context.no_arguments and is_table(real)
 
 
 def keep_tables_apart(trace: Evaluation) -> None:

@@ -27,7 +27,8 @@ from dynamo.symbolic.tensors.state import tensor_state
 
 
 class TensorRules(Protocol):
-    """Attributes and methods of tensors. special: where a special method is the program's own."""
+    """Attributes and methods of tensors. special: where a special method is the program's own.
+    restart_for_branch: see `tables.py`."""
 
     def get_attr(self, tx: Frame, var: TensorVar, name: str) -> Var: ...
     def set_attr(self, tx: Frame, var: TensorVar, name: str, value: Var) -> None: ...
@@ -35,6 +36,7 @@ class TensorRules(Protocol):
         self, tx: Frame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var: ...
     def special(self, tx: Frame, var: TensorVar, name: str, args: list[Var]) -> Var | None: ...
+    def restart_for_branch(self, trace: Evaluation, var: TensorVar) -> None: ...
 
 
 class TensorVar(Var):
@@ -172,6 +174,8 @@ class TensorVar(Var):
         is_one = self.fake.numel() == 1 and self.fake.device.type != "meta"
         if is_one and (known := known_outcome(self.node)) is not None:
             return known
+        if is_one:
+            self.rules.restart_for_branch(tx.trace, self)
         raise Break("data_dependent_branch", repr(self))
 
     def length(self, tx: Frame) -> Var:

@@ -35,6 +35,7 @@ from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import DTYPES, ClassVar
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
+from dynamo.symbolic.python.ranges import SliceVar
 from dynamo.symbolic.shapes.unbacked_facts import flat
 from dynamo.symbolic.tensors.constructed import Unknown, constructed
 from dynamo.symbolic.tensors.failing import (
@@ -52,7 +53,7 @@ from dynamo.symbolic.tensors.failing import (
 from dynamo.symbolic.tensors.held import HeldNumber, gives_number, held_numbers, with_dtypes
 from dynamo.symbolic.tensors.memory import check_watched
 from dynamo.symbolic.tensors.state import tensor_state
-from dynamo.symbolic.tensors.tables import restart_for_values
+from dynamo.symbolic.tensors.tables import restart_for_numbers, restart_for_values
 from dynamo.symbolic.tensors.tensor import TensorVar
 
 C_NAMESPACES: tuple[Any, ...] = (
@@ -334,6 +335,7 @@ def run(tx: Frame, op: Operation) -> Any:
     except Break as reason:
         if reason.code in OF_VALUES:
             restart_for_values(tx.trace, op.tensors)
+            restart_for_numbers(tx.trace, op.tensors)
         raise
     except ObservedException as error:
         if is_in_graph(function):  # may be the fakes' fault
@@ -375,10 +377,8 @@ def record(tx: Frame, op: Operation, result: Any) -> Var:
     break_where_write_fails(tx, function, [var.fake for var in changed])
     if given is None and not changed and is_plain_result(result) and not tells(tx, function):
         return trace.constant(result)
-    proxies = tuple(as_argument(function, as_read(tx, op, arg)) for arg in op.args)
-    keywords = {
-        name: as_argument(function, as_read(tx, op, arg)) for name, arg in op.kwargs.items()
-    }
+    proxies = tuple(as_given(tx, op, arg) for arg in op.args)
+    keywords = {name: as_given(tx, op, arg) for name, arg in op.kwargs.items()}
     kind, target = op.kind, op.target
     if any(var.cls not in PLAIN and var.acts_in_graph for var in op.tensors):
         kind, target = "call_function", as_called_in_graph(tx, function)
@@ -430,17 +430,31 @@ def written_down(tx: Frame, function: Any, result: Any) -> Var:
     return wrap_result(tx, node, result, [])
 
 
-def as_read(tx: Frame, op: Operation, arg: Var) -> Var:
-    """The number for a tensor of which an operation has taken it, as `arange(x.sum())` does: in a
-    graph it would be an `item()`, which later parts can't follow. A tensor that is given twice
-    stays: one of the places may be a tensor's."""
+def as_given(tx: Frame, op: Operation, arg: Var) -> Any:
+    """The argument of a node, with numbers for tensors of which the operation has taken them, as
+    `arange(x.sum())` does, and `pad(x, (before, behind))`: in a graph each would be an `item()`,
+    which later parts can't follow. A tensor in two arguments stays: one may be meant as a
+    tensor."""
     read = tx.trace.world.constants.read
+    if read and type(arg) in (TupleVar, ListVar):
+        assert isinstance(arg, TupleVar | ListVar)
+        return arg.rebuild([as_given(tx, op, item) for item in arg.items])
+    if read and isinstance(arg, SliceVar):
+        return slice(*(as_given(tx, op, part) for part in arg.children()))
     if not (read and isinstance(arg, TensorVar) and any(arg.fake is fake for fake in read)):
-        return arg
-    if sum(var.fake is arg.fake for var in op.tensors) > 1:
-        return arg
+        return as_argument(op.function, arg)
+    if sum(_has(given, arg) for given in (*op.args, *op.kwargs.values())) > 1:
+        return as_argument(op.function, arg)
     known = tx.trace.world.constant_of(arg.fake)
-    return arg if known is None else ConstVar(known.item())
+    return arg.as_proxy() if known is None else known.item()
+
+
+def _has(given: Var, tensor: TensorVar) -> bool:
+    if isinstance(given, TensorVar):
+        return bool(given.fake is tensor.fake)
+    parts = given.items if isinstance(given, TupleVar | ListVar) else ()
+    parts = given.children() if isinstance(given, SliceVar) else parts
+    return any(_has(part, tensor) for part in parts)
 
 
 def text_of(function: Any) -> str:
@@ -539,6 +553,9 @@ def collect_tensors(var: Var, tensors: list[TensorVar]) -> None:
     elif isinstance(var, TupleVar | ListVar):
         for item in var.items:
             collect_tensors(item, tensors)
+    elif isinstance(var, SliceVar):
+        for part in var.children():
+            collect_tensors(part, tensors)
 
 
 PLAIN_RESULTS = frozenset({
