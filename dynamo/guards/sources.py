@@ -589,6 +589,7 @@ def as_plain(tensor: Any) -> torch.Tensor:
 
 LARGEST_TABLE = 64  # numbers
 WIDEST_TABLE = 4  # numbers in a row
+HELD = (torch.Tensor, torch.nn.Parameter)
 VALUES_OF_BUFFERS = (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 )  # fmt: skip
@@ -609,7 +610,7 @@ def is_table(tensor: torch.Tensor) -> bool:
 
 def is_small_buffer(tensor: torch.Tensor) -> bool:
     """True for a few integers or flags, as a module may hold them."""
-    if type(tensor) is not torch.Tensor or not has_memory(tensor) or tensor.dim() > 2:
+    if type(tensor) not in HELD or not has_memory(tensor) or tensor.dim() > 2:
         return False
     return tensor.dtype in VALUES_OF_BUFFERS and 0 < tensor.numel() <= LARGEST_TABLE
 
@@ -617,7 +618,7 @@ def is_small_buffer(tensor: torch.Tensor) -> bool:
 def table_values(tensor: torch.Tensor) -> tuple[Any, ...]:
     """The rows of a table, the numbers of a vector, or the one number. Errors: TypeError for what
     can't be such a tensor; the rest is guarded before."""
-    if type(tensor) is not torch.Tensor or not has_memory(tensor) or tensor.dim() > 2:
+    if type(tensor) not in HELD or not has_memory(tensor) or tensor.dim() > 2:
         raise TypeError("no table")
     values = tensor.tolist()
     if tensor.dim() == 2:
@@ -626,10 +627,11 @@ def table_values(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def is_buffer(source: Source) -> bool:
-    """Whether it is what an `nn.Module` has registered, or a global of the program."""
+    """Whether it is what an `nn.Module` has registered (some keep shapes as parameters), or a global
+    of the program."""
     if isinstance(source, GlobalSource):
         return True
-    return isinstance(source, ItemSource) and source.registry() == "_buffers"
+    return isinstance(source, ItemSource) and source.registry() in ("_buffers", "_parameters")
 
 
 @hashed_once

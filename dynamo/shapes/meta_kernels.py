@@ -50,9 +50,15 @@ def jagged(padded: Tensor, offsets: list[Tensor], total: int | None = None) -> T
     return padded.new_empty((total, padded.shape[2]))
 
 
+def fake_quantized(x: Tensor, *quantization: Any) -> tuple[Tensor, Tensor]:
+    """The result, and which of its elements are within the range."""
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "cudnn_grid_sampler": sampled, "cudnn_grid_sampler_backward": sampled_backward,
     "_padded_dense_to_jagged_forward": jagged,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": fake_quantized,
     "_thnn_fused_gru_cell": gated_cell, "_thnn_fused_gru_cell_backward": gated_cell_backward,
 }  # fmt: skip
 LIBRARY = torch.library.Library("aten", "IMPL", "Meta")

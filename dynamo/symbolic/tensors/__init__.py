@@ -14,5 +14,5 @@ load_all(__name__, """
     loops masked result_dtypes methods number_tensors
     optimizer_steps fused_steps optimizers overriding parameters placing process_groups
     random_state attributes trees triton_kernels typed_tensors unbacked_numbers
-    conversions tensor_operators
+    conversions tensor_operators observers
 """)

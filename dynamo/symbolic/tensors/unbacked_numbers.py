@@ -125,6 +125,7 @@ def to_float(tx: Frame, var: TensorVar) -> Var:
 @rule([torch.Tensor.tolist], TensorVar)
 def tolist(tx: Frame, var: TensorVar) -> Var:
     """A list of as many reads as there are values."""
+    restart_for_values(tx.trace, [var], buffers_only=True)
     if not tx.trace.symbols.unbacked.wanted():
         restart_for_values(tx.trace, [var])
         raise Break("item", repr(var))
@@ -142,6 +143,7 @@ def tolist(tx: Frame, var: TensorVar) -> Var:
 def read(tx: Frame, var: TensorVar) -> Var:
     """The value of a tensor with one element."""
     trace = tx.trace
+    restart_for_values(trace, [var], buffers_only=True)
     if not trace.symbols.unbacked.wanted() or var.fake.dtype.is_complex:
         restart_for_values(trace, [var])
         raise Break("item", repr(var))
