@@ -627,8 +627,8 @@ def table_values(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def is_buffer(source: Source) -> bool:
-    """Whether it is what an `nn.Module` has registered (some keep shapes as parameters), or a global
-    of the program."""
+    """Whether it is what an `nn.Module` has registered (some keep shapes as parameters), or a
+    global of the program."""
     if isinstance(source, GlobalSource):
         return True
     return isinstance(source, ItemSource) and source.registry() in ("_buffers", "_parameters")

@@ -72,8 +72,8 @@ def _restart_with(trace: Evaluation, wanted: frozenset[Source]) -> NoReturn:
 
 
 def restart_for_branch(trace: Evaluation, var: TensorVar) -> None:
-    """Before a graph break where the program branches on a tensor of one value. Errors: RestartTrace
-    where it follows from buffers alone."""
+    """Before a graph break where the program branches on a tensor of one value. Errors:
+    RestartTrace where it follows from buffers alone."""
     restart_for_values(trace, [var], buffers_only=True)
 
 
@@ -90,7 +90,7 @@ def restart_for_numbers(trace: Evaluation, given: Iterable[TensorVar]) -> None:
 def give_up(trace: Evaluation) -> None:
     """Errors: RestartTrace; no table is known from then on."""
     trace.context.no_tables = True
-    trace.context.tables = trace.context.buffers = frozenset()
+    trace.context.tables, trace.context.buffers = frozenset(), frozenset()
     raise RestartTrace(None)
 
 

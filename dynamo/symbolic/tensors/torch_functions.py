@@ -452,9 +452,9 @@ def as_given(tx: Frame, op: Operation, arg: Var) -> Any:
 def _has(given: Var, tensor: TensorVar) -> bool:
     if isinstance(given, TensorVar):
         return bool(given.fake is tensor.fake)
-    parts = given.items if isinstance(given, TupleVar | ListVar) else ()
-    parts = given.children() if isinstance(given, SliceVar) else parts
-    return any(_has(part, tensor) for part in parts)
+    if isinstance(given, TupleVar | ListVar):
+        return any(_has(item, tensor) for item in given.items)
+    return isinstance(given, SliceVar) and any(_has(part, tensor) for part in given.children())
 
 
 def text_of(function: Any) -> str:

@@ -2,10 +2,10 @@
 
 In: what `StagePrinter` takes, and the sums. Out: lines in the writer. The program's rows of the
 weight are the rows of matrix units, in three axes: the shares of the terms (each warp sums one),
-the rows, the terms. The last of the rows, and of the terms, may fill a tile in part. A vector that the rows are multiplied with has its terms in the column of their
-stretch and zeros elsewhere. So a column sums a stretch; scale and shift are tiles of the same
-shape, and what the columns and the shares hold is added behind the loop. Several vectors have a
-column each.
+the rows, the terms. The last of the rows, and of the terms, may fill a tile in part. A vector that
+the rows are multiplied with has its terms in the column of their stretch and zeros elsewhere. So a
+column sums a stretch; scale and shift are tiles of the same shape, and what the columns and the
+shares hold is added behind the loop. Several vectors have a column each.
 """
 
 from __future__ import annotations
