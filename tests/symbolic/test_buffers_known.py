@@ -169,3 +169,58 @@ def test_a_global_tensor() -> None:
 
     compiled, x = dynamo.compile(program, fullgraph=True), torch.randn(4)
     torch.testing.assert_close(compiled(x), x * 3)
+
+
+class Counted(nn.Module):
+    """Reads what it has written, too, so that the values at the start are of no use there."""
+
+    n: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.n < 3:
+            x = x * 2
+        self.n += 1
+        return x + int(self.n)
+
+
+class Prepared(nn.Module):
+    """Its first call finds where the data lie."""
+
+    done: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("done", torch.tensor(False))
+        self.place = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.done:
+            with torch.no_grad():
+                self.place.copy_(-x.mean(0))
+                self.done.fill_(True)
+        return x + self.place
+
+
+class Averaged(nn.BatchNorm1d):
+    """With averages of all batches, whose number it reads once it has counted this one."""
+
+    def __init__(self) -> None:
+        super().__init__(3, momentum=None)
+
+
+@pytest.mark.parametrize("kind", [Counted, Prepared, Averaged])
+def test_buffers_that_the_program_writes(kind: Callable[[], nn.Module]) -> None:
+    dynamo.counters.clear()
+    one, other = kind(), kind()
+    compiled = dynamo.compile(one)
+    for _ in range(6):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(compiled(x), other(x))
+        for ours, eager in zip(one.buffers(), other.buffers(), strict=True):
+            torch.testing.assert_close(ours, eager)
+    if kind is Prepared:
+        assert not dynamo.counters["graph_break"]

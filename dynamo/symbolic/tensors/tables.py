@@ -42,10 +42,7 @@ def restart_for_values(
 ) -> None:
     """Before a graph break where values of tensors are read. Errors: RestartTrace where they would
     be known if those of some tables were."""
-    context = trace.context
-    if context is None or context.no_tables:
-        return
-    if torch._C._functorch.get_dynamic_layer_stack_depth():
+    if not _may_restart(trace):
         return
     wanted = tables_behind(trace, read)
     if not wanted or buffers_only and not all(map(is_buffer, wanted)):
@@ -53,6 +50,13 @@ def restart_for_values(
     if wanted <= _known(trace):  # that did not help
         give_up(trace)
     _restart_with(trace, wanted)
+
+
+def _may_restart(trace: Evaluation) -> bool:
+    context = trace.context
+    if context is None or context.no_tables:
+        return False
+    return not torch._C._functorch.get_dynamic_layer_stack_depth()
 
 
 def _known(trace: Evaluation) -> frozenset[Source]:
@@ -82,8 +86,7 @@ def restart_for_numbers(trace: Evaluation, given: Iterable[TensorVar]) -> None:
     `pad` reads its widths. Errors: as above."""
     numbers = [var for var in given if not var.fake.dim() and var.fake.dtype in INTS]
     found = frozenset[Source]().union(*(tables_behind(trace, [var]) for var in numbers))
-    context = trace.context
-    if context is not None and not context.no_tables and not found <= _known(trace):
+    if _may_restart(trace) and not found <= _known(trace):
         _restart_with(trace, found)
 
 
@@ -99,6 +102,7 @@ def tables_behind(trace: Evaluation, read: Iterable[TensorVar]) -> frozenset[Sou
     computed of them."""
     inputs = {var.node: var for var in tensor_state(trace).tensor_inputs}
     inputs.update({var.node: var for var in read if var.source is not None})
+    written = tensor_state(trace).mutated
     found, seen = set(), set()
     nodes = [var.node for var in read]
     while nodes:
@@ -108,8 +112,9 @@ def tables_behind(trace: Evaluation, read: Iterable[TensorVar]) -> frozenset[Sou
         seen.add(node)
         if node.op == "placeholder":
             var = inputs.get(node)
-            if var is None or var.source is None or not may_be_known(trace, var):
+            if var is None or var in written or not may_be_known(trace, var):
                 return frozenset()
+            assert var.source is not None
             found.add(var.source)
         elif not all(map(_may_follow, flat([node.meta["example_value"]]))):
             return frozenset()
