@@ -249,7 +249,8 @@ def look_through_levels(tx: Frame, cls: Any, args: tuple[Var, ...]) -> None:
             dims, args = transforms.below(tx, level, args)
             stack.enter_context(level.lower())
             if level.key() == TransformType.Vmap and not cls.generate_vmap_rule:
-                facts = [ConstVar(level.batch_size()), ConstVar(level.randomness())]
+                batch = tx.trace.symbols.wrap_symbolic(level.batch_size())
+                facts = [batch, ConstVar(level.randomness())]
                 info = NamedTupleVar(VmapInfo, facts)
                 in_dims = TupleVar([ConstVar(dim) for dim in dims])
                 tx.call(part_of(tx, cls, "vmap"), [info, in_dims, *args], {})
