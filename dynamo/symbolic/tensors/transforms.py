@@ -26,8 +26,8 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.shapes.numbers import is_symbolic
+from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.failing import note_failing
 from dynamo.symbolic.tensors.state import tensor_state
 from dynamo.symbolic.tensors.tensor import TensorVar
