@@ -46,6 +46,8 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tuple": lambda x: vmap(lambda a: (a.sin(), {"k": a.sum()}), out_dims=(1, 0))(x),
     "where": lambda x: vmap(lambda a, b: torch.where(a > b, a, -a))(x, x.mean(1)),
     "index": lambda x: vmap(lambda i: x[i] * 2)(torch.arange(x.shape[0])),
+    "unused": lambda x: vmap(lambda a: x.sin() + 1)(x),
+    "unused below": lambda x: vmap(lambda a: vmap(lambda b: a.cos())(a))(x),
     "plain": lambda x: vmap(torch.sin)(x)[:, None] + x.shape[1],
     "random": lambda x: vmap(lambda a: a + torch.rand_like(a), randomness="different")(x),
 }  # fmt: skip

@@ -26,6 +26,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.shapes.numbers import is_symbolic
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.failing import note_failing
@@ -46,7 +47,7 @@ STATE: list[Any] = [
 ]  # fmt: skip
 # Functions of tensors and constants.
 ON_TENSORS: list[Any] = [
-    _functorch._add_batch_dim, _functorch._remove_batch_dim, _functorch._wrap_for_grad,
+    _functorch._add_batch_dim, _functorch._wrap_for_grad,
     _functorch._unwrap_for_grad, _functorch.get_unwrapped, _functorch.is_batchedtensor,
     _functorch.is_gradtrackingtensor, _functorch.is_functorch_wrapped_tensor,
     _functorch.maybe_get_level, _functorch.maybe_get_bdim, _functorch.unwrap_if_dead,
@@ -325,6 +326,20 @@ for _function in STATE:
     _register_state(_function)
 for _function in ON_TENSORS:
     _register_on_tensors(_function)
+
+
+@rule(_functorch._remove_batch_dim)
+def remove_batch_dim(tx: Frame, tensor: Var, level: Var, size: Var, axis: Var) -> Var:
+    function, args = _functorch._remove_batch_dim, (tensor, level, size, axis)
+    first = axis.is_constant() and axis.as_constant() == 0  # where torch's expansion keeps the axes
+    if not first or not is_symbolic(size) or not isinstance(tensor, TensorVar):
+        return on_tensors(tx, function, args, {})
+    fake = tensor.fake
+    if _functorch.is_batchedtensor(fake) and _functorch.maybe_get_level(fake) >= level.as_constant():
+        return on_tensors(tx, function, args, {})
+    # a result that is the same for all of the batch: torch's own code would fix the size
+    sizes = TupleVar([size, *[ConstVar(-1) for _ in range(fake.dim())]])
+    return tx.trace.call(tx, torch.Tensor.expand, tensor, sizes)
 
 
 @rule(torch._C._enter_dual_level)
