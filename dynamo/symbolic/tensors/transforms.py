@@ -335,7 +335,8 @@ def remove_batch_dim(tx: Frame, tensor: Var, level: Var, size: Var, axis: Var) -
     if not first or not is_symbolic(size) or not isinstance(tensor, TensorVar):
         return on_tensors(tx, function, args, {})
     fake = tensor.fake
-    if _functorch.is_batchedtensor(fake) and _functorch.maybe_get_level(fake) >= level.as_constant():
+    of = _functorch.maybe_get_level(fake) if _functorch.is_batchedtensor(fake) else -1
+    if of >= level.as_constant():
         return on_tensors(tx, function, args, {})
     # a result that is the same for all of the batch: torch's own code would fix the size
     sizes = TupleVar([size, *[ConstVar(-1) for _ in range(fake.dim())]])
