@@ -81,3 +81,26 @@ def test_new_takes_a_size_for_a_size(backend: str, dynamic: bool) -> None:
     for size in (2, 3, 4):
         x = torch.rand(size, 3, dtype=torch.float64)
         torch.testing.assert_close(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("draw", [
+    lambda size: torch.rand(size, generator=None),
+    lambda size: torch.randn(size, generator=None, dtype=torch.float64),
+    lambda size: torch.randint(0, 5, size, generator=None),
+    lambda size: torch.randint(5, size, generator=None),
+    lambda size: torch.randperm(size[0], generator=None),
+])  # fmt: skip
+def test_no_generator_leaves_sizes_symbolic(draw) -> None:
+    def f(x, generator=None):
+        return draw(x.shape) + x.sum()
+
+    dynamo.reset()
+    counter = CompileCounter()
+    compiled = dynamo.compile(f, backend=counter, fullgraph=True)
+    for size in (4, 5, 6, 7):
+        x = torch.ones(size, 3)
+        torch.manual_seed(1)
+        expected = f(x)
+        torch.manual_seed(1)
+        assert torch.equal(compiled(x), expected)
+    assert counter.frame_count == 2

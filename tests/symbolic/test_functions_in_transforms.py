@@ -182,3 +182,21 @@ def test_gradients_of_graphs_inside_of_a_transform() -> None:
     reasons = dynamo.counters["not_compiled"]
     assert list(reasons) == ["graph runs as captured: "
                              "gradients are wanted of it inside of a transform of torch.func"]
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: vmap(square)(x),
+    lambda x: vmap(lambda a: square(a) + a)(x) * 2,
+    lambda x: vmap(batched)(x, x + 1),
+    lambda x: vmap(vmap(batched), in_dims=(0, None))(x, x[0]),
+    lambda x: grad(lambda a: square(a).sum())(x),
+])  # fmt: skip
+def test_gradients_of_autograd_outside(f: Any) -> None:
+    """A function below a level is a node of autograd, too, where its arguments need gradients."""
+    dynamo.reset()
+    x = torch.randn(3, 4, 2, requires_grad=True)
+    found = [function(x) for function in (f, dynamo.compile(f, backend="eager"))]
+    assert found[1].requires_grad == found[0].requires_grad
+    gradients = [torch.autograd.grad(result.square().sum(), x)[0] for result in found]
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(gradients[1], gradients[0])

@@ -74,3 +74,15 @@ def test_in_one_graph() -> None:
 
     got = f(torch.zeros(3, 4))
     assert torch.equal(got[0], torch.full((3, 4), 20.0)) and got[1] == [0, 1, 2, 3]
+
+
+def test_functions_of_integers() -> None:
+    def f(x: torch.Tensor, chunk: int) -> torch.Tensor:
+        step = np.lcm(chunk, 6) + np.gcd(chunk, 6) * 100 + np.clip(chunk, 1, 3) * 1000
+        step = step + np.fmod(chunk, 3) + np.fmax(chunk, 1) + np.fmin(chunk, 1) + np.negative(chunk)
+        return x + 1 if x.shape[0] % np.lcm(chunk, 6) else x * int(step + np.exp2(chunk))
+
+    x = torch.randn(12, 3)
+    compiled = dynamo.compile(f, fullgraph=True)
+    for chunk in (4, 5, 12):
+        torch.testing.assert_close(compiled(x, chunk), f(x, chunk))

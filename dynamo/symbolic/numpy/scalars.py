@@ -32,7 +32,7 @@ NUMBERS = tuple(
 FUNCTIONS = """sqrt exp log log2 log10 log1p expm1 sin cos tan arcsin arccos arctan arctan2 sinh
 cosh tanh floor ceil trunc rint round abs absolute sign square power maximum minimum add subtract
 multiply divide floor_divide mod isnan isinf isfinite prod sum mean max min hypot deg2rad rad2deg
-cbrt""".split()
+cbrt lcm gcd fmod fmax fmin exp2 negative reciprocal clip""".split()
 
 
 class NumpyNumberVar(ConstVar):

@@ -95,6 +95,12 @@ def is_value_free(function: Any) -> bool:
     return name in VALUE_FREE or (name[:1] in ("r", "i") and name[1:] in VALUE_FREE)
 
 
+def has_other_transform() -> bool:
+    """Inside of a transform of torch.func that is no vmap."""
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() != torch._C._functorch.TransformType.Vmap for level in levels)
+
+
 class InputTensor(Protocol):
     """A tensor from outside, which becomes an input of the graph when it is first asked for."""
 
@@ -187,7 +193,9 @@ class Symbols:
         return SymbolicNumber(text, hint, self.trace)
 
     def wrap_symbolic(self, value: Any) -> Var:
-        """The Var of a SymInt (SymBool, SymFloat) that an operation gave."""
+        """The Var of a SymInt (SymBool, SymFloat) that an operation gave, or of a number."""
+        if type(value) is int:
+            return ConstVar(value)
         if self.trace.world.unbacked_in(value):
             return UnbackedNumber(self.trace, value)
         if not isinstance(value, torch.SymInt):
@@ -428,7 +436,7 @@ class Symbols:
     def prepare(self, function: Any, args: list[Var], inputs: list[Any]) -> None:
         """Before `as_fake` of the arguments of a graph operation: which numbers may stay open."""
         name = getattr(function, "__name__", "").strip("_")
-        if self.trace.world.is_symbolic and torch._C._functorch.get_dynamic_layer_stack_depth():
+        if self.trace.world.is_symbolic and has_other_transform():
             if self.declared or self.context.breaks_transforms:
                 raise Break("tensor_not_modelled", f"{TRANSFORM} beside sizes declared dynamic")
             raise NotSymbolic(TRANSFORM)

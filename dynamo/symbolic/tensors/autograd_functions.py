@@ -86,6 +86,10 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     transformed = torch_functions.in_transform()
     if transformed and has_old_form(cls.cls):  # which torch refuses
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
+    if transformed and torch.is_grad_enabled() and any(map(wants_gradient_below, args)):
+        # what runs below the levels is recorded without the node that autograd would get there
+        raise Break("call_of_unknown_function", f"apply of {cls!r}, of which the program wants "
+                    "gradients by autograd, inside of a transform")
     if is_in_graph(cls.cls):  # its code is not looked at
         return put_in_graph(tx, cls.cls, args, transformed)
     state = tensor_state(trace)
@@ -137,6 +141,14 @@ def put_in_graph(
             return torch_functions.call_in_graph(tx, target, rest, {})
     except ObservedException as error:
         raise Break("call_of_unknown_function", f"apply of {cls.__name__} raises") from error
+
+
+def wants_gradient_below(var: Var) -> bool:
+    """Whether a tensor requires a gradient below all levels of torch.func's transforms."""
+    value = var.fake if isinstance(var, TensorVar) else None
+    while value is not None and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return value is not None and value.requires_grad
 
 
 def are_arguments(args: tuple[Var, ...]) -> bool:
@@ -249,7 +261,8 @@ def look_through_levels(tx: Frame, cls: Any, args: tuple[Var, ...]) -> None:
             dims, args = transforms.below(tx, level, args)
             stack.enter_context(level.lower())
             if level.key() == TransformType.Vmap and not cls.generate_vmap_rule:
-                facts = [ConstVar(level.batch_size()), ConstVar(level.randomness())]
+                batch = tx.trace.symbols.wrap_symbolic(level.batch_size())
+                facts = [batch, ConstVar(level.randomness())]
                 info = NamedTupleVar(VmapInfo, facts)
                 in_dims = TupleVar([ConstVar(dim) for dim in dims])
                 tx.call(part_of(tx, cls, "vmap"), [info, in_dims, *args], {})

@@ -189,6 +189,7 @@ def _hidden() -> dict[int, Any]:
 
 
 HIDDEN = _hidden()
+DRAWN_SIZES = (torch.rand, torch.randn, torch.randint, torch.randperm)
 
 
 def in_transform() -> bool:
@@ -202,6 +203,8 @@ def call_in_graph(
     """Runs a torch function on the fakes and puts it into the graph."""
     if tensor_state(tx.trace).default_devices:
         kwargs = on_default_device(tx, function, kwargs)
+    if "generator" in kwargs and function in DRAWN_SIZES:
+        kwargs = without_default_generator(kwargs)
     if held_numbers(args, kwargs):
         if gives_number(function, args):
             number = put_in_graph(tx, function, args, kwargs)
@@ -219,6 +222,15 @@ def on_default_device(
     given = kwargs.get("device", ConstVar(None))
     if function in _device_constructors() and given.is_constant() and given.as_constant() is None:
         return {**kwargs, "device": ConstVar(tensor_state(tx.trace).default_devices[-1])}
+    return kwargs
+
+
+def without_default_generator(kwargs: dict[str, Var]) -> dict[str, Var]:
+    """The arguments less `generator=None`: it draws the same numbers, by an overload that takes no
+    symbolic sizes."""
+    given = kwargs["generator"]
+    if given.is_constant() and given.as_constant() is None:
+        return {name: var for name, var in kwargs.items() if name != "generator"}
     return kwargs
 
 

@@ -26,6 +26,8 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.lists import TupleVar
+from dynamo.symbolic.shapes.numbers import is_symbolic
 from dynamo.symbolic.tensors import torch_functions
 from dynamo.symbolic.tensors.failing import note_failing
 from dynamo.symbolic.tensors.state import tensor_state
@@ -45,7 +47,7 @@ STATE: list[Any] = [
 ]  # fmt: skip
 # Functions of tensors and constants.
 ON_TENSORS: list[Any] = [
-    _functorch._add_batch_dim, _functorch._remove_batch_dim, _functorch._wrap_for_grad,
+    _functorch._add_batch_dim, _functorch._wrap_for_grad,
     _functorch._unwrap_for_grad, _functorch.get_unwrapped, _functorch.is_batchedtensor,
     _functorch.is_gradtrackingtensor, _functorch.is_functorch_wrapped_tensor,
     _functorch.maybe_get_level, _functorch.maybe_get_bdim, _functorch.unwrap_if_dead,
@@ -74,9 +76,14 @@ class Recorder(OwnDispatchMode):
         return result
 
 
+def is_fake(value: Any) -> bool:
+    """True for a fake below all levels, of either kind of world."""
+    return type(value) is Fake or type(value).__module__ == "torch._subclasses.fake_tensor"
+
+
 def is_number(value: Any) -> bool:
     """True for the tensor that torch makes of a Python number."""
-    return isinstance(value, torch.Tensor) and type(value) is not Fake and value.dim() == 0
+    return isinstance(value, torch.Tensor) and not is_fake(value) and value.dim() == 0
 
 
 def takes_number(func: Any, args: tuple[Any, ...]) -> bool:
@@ -84,7 +91,7 @@ def takes_number(func: Any, args: tuple[Any, ...]) -> bool:
     if not args or str(func._schema.arguments[0].type) != "Tensor":
         return False
     first = is_number(args[0]) or isinstance(args[0], int | float | complex)
-    return first and not any(type(arg) is Fake for arg in args)
+    return first and not any(map(is_fake, args))
 
 
 def spell_out(call: Call) -> Call:
@@ -114,7 +121,7 @@ class KnownFakes:
 
     def learn(self, var: TensorVar) -> None:
         """A tensor of the program that may turn up below."""
-        if type(var.fake) is Fake:
+        if is_fake(var.fake):
             self._vars[id(var.fake)] = var
 
     def var_of(self, fake: Any) -> TensorVar | None:
@@ -123,6 +130,8 @@ class KnownFakes:
     def node_of(self, value: Any, takes_numbers: bool = True) -> Any:
         """The node of a fake; other values are themselves. takes_numbers: a number may stand for
         the tensor that torch has made of it."""
+        if isinstance(value, torch.SymInt):
+            return self.trace.symbols.wrap_symbolic(value).as_proxy()
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) in self._nodes:
@@ -208,7 +217,7 @@ def is_wrapped(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(is_wrapped, value.values()))
     return isinstance(value, torch.Tensor) and bool(
-        _functorch.is_functorch_wrapped_tensor(value) or type(value) is not Fake
+        _functorch.is_functorch_wrapped_tensor(value) or not is_fake(value)
     )
 
 
@@ -283,7 +292,11 @@ def _register_state(function: Any) -> None:
     def change(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
         if tensor_state(tx.trace).inference_mode and function is _functorch._jvp_increment_nesting:
             raise Break("call_of_unknown_function", "a transform that leaves inference mode")
-        values = [arg.as_constant() for arg in args]
+        if function is _functorch._vmap_increment_nesting and is_symbolic(args[0]):
+            tx.trace.symbols.want_values()
+            values = [args[0].as_fake(), *[arg.as_constant() for arg in args[1:]]]
+        else:
+            values = [arg.as_constant() for arg in args]
         keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
         return tx.trace.constant(tx.trace.run_real(lambda: function(*values, **keywords)))
 
@@ -313,6 +326,21 @@ for _function in STATE:
     _register_state(_function)
 for _function in ON_TENSORS:
     _register_on_tensors(_function)
+
+
+@rule(_functorch._remove_batch_dim)
+def remove_batch_dim(tx: Frame, tensor: Var, level: Var, size: Var, axis: Var) -> Var:
+    function, args = _functorch._remove_batch_dim, (tensor, level, size, axis)
+    first = axis.is_constant() and axis.as_constant() == 0  # where torch's expansion keeps the axes
+    if not first or not is_symbolic(size) or not isinstance(tensor, TensorVar):
+        return on_tensors(tx, function, args, {})
+    fake = tensor.fake
+    of = _functorch.maybe_get_level(fake) if _functorch.is_batchedtensor(fake) else -1
+    if of >= level.as_constant():
+        return on_tensors(tx, function, args, {})
+    # a result that is the same for all of the batch: torch's own code would fix the size
+    sizes = TupleVar([size, *[ConstVar(-1) for _ in range(fake.dim())]])
+    return tx.trace.call(tx, torch.Tensor.expand, tensor, sizes)
 
 
 @rule(torch._C._enter_dual_level)
