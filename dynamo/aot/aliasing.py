@@ -6,6 +6,7 @@ The model itself is described in `records`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,12 +212,14 @@ def _is_leaf(out: Any) -> bool:
         raise Unsupported(f"an output is a view without a history: {error}") from error
 
 
-def check_mutations(reference: Reference, mutated: list[int]) -> None:
-    """Raises Unsupported where a mutated input shares memory with another one, or with itself."""
+def check_mutations(
+    reference: Reference, mutated: list[int], used: Mapping[int, Any]
+) -> None:
+    """Raises Unsupported where a mutated input shares memory with another one, or with itself.
+    used: the inputs that the program takes."""
     groups: dict[int, list[tuple[int, Facts]]] = {}
-    for index, fake in enumerate(reference.inputs):
-        if is_fake(fake):
-            groups.setdefault(storage_key(fake), []).append((index, facts_of(fake)))
+    for index, fake in used.items():
+        groups.setdefault(storage_key(fake), []).append((index, facts_of(fake)))
     for index in mutated:
         fake = reference.inputs[index]
         if overlaps_itself(facts_of(fake)):

@@ -30,7 +30,7 @@ from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AtenGraph, Mutation, Retrace, SymbolTable, Unsupported
+from dynamo.aot.records import AtenGraph, Mutation, Retrace, SymbolTable, Unsupported, Within
 from dynamo.aot.reference import (
     Reference,
     ReferenceWorld,
@@ -38,6 +38,7 @@ from dynamo.aot.reference import (
     metadata_of,
     run_reference,
 )
+from dynamo.aot.shared_inputs import used_inputs, with_views_of_inputs
 from dynamo.base.errors import Signal
 from dynamo.base.user_lines import with_ranges
 from dynamo.graph_operators.kernel_launches import launches_recorded
@@ -47,6 +48,9 @@ from dynamo.shapes.fake import Fake
 from dynamo.shapes.iteration import is_dense
 
 aten = torch.ops.aten
+_BY_PLACES = {  # which argument names a place in a storage
+    aten.as_strided.default: 3, aten.as_strided_copy.default: 3, aten.as_strided_scatter.default: 4,
+}  # fmt: skip
 
 
 def capture_forward(
@@ -78,9 +82,10 @@ def record_program(
 
 
 def _record_program(
-    world: Any, gm: fx.GraphModule, example_inputs: list[Any]
+    world: Any, gm: fx.GraphModule, example_inputs: list[Any], within: tuple[Within, ...] = ()
 ) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
-    reference = run_reference(world, gm, list(example_inputs))
+    """within: what the program takes for granted of its inputs."""
+    reference = replace(run_reference(world, gm, list(example_inputs)), within=within)
     if world.is_symbolic:
         check_example(reference, gm, list(example_inputs))
     plan = plan_outputs(reference)
@@ -89,8 +94,28 @@ def _record_program(
     with session.recording():
         outputs = session.run()
     mutated = session.mutated()
-    check_mutations(reference, [index for index, _ in mutated])
+    written = [index for index, _ in mutated]
+    changed = with_views_of_inputs(gm, reference, written)
+    if changed is not None:
+        return _record_program(world, changed[0], example_inputs, changed[1])
+    check_mutations(reference, written, used_inputs(gm, reference))
+    _check_places(session, written)
     return session, plan, outputs, mutated
+
+
+def _check_places(session: Session, mutated: list[int]) -> None:
+    """Raises Unsupported where a place in a storage is named of what an input has become by a write
+    into it: that begins at 0, and the input did not."""
+    inputs = session.reference.inputs
+    if all(facts_of(inputs[index]).offset == 0 for index in mutated):
+        return
+    for node in session.recorder.graph.nodes:
+        place = _BY_PLACES.get(node.target)
+        if place is None or node.args[0].op == "placeholder" or not node.users:
+            continue
+        if len(node.args) > place and node.args[place] is not None:
+            raise Unsupported(
+                "as_strided of an input that does not begin its storage, after a write")
 
 
 @contextlib.contextmanager
@@ -393,6 +418,7 @@ def describe(
             index for index, moves in enumerate(reference.written)
             if moves and index not in mutated
         ),
+        within=reference.within,
         spent=tuple(at for at, (place, _) in enumerate(plan.values) if place in reference.spent),
         leaves=tuple(itertools.compress(itertools.count(), reference.grads)),
     )

@@ -219,6 +219,16 @@ class OutputForm:
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """An input that is a view of another one, where the program writes either. start: bytes from
+    where that one begins."""
+
+    input: int
+    owner: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class AtenGraph:
     """A functional ATen graph and what surrounds it.
 
@@ -239,7 +249,8 @@ class AtenGraph:
     quiet: mutated inputs whose version counter does not move (`x.data.zero_()`).
     touched: inputs whose counter moves though their data stays (`x[0].unsqueeze_(0)`).
     spent: outputs of the graph that require grad, though a backward in the program has freed what
-        theirs needs. leaves: inputs that require grad.
+        theirs needs. leaves: inputs that require grad. within: inputs that the graph does not read,
+        since it has made them views of others.
     """
 
     module: fx.GraphModule
@@ -257,6 +268,7 @@ class AtenGraph:
     touched: tuple[int, ...] = ()
     spent: tuple[int, ...] = ()
     leaves: tuple[int, ...] = ()
+    within: tuple[Within, ...] = ()
 
     @property
     def fakes(self) -> list[Any]:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from dynamo.aot.fakes import facts_of, hint_of, is_fake, storage_key
 from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.program import Observer, run_program
-from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
+from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported, Within
 from dynamo.aot.spent import spent_outputs
 from dynamo.base.errors import Signal
 from dynamo.base.ragged_sizes import is_jagged, said_by
@@ -144,7 +144,8 @@ class Reference:
     inputs require grad before the program. histories: which ones it gives another `grad_fn`.
     inference: storages of tensors that are made in an inference mode. written: for each input,
     whether a version counter tells that it was written; `x.data.zero_()` moves none. spent: outputs
-    of which a backward of the program itself has freed what their own needs.
+    of which a backward of the program itself has freed what their own needs. within: see
+    `AtenGraph`.
     """
 
     inputs: tuple[Any, ...]
@@ -158,6 +159,7 @@ class Reference:
     inference: frozenset[int]
     written: tuple[bool, ...]
     spent: frozenset[int]
+    within: tuple[Within, ...] = ()
 
 
 def metadata_of(value: Any) -> Any:

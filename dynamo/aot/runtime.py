@@ -132,8 +132,12 @@ class _Writer:
             name = self._name(value)
             tests.append(f"type(a{index}) is not type({name}) or a{index} != {name}")
         mutated = [mutation.input for mutation in self.graph.mutations]
-        fakes = enumerate(self.graph.fakes)
-        tensors = [index for index, fake in fakes if isinstance(fake, torch.Tensor)]
+        unread = {each.input for each in self.graph.within}
+        tensors = [index for index, fake in enumerate(self.graph.fakes)
+                   if isinstance(fake, torch.Tensor) and index not in unread]
+        for each in self.graph.within:
+            place = f"a{each.input}.data_ptr() - a{each.owner}.data_ptr()"
+            tests.append(f"{place} != {each.start}")
         for index in self.graph.mutates_history:
             tests.append(f"a{index}._is_view() or a{index}.retains_grad")
         if mutated and len(tensors) > 1:
