@@ -31,6 +31,10 @@ TWICE = (
 )
 
 
+# Elements of an input without a gradient that is kept: the time of an equation's step, for one, dies
+# before its gradient is wanted. What has more would be memory that eager does not hold.
+LITTLE = 1 << 10
+
 # Eager's backward of these reads their result, the recorded one does not.
 SAVE_RESULTS = (torch.ops.aten.prod.default, torch.ops.aten.prod.dim_int)
 
@@ -62,7 +66,7 @@ class SecondOrder:
     wanted: tuple[int, ...]
 
     def keep(self, args: tuple[Any, ...]) -> Any:
-        """What finds the other inputs again: leaves are not kept alive."""
+        """What finds the other inputs again: leaves are not kept alive, but for little ones."""
         return [_reference(args[at]) for at in self.others]
 
     def history(self, references: Any) -> list[torch.Tensor]:
@@ -246,7 +250,8 @@ def _learns(grad: Any) -> bool:
 def _reference(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return (weakref.ref(value) if value.is_leaf else lambda: value), value._version
+    kept = not value.is_leaf or (not value.requires_grad and value.numel() <= LITTLE)
+    return (lambda: value) if kept else weakref.ref(value), value._version
 
 
 def _follow(reference: Any) -> Any:
