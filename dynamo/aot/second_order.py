@@ -31,8 +31,8 @@ TWICE = (
 )
 
 
-# Elements of an input without a gradient that is kept: the time of an equation's step, for one, dies
-# before its gradient is wanted. What has more would be memory that eager does not hold.
+# Elements of an input without a gradient that is kept: the time of an equation's step, for one,
+# dies before its gradient is wanted. What has more would be memory that eager does not hold.
 LITTLE = 1 << 10
 
 # Eager's backward of these reads their result, the recorded one does not.

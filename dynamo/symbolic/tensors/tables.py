@@ -11,10 +11,11 @@ written in between, and tables that lie in memory that the graph writes into, ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dynamo.base.errors import RestartTrace
 from dynamo.guards.sources import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from dynamo.symbolic.tensors.tensor import TensorVar
 
 INTS = (torch.int32, torch.int64)
+_WRITTEN: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
+"""Integers that some compiled graph writes into."""
 
 
 def restart_for_values(
@@ -135,14 +138,18 @@ def may_be_known(trace: Evaluation, var: TensorVar) -> bool:
     if source is None or real is None:
         return False
     if is_buffer(source):
-        return bool(context.may_know_buffer(source, real))
+        return real not in _WRITTEN and bool(context.may_know_buffer(source, real))
     while isinstance(source, ItemSource):
         source = source.base
     return isinstance(source, LocalSource) and not context.no_arguments and is_table(real)
 
 
 def keep_tables_apart(trace: Evaluation) -> None:
-    """At the end of a trace: no known table lies in memory that the graph writes into."""
+    """At the end of a trace: no known table lies in memory that the graph writes into. And what it
+    writes is worth no guess later, unless it is a flag: it may be a count of calls."""
+    for var in tensor_state(trace).mutated:
+        if var.real is not None and var.real.dtype in INTS:
+            _WRITTEN[var.real] = True
     if not tensor_state(trace).tables:
         return
     written = {
