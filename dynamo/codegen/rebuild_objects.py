@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 import sys
+import threading
 import types
 from typing import cast
 
 from dynamo import hook
 from dynamo._C import read_dict
-from dynamo.base.instances import hides_dict, own_dict
+from dynamo.base.instances import hides_dict, own_dict, thread_dict
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.codegen.rebuild_containers import fill, store_items
 from dynamo.symbolic.core.constant import ConstVar
@@ -138,7 +139,9 @@ def outside_traceback(rebuilder: Rebuilder, var: exceptions.OutsideTracebackVar)
 def instance_dict(
     rebuilder: Rebuilder, var: object_vars.InstanceDictVar | object_vars.InstanceEntriesVar
 ) -> None:
-    if hides_dict(var.owner.python_type()):
+    if issubclass(var.owner.python_type(), threading.local):
+        rebuilder.call_const(thread_dict, var.owner)
+    elif hides_dict(var.owner.python_type()):
         rebuilder.call_const(own_dict, var.owner)
     else:
         rebuilder.call_const(read_dict, var.owner)

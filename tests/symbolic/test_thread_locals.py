@@ -139,8 +139,46 @@ def test_init_runs_once_in_each_thread() -> None:
     assert len(made) == 2
 
 
+class Manager:
+    """As libraries hold which backend a thread has chosen."""
+
+    chosen = threading.local()
+
+    @classmethod
+    def backend(cls) -> int:
+        return cls.chosen.__dict__.get("backend", 2)  # type: ignore[no-any-return]
+
+
+def test_dicts_of_threads() -> None:
+    def program(x: torch.Tensor) -> Any:
+        own = Manager.chosen.__dict__
+        own["calls"] = own.get("calls", 0) + 1
+        return x * Manager.backend() + len(vars(Manager.chosen)), own, dict(own)
+
+    compiled, x = dynamo.compile(program, fullgraph=True), torch.ones(2)
+
+    def check() -> bool:
+        Manager.chosen.__dict__.pop("calls", None)
+        found = compiled(x)
+        Manager.chosen.__dict__.pop("calls", None)
+        wanted = program(x)
+        return torch.equal(found[0], wanted[0]) and found[1] is wanted[1] and found[2] == wanted[2]
+
+    assert check()
+    Manager.chosen.backend = 7
+    assert check() and in_thread(check) and check()
+
+
+def test_a_dict_that_is_met_by_itself() -> None:
+    def program(x: torch.Tensor, own: dict[str, Any]) -> Any:
+        return x + 1, own is plain.__dict__
+
+    compiled, x = dynamo.compile(program), torch.ones(2)
+    for own in (plain.__dict__, {}, plain.__dict__):
+        assert compiled(x, own)[1] == program(x, own)[1]
+
+
 @pytest.mark.parametrize("f", [
-    lambda x: x + len(plain.__dict__), lambda x: x + len(vars(plain)),
     lambda x: (local := threading.local(), setattr(local, "a", x), local.a + 1)[-1],
 ])
 def test_what_is_not_modelled_runs_as_it_is(f: Callable[..., Any]) -> None:

@@ -15,25 +15,27 @@ from dynamo.guards.sources import Source, ThreadDictSource
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
-from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.objects import InstanceDictVar, ObjectVar, note_owner, runs_program
 
 
 class ThreadLocalVar(ObjectVar):
     """An existing `threading.local`, or an instance of a subclass."""
 
     def real_dict(self, tx: Frame) -> dict[str, Any] | None:
-        return thread_dict(self.real)
+        found = thread_dict(self.real)
+        if any(map(runs_program, map(type, dict.__iter__(found)))):
+            raise Break("attribute_unknown", f"the dict of {self!r}: a key in it has __eq__")
+        note_owner(tx.trace, found, self)
+        return found
 
     def dict_place(self) -> Source:
         assert self.source is not None
         return ThreadDictSource(self.source)
 
-    def dict_from(self, trace: Evaluation, source: Source | None) -> Var:
-        raise Break("attribute_unknown", f"__dict__ of {self!r}, which every thread has its own of")
-
     def get_attr(self, tx: Frame, name: str) -> Var:
         if name == "__dict__":
-            return self.dict_from(tx.trace, None)
+            self.real_dict(tx)  # that it is met as a dict by itself breaks the graph
+            return InstanceDictVar(self)
         return super().get_attr(tx, name)
 
 
