@@ -169,6 +169,21 @@ def test_dicts_of_threads() -> None:
     assert check() and in_thread(check) and check()
 
 
+def test_numbers_of_threads() -> None:
+    counts = {threading.get_ident(): 3}
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * counts.get(threading.get_ident(), 1)
+
+    counter = CompileCounter()
+    compiled, x = dynamo.compile(program, backend=counter), torch.ones(2)
+    for _ in range(3):
+        before = counter.frame_count
+        assert torch.equal(compiled(x), x * 3)
+        assert counter.frame_count == max(1, before), "the main thread has one graph"
+        assert torch.equal(in_thread(lambda: compiled(x)), x)
+
+
 def test_a_dict_that_is_met_by_itself() -> None:
     def program(x: torch.Tensor, own: dict[str, Any]) -> Any:
         return x + 1, own is plain.__dict__
