@@ -286,6 +286,8 @@ a, b = itertools.tee([1, 2]); return x * sum(a) + sum(b)
 return x * 2 + 1, [(k, list(g)) for k, g in itertools.groupby([1, 1, 2])], {k: len(list(g)) for k, g in itertools.groupby("aab", key=str.upper)}
 # deq
 d = collections.deque([1, 2], maxlen=2); d.append(3); d.rotate(1); d.appendleft(0); return x * d[0] + len(d), list(d), d.maxlen
+# thread name
+return x * 2 + 1, threading.current_thread().name
 ''')
 
 # The codes of the breaks behind the name.
@@ -321,8 +323,6 @@ with threading.RLock(): y = x * 2
 return y + 1
 # thread local: call_of_unknown_function
 t = threading.local(); t.a = 2; return x * t.a + 1
-# thread name: call_of_unknown_function
-return x * 2 + 1, threading.current_thread().name
 # queue use: call_of_unknown_function
 q = queue.Queue(); q.put(1); return x * q.get() + 1
 # types new: call_of_unknown_function

@@ -27,7 +27,7 @@ import torch
 
 from dynamo import hook
 from dynamo.base.errors import Break
-from dynamo.guards.sources import AttrSource, ItemSource, ObjectSource
+from dynamo.guards.sources import AttrSource, CallSource, ItemSource, ObjectSource
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro, module_of
@@ -278,10 +278,25 @@ def filters_mutated(tx: Frame) -> Var:
     return ConstVar(None)
 
 
+def in_main_thread() -> bool:
+    """Whether this is the main thread."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
 @rule(threading.get_ident)
 def thread_number(tx: Frame) -> Var | None:
-    """Only for the key with which a `repr` looks out for recursion."""
-    return ConstVar(0) if tx.code.co_filename in RECURSION else None
+    """Of the main thread; others come and go, and each would have its own graphs. Any number does
+    in the key with which a `repr` looks out for recursion, as nobody else sees that."""
+    if tx.code.co_filename in RECURSION:
+        return ConstVar(0)
+    is_main = in_main_thread()
+    tx.trace.guard("CONST", CallSource(ObjectSource(in_main_thread, "in_main_thread")), is_main)
+    if not is_main:
+        return None
+    number = threading.get_ident()  # of another process it is another one
+    place = CallSource(ObjectSource(threading.get_ident, "threading.get_ident"))
+    tx.trace.guard("CONST", place, number)
+    return ConstVar(number)
 
 
 def _register_lock(name: str) -> None:

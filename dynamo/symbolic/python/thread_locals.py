@@ -1,5 +1,4 @@
 """`threading.local`: what its attributes are depends on the thread, of which guards read the dict.
-And the number of the thread.
 
 An instance made in the trace is not modelled. In a thread that has not used it yet, looking makes
 the dict, and runs `__init__`, as reading an attribute does in eager.
@@ -12,10 +11,8 @@ from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.base.instances import thread_dict
-from dynamo.guards.sources import CallSource, ObjectSource, Source, ThreadDictSource
-from dynamo.symbolic.core.constant import ConstVar
+from dynamo.guards.sources import Source, ThreadDictSource
 from dynamo.symbolic.core.frame import Evaluation, Frame
-from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python.objects import InstanceDictVar, ObjectVar, note_owner, runs_program
@@ -46,21 +43,3 @@ class ThreadLocalVar(ObjectVar):
 def wrap_thread_local(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """An existing one."""
     return ThreadLocalVar(type(value), source, real=value, trace=trace)
-
-
-def in_main_thread() -> bool:
-    """Whether this is the main thread."""
-    return threading.get_ident() == threading.main_thread().ident
-
-
-@rule(threading.get_ident)
-def number_of_thread(tx: Frame) -> Var:
-    """Of the main thread. Others come and go: each would have its own graphs."""
-    is_main = in_main_thread()
-    tx.trace.guard("CONST", CallSource(ObjectSource(in_main_thread, "in_main_thread")), is_main)
-    if not is_main:
-        raise Break("call_of_unknown_function", "threading.get_ident(), not in the main thread")
-    number = threading.get_ident()  # of another process it is another one
-    place = CallSource(ObjectSource(threading.get_ident, "threading.get_ident"))
-    tx.trace.guard("CONST", place, number)
-    return ConstVar(number)

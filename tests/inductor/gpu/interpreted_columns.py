@@ -220,7 +220,8 @@ def test_words_of_eight_columns(monkeypatch, program, k, group, n, dtype, rows) 
     monkeypatch.setattr(readings, "has_matrix_units", lambda call: True)
     monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 8)
     is_near(program, *awq_inputs(rows, k, n, group, dtype))
-    assert "mm', ''" not in texts[-1] and "= k_eight_" in texts[-1]
+    alone = program is in_columns and group == k and rows == 1  # one group, one row: number by number
+    assert "mm', ''" not in texts[-1] and ("= k_eight_" in texts[-1]) is not alone
 
 
 @pytest.mark.parametrize(("rows", "n", "dtype"), [(1, 48, BF16), (17, 64, BF16), (2, 64, torch.float32)])
