@@ -17,17 +17,20 @@ from torch import fx
 
 import inductor.operators.window_ops  # noqa: F401  (defines the operator)
 from dynamo.aot.fakes import facts_of
+from inductor.config import is_enabled
 from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.fakes import on_gpu
 from inductor.fx_passes.layout_choice import operands_of
-from inductor.kernels.gpu.windows import DTYPES, MOST_PROGRAMS, result_form
+from inductor.kernels.gpu.windows import DTYPES, MOST_PLACE, MOST_PROGRAMS, result_form
 from inductor.lowering.depthwise import MOST_PLACES
 
 aten = torch.ops.aten
 
 
 def sum_large_windows(module: fx.GraphModule) -> fx.GraphModule:
-    """See the top of the file."""
+    """See the top of the file. Nothing where convolutions are to be the library's."""
+    if not is_enabled("templates"):
+        return module
     changed = False
     for target, rewrite in (
         (aten.convolution.default, _forward), (aten.convolution_backward.default, _backward)
@@ -57,8 +60,17 @@ def _is_meant(node: fx.Node) -> bool:
         return False
     if not groups == x.size[1] == weight.size[0] or weight.size[1] != 1:
         return False
+    if max(x.size[:2]) >= MOST_PROGRAMS or _reach(x, weight) > MOST_PLACE:
+        return False
     pairs = zip(padding, weight.size[2:], strict=True)
-    return max(x.size[:2]) < MOST_PROGRAMS and all(0 <= pad < size for pad, size in pairs)
+    return all(0 <= pad < size for pad, size in pairs)
+
+
+def _reach(x: Any, weight: Any) -> int:
+    """How far one image goes in memory, at most, and what is computed of it."""
+    read = sum((size - 1) * step for size, step in zip(x.size[1:], x.stride[1:], strict=True))
+    sides = zip(x.size[2:], weight.size[2:], strict=True)
+    return max(read, x.size[1] * math.prod(size + 2 * window for size, window in sides))
 
 
 def _forward(node: fx.Node) -> bool:

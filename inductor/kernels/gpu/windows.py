@@ -32,6 +32,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 DEPTH, STRETCH = 4, 8
 ROW_MAJOR, CHANNELS_LAST = (64, 1, 1), (512, 32, 2)
 MOST_PROGRAMS = 1 << 16  # along the second and third axis of a grid
+MOST_PLACE = (1 << 31) - (1 << 16)  # of an image, in elements: int32, and a tile goes beyond it
 
 HEAD = '''\
 import triton

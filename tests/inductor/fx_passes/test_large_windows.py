@@ -12,6 +12,7 @@ from torch import fx
 
 import dynamo
 from dynamo.aot.capture import capture_forward
+from inductor.config import config
 from inductor.fx_passes import large_windows
 from inductor.fx_passes.large_windows import sum_large_windows
 
@@ -83,6 +84,21 @@ def test_others_stay(more: dict[str, Any]) -> None:
 
     module = rewritten(program, x, weight)
     assert not count(module, SUMS) and count(module, aten.convolution.default) == 1
+
+
+def test_images_that_int32_does_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = torch.randn(2, 3, 24, 24), torch.randn(3, 1, 9, 11)
+    program = lambda x, weight: aten.convolution(x, weight, None, *FORM)  # noqa: E731
+    for most, found in ((3 * 42 * 46, 1), (3 * 42 * 46 - 1, 0)):
+        monkeypatch.setattr(large_windows, "MOST_PLACE", most)
+        assert count(rewritten(program, x, weight), SUMS) == found
+
+
+def test_the_library_alone() -> None:
+    x, weight = torch.randn(2, 3, 24, 24), torch.randn(3, 1, 9, 11)
+    with config.patch(leave_out="templates"):
+        module = rewritten(lambda x, weight: aten.convolution(x, weight, None, *FORM), x, weight)
+    assert not count(module, SUMS)
 
 
 def test_structural_similarity() -> None:
