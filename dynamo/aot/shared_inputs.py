@@ -96,8 +96,8 @@ def _lies_within(reference: Reference, at: int, owner: int) -> bool:
     facts, outer = facts_of(one), facts_of(whole)
     if one.requires_grad or whole.requires_grad or one.dtype is not whole.dtype:
         return False
-    if not (is_static(facts) and is_static(outer)):
-        return False
+    if not (is_static(facts) and is_static(outer)) or facts.bits or outer.bits:
+        return False  # a conjugate that is not computed yet is a view of other values
     if not (one.is_contiguous() and whole.is_contiguous()):
         return False
     begins = facts.offset >= outer.offset

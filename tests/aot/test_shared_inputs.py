@@ -76,7 +76,8 @@ def test_other_places(backend: str) -> None:
     lambda: (lambda a: (a, a.view(4, 6)[:, 1]))(torch.arange(24.0)),
     lambda: (lambda a: (a, a.view(torch.int32)))(torch.arange(24.0)),
     lambda: (lambda a: (a.detach(), a))(torch.arange(24.0, requires_grad=True)),
-], ids=["neither covers", "a column", "another dtype", "a gradient"])  # fmt: skip
+    lambda: (lambda a: (a, a.conj()))(torch.arange(24) * (1 + 2j)),
+], ids=["neither covers", "a column", "another dtype", "a gradient", "a conjugate"])  # fmt: skip
 def test_others_run_as_captured(made: Callable[[], tuple[torch.Tensor, ...]]) -> None:
     dynamo.reset()
     counters["not_compiled"].clear()
