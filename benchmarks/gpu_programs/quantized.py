@@ -1,0 +1,1 @@
+"""Programs of this suite: quantized."""
