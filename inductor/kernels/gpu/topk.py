@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from inductor.kernels.attention_spec import Blocks
+from inductor.kernels.gpu.calls_by_form import CallsByForm, Prepared
 from inductor.kernels.gpu.text_launches import KernelName, TextLaunch
-from inductor.runtime._launch import Allocation, KernelCall
-from inductor.runtime.triton_binary import current_stream
+from inductor.runtime._launch import Allocation
 
 SLOTS = 32  # of eager's network
 LEAST_COLUMNS, MOST_COLUMNS = 16, 1024  # chosen, not measured
@@ -147,34 +145,21 @@ def _stages() -> Iterator[tuple[int, int]]:
             yield size, stride
 
 
-@dataclass(slots=True)
-class TopkCall:
+class TopkCall(CallsByForm):
     """`torch.topk` along the last axis, for rows that fit."""
 
-    known: dict[tuple[Any, ...], tuple[KernelCall, Allocation, Allocation]] = field(
-        default_factory=dict)
+    __slots__ = ()
 
     def __call__(
         self, x: torch.Tensor, k: int, largest: bool, ordered: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x = x.contiguous()
-        key = x.shape, k, largest, ordered, x.dtype, x.device
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = prepare(x.shape, k, largest, ordered, x.dtype, x.device)
-        call, values, places = found
-        results = values(), places()
-        stream = 0 if x.device.index is None else current_stream(x.device.index)
-        call(stream, x, *results)
-        return results
+        values, places = self.run(prepare, (x.contiguous(),), k, largest, ordered)
+        return values, places
 
 
-def prepare(
-    shape: tuple[int, ...], k: int, largest: bool, ordered: bool, dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[KernelCall, Allocation, Allocation]:
+def prepare(x: torch.Tensor, k: int, largest: bool, ordered: bool) -> Prepared:
     """The kernel, not compiled yet, and its results."""
-    *outer, size = shape
+    *outer, size = x.shape
     count, goal = 1, (*outer, k)
     for extent in outer:
         count *= extent
@@ -184,10 +169,11 @@ def prepare(
     for extent in reversed(goal):
         stride.append(step)
         step *= extent
-    made = [Allocation(goal, tuple(reversed(stride)), kind, device)
-            for kind in (dtype, torch.int64)]
+    values, places = (
+        Allocation(goal, tuple(reversed(stride)), dtype, x.device)
+        for dtype in (x.dtype, torch.int64))
     name = KernelName(kernel_text(size, k, largest, ordered), "topk_of_rows")
     call = TextLaunch.of(
         name, (-(-count // rows), 1, 1), {"COUNT": count},
         Blocks(rows, columns, min(WARPS, rows), 1), 3)
-    return call, made[0], made[1]
+    return call, (values, places)

@@ -14,15 +14,13 @@ window sees is multiplied with nothing, so that infinities stay where they are.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from inductor.kernels.attention_spec import Blocks
+from inductor.kernels.gpu.calls_by_form import CallsByForm, Prepared
 from inductor.kernels.gpu.text_launches import KernelName, TextLaunch
-from inductor.runtime._launch import Allocation, KernelCall
-from inductor.runtime.triton_binary import current_stream
+from inductor.runtime._launch import Allocation
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Lines of results, places in registers; elements of a program, its channels and its warps, where
@@ -98,27 +96,17 @@ def kernel_text(high: int, wide: int, flipped: bool) -> str:
     return "".join(lines)
 
 
-@dataclass(slots=True)
-class WindowCall:
+class WindowCall(CallsByForm):
     """Sums over windows, for whatever images come."""
 
-    known: dict[tuple[Any, ...], tuple[KernelCall, Allocation]] = field(default_factory=dict)
+    __slots__ = ()
 
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, padding: tuple[int, int], flipped: bool
     ) -> torch.Tensor:
         """x: [N, C, H, W]; weight: [C, 1, high, wide]; padding: of zeros around images, top and
         side. The result is laid out as `result_form` says."""
-        key = (
-            x.shape, x.stride(), weight.shape, weight.stride(), padding, flipped, x.dtype, x.device
-        )
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = prepare(x, weight, padding, flipped)
-        call, made = found
-        out = made()
-        call(0 if x.device.index is None else current_stream(x.device.index), x, weight, out)
-        return out
+        return self.run(prepare, (x, weight), padding, flipped)[0]
 
 
 def result_form(
@@ -144,7 +132,7 @@ def is_last(x: torch.Tensor) -> bool:
 
 def prepare(
     x: torch.Tensor, weight: torch.Tensor, padding: tuple[int, int], flipped: bool
-) -> tuple[KernelCall, Allocation]:
+) -> Prepared:
     """The kernel, not compiled yet, and its result."""
     size, strides = result_form(x, weight, padding)
     count, channels, high, wide = size
@@ -162,7 +150,7 @@ def prepare(
     grid = across * -(-high // DEPTH), -(-channels // columns), count
     name = KernelName(kernel_text(*weight.shape[2:], flipped), "window_sums")
     call = TextLaunch.of(name, grid, constants, Blocks(rows, columns, warps, 1), 3)
-    return call, Allocation(size, strides, x.dtype, x.device)
+    return call, (Allocation(size, strides, x.dtype, x.device),)
 
 
 def _power_of_two(number: int) -> int:
