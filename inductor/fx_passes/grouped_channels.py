@@ -23,6 +23,7 @@ from torch import fx
 from dynamo.aot.fakes import facts_of
 from inductor.config import is_enabled
 from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.convolution_rewrites import rewrite_convolutions
 from inductor.fx_passes.layout_choice import groups_of_images, operands_of
 from inductor.ir.wide_groups import are_wide, padded_width
 
@@ -32,18 +33,7 @@ MOST = 64  # channels of a group for the library: wider ones were not measured
 
 def pad_groups(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
-    changed = False
-    for target, rewrite in (
-        (aten.convolution.default, _forward), (aten.convolution_backward.default, _backward)
-    ):
-        for node in module.graph.find_nodes(op="call_function", target=target):
-            if _is_meant(node):
-                rewrite(node)
-                changed = True
-    if changed:
-        module.graph.eliminate_dead_code()
-        module.recompile()
-    return module
+    return rewrite_convolutions(module, _is_meant, _forward, _backward)
 
 
 def _whole(channels: int) -> int:
@@ -131,7 +121,7 @@ class _Padding:
         return self.call.view(parts, self.groups * results)
 
 
-def _forward(node: fx.Node) -> None:
+def _forward(node: fx.Node) -> bool:
     args: Any = node.args
     x, weight, bias, *form = args
     pad = _Padding(node, weight, args[8])
@@ -140,9 +130,10 @@ def _forward(node: fx.Node) -> None:
         None if bias is None else pad.vector(bias), *form)
     node.replace_all_uses_with(pad.cut_images(result, pad.results))
     node.graph.erase_node(node)
+    return True
 
 
-def _backward(node: fx.Node) -> None:
+def _backward(node: fx.Node) -> bool:
     args: Any = node.args
     grad, x, weight, sizes, *form = args
     pad = _Padding(node, weight, args[9])
@@ -159,3 +150,4 @@ def _backward(node: fx.Node) -> None:
         item.replace_all_uses_with(cuts[position](part))
         node.graph.erase_node(item)
     node.graph.erase_node(node)
+    return True

@@ -17,6 +17,7 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of
 from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.convolution_rewrites import rewrite_convolutions
 from inductor.fx_passes.layout_choice import groups_of_images, operands_of
 
 aten = torch.ops.aten
@@ -24,18 +25,7 @@ aten = torch.ops.aten
 
 def grouped_pixels_as_gemms(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
-    changed = False
-    for target, rewrite in (
-        (aten.convolution.default, _forward), (aten.convolution_backward.default, _backward)
-    ):
-        for node in module.graph.find_nodes(op="call_function", target=target):
-            if _is_meant(node):
-                rewrite(node)
-                changed = True
-    if changed:
-        module.graph.eliminate_dead_code()
-        module.recompile()
-    return module
+    return rewrite_convolutions(module, _is_meant, _forward, _backward)
 
 
 def _is_meant(node: fx.Node) -> bool:
@@ -73,7 +63,7 @@ class _Groups:
         return self.call(aten.permute.default, rows, [0, 3, 1, 2])
 
 
-def _forward(node: fx.Node) -> None:
+def _forward(node: fx.Node) -> bool:
     args: Any = node.args
     x, weight, bias = args[:3]
     of = _Groups(node, args[8])
@@ -84,9 +74,10 @@ def _forward(node: fx.Node) -> None:
         result = of.call(aten.add.Tensor, result, of.call(aten.view.default, bias, [-1, 1, 1]))
     node.replace_all_uses_with(result)
     node.graph.erase_node(node)
+    return True
 
 
-def _backward(node: fx.Node) -> None:
+def _backward(node: fx.Node) -> bool:
     args: Any = node.args
     grad, x, weight = args[:3]
     of, wanted = _Groups(node, args[9]), args[10]
@@ -110,3 +101,4 @@ def _backward(node: fx.Node) -> None:
         item.replace_all_uses_with(own)
         node.graph.erase_node(item)
     node.graph.erase_node(node)
+    return True

@@ -23,6 +23,7 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of
 from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.convolution_rewrites import rewrite_convolutions
 from inductor.fx_passes.fakes import on_gpu
 from inductor.fx_passes.layout_choice import HALVES
 
@@ -33,15 +34,7 @@ LONG, MOST_BYTES = 64, 1 << 28
 
 def without_slow_groups(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file."""
-    changed = False
-    for target in (aten.convolution.default, aten.convolution_backward.default):
-        for node in module.graph.find_nodes(op="call_function", target=target):
-            if _is_meant(node):
-                changed |= _Rewriter(node).run()
-    if changed:
-        module.graph.eliminate_dead_code()
-        module.recompile()
-    return module
+    return rewrite_convolutions(module, _is_meant, _rewrite, _rewrite)
 
 
 def _is_meant(node: fx.Node) -> bool:
@@ -57,6 +50,10 @@ def _is_meant(node: fx.Node) -> bool:
         return False
     plain = [*stride] == [*dilation] == [1] and not transposed
     return plain and 1 < groups < source.shape[1] and torch.backends.cudnn.enabled
+
+
+def _rewrite(node: fx.Node) -> bool:
+    return _Rewriter(node).run()
 
 
 class _Rewriter:

@@ -19,6 +19,7 @@ import inductor.operators.window_ops  # noqa: F401  (defines the operator)
 from dynamo.aot.fakes import facts_of
 from inductor.config import is_enabled
 from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.convolution_rewrites import rewrite_convolutions
 from inductor.fx_passes.fakes import on_gpu
 from inductor.fx_passes.layout_choice import operands_of
 from inductor.kernels.gpu.windows import DTYPES, MOST_PLACE, MOST_PROGRAMS, result_form
@@ -31,15 +32,7 @@ def sum_large_windows(module: fx.GraphModule) -> fx.GraphModule:
     """See the top of the file. Nothing where convolutions are to be the library's."""
     if not is_enabled("templates"):
         return module
-    changed = False
-    for target, rewrite in (
-        (aten.convolution.default, _forward), (aten.convolution_backward.default, _backward)
-    ):
-        for node in module.graph.find_nodes(op="call_function", target=target):
-            changed |= _is_meant(node) and rewrite(node)
-    if changed:
-        module.recompile()
-    return module
+    return rewrite_convolutions(module, _is_meant, _forward, _backward)
 
 
 def _is_meant(node: fx.Node) -> bool:

@@ -13,6 +13,7 @@ from dynamo.aot.capture import capture_forward
 from inductor.config import config
 from inductor.fx_passes import layout_choice
 from inductor.fx_passes.grouped_channels import pad_groups
+from tests.inductor.fx_passes.comparisons import close
 
 aten = torch.ops.aten
 HALF = torch.float16
@@ -32,13 +33,6 @@ def operands(form: Any, dtype: torch.dtype = HALF, groups: int = 3) -> Any:
     x = torch.randn(2, inputs * groups, 6, 7).to(dtype).to(memory_format=torch.channels_last)
     weight = torch.randn(results * groups, inputs, *window).to(dtype).to(memory_format=torch.channels_last)
     return x, weight, (*rest, False, [0, 0], groups)
-
-
-def close(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> None:
-    assert ours.dtype is theirs.dtype and ours.shape == theirs.shape
-    assert all(n == 1 or a == b for n, a, b in zip(ours.shape, ours.stride(), theirs.stride(), strict=True))
-    limit = 2 * (theirs - exact).abs().max() + 1e-3 * exact.abs().max()
-    assert (ours - exact).abs().max() <= limit
 
 
 def widths(module: fx.GraphModule, target: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from torch import fx
 from dynamo.aot.capture import capture_forward
 from inductor.fx_passes import layout_choice
 from inductor.fx_passes.grouped_pixels import grouped_pixels_as_gemms
+from tests.inductor.fx_passes.comparisons import close
 
 aten = torch.ops.aten
 HALF = torch.float16
@@ -26,13 +27,6 @@ def operands(groups: int, results: int, dtype: torch.dtype = HALF, size: tuple[i
     x = torch.randn(2, 4 * groups, *size).to(dtype).to(memory_format=torch.channels_last)
     weight = torch.randn(results * groups, 4, window, window).to(dtype).to(memory_format=torch.channels_last)
     return x, weight, ([1, 1], [0, 0], [1, 1], False, [0, 0], groups)
-
-
-def close(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> None:
-    assert ours.dtype is theirs.dtype and ours.shape == theirs.shape
-    assert all(n == 1 or a == b for n, a, b in zip(ours.shape, ours.stride(), theirs.stride(), strict=True))
-    limit = 2 * (theirs - exact).abs().max() + 1e-3 * exact.abs().max()
-    assert (ours - exact).abs().max() <= limit
 
 
 @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
