@@ -126,6 +126,9 @@ def line_of(name: str, rows: dict[str, Row], tolerance: float) -> str:
         value = rows.get(way, {}).get(key)
         return "-" if value is None else f"{value:g}"
 
+    unfit = next((row["unfit"] for row in rows.values() if "unfit" in row), None)
+    if unfit is not None:
+        return f"{name:28}  does not apply: {unfit}"
     parts = [f"{name:28}"]
     for key in ("ms", "gpu", "mb", "kernels", "first", "graphs"):
         parts.append(f"{key} " + "/".join(number(way, key) for way in rows))

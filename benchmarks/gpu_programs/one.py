@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_programs.program import PROGRAMS, Place, Step, leaves
+from benchmarks.gpu_programs.program import PROGRAMS, Place, Step, Unfit, leaves
 
-MODULES = ("decoders", "diffusion", "experts", "kernels", "losses", "optimizers", "quantized",
-           "science", "vision")  # fmt: skip
+MODULES = ("decoders", "diffusion", "experts", "generation", "kernels", "losses", "optimizers",
+           "quantized", "science", "vision")  # fmt: skip
 WARM, RUNS = 3, 15
 
 
@@ -125,6 +125,8 @@ def main() -> None:
         torch.set_num_threads(2)
     try:
         row = run(name, way, place, Path(results), Path(gate) if gate else None)
+    except Unfit as error:
+        row = {"program": name, "way": way, "unfit": str(error)}
     except BaseException as error:  # a row of the table
         row = {"program": name, "way": way, "error": f"{type(error).__name__}: {error}"[:600],
                "trace": traceback.format_exc()[-2500:]}  # fmt: skip

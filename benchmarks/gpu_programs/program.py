@@ -37,6 +37,10 @@ class Place:
         return torch.randint(0, below, size, device=self.device)
 
 
+class Unfit(Exception):
+    """Raised by a program that has no meaning in a place: it says what the place lacks."""
+
+
 Program = Callable[[Compile, Place], Step]
 PROGRAMS: dict[str, Program] = {}
 
@@ -54,13 +58,20 @@ def program(function: Program) -> Program:
     return function
 
 
-def train(compile: Compile, model: torch.nn.Module, *args: Any, **keywords: Any) -> Step:
-    """Forward, the mean of squares of all results as a loss, and backward; gives the loss and
-    the gradients' norms, which tell of a wrong gradient without holding all of them."""
+def train(
+    compile: Compile,
+    model: torch.nn.Module,
+    *args: Any,
+    criterion: Callable[[Any], Tensor] | None = None,
+    **keywords: Any,
+) -> Step:
+    """Forward, a loss (the mean of squares of all results, unless a criterion is given), and
+    backward; gives the loss and the gradients' norms, which tell of a wrong gradient without
+    holding all of them."""
     compiled = compile(model)
 
     def step() -> Any:
-        loss = squares(compiled(*args, **keywords))
+        loss = (criterion or squares)(compiled(*args, **keywords))
         loss.backward()
         with torch.no_grad():
             norms = [p.grad.float().norm() for p in model.parameters() if p.grad is not None]
