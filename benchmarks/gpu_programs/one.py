@@ -15,8 +15,10 @@ import torch
 
 from benchmarks.gpu_programs.program import PROGRAMS, Place, Step, Unfit, leaves
 
-MODULES = ("decoders", "diffusion", "experts", "generation", "kernels", "losses", "optimizers",
-           "quantized", "science", "vision")  # fmt: skip
+MODULES = (
+    "decoders", "diffusion", "diffusion_models", "diffusion_transformers", "experts", "generation",
+    "kernels", "losses", "optimizers", "quantized", "science", "vision",
+)  # fmt: skip
 WARM, RUNS = 3, 15
 
 
