@@ -98,9 +98,9 @@ def unet_ip_adapter(compile: Compile, place: Place) -> Step:
     size, width, seen = place.of((16, 32, 24), (64, 768, 1024))
     processors: dict[str, Any] = {}
     for name, processor in model.attn_processors.items():
-        attention = model.get_submodule(name.removesuffix(".processor"))
         if name.endswith("attn2.processor"):
-            processor = IPAdapterAttnProcessor2_0(attention.to_q.out_features, width, num_tokens=(4,))
+            wide = model.get_submodule(name.removesuffix(".processor")).to_q.out_features
+            processor = IPAdapterAttnProcessor2_0(wide, width, num_tokens=(4,))
         processors[name] = processor
     model.set_attn_processor(processors)
     projection = ImageProjection(seen, width, num_image_text_embeds=4)
@@ -108,19 +108,19 @@ def unet_ip_adapter(compile: Compile, place: Place) -> Step:
     model.config.encoder_hid_dim_type = "ip_image_proj"
     model.to(place.device, place.half)
     added = {"image_embeds": [place.normal(2, 1, seen)]}
-    return infer(compile, model, place.normal(2, 4, size, size), steps(place, 2),
-                 place.normal(2, 77, width), added_cond_kwargs=added, return_dict=False)  # fmt: skip
+    latents, text = place.normal(2, 4, size, size), place.normal(2, 77, width)
+    return infer(compile, model, latents, steps(place, 2), text, added_cond_kwargs=added)
 
 
 @program
 def unet_svd(compile: Compile, place: Place) -> Step:
     """Stable Video Diffusion's UNet: spatial and temporal layers, mixed by a learned factor."""
     frames, size, width = place.of((3, 16, 32), (8, 32, 1024))
-    kinds = place.of(1, 3)
+    kind, kinds = "BlockSpatioTemporal", place.of(1, 3)
     model = made(
         place, "UNetSpatioTemporalConditionModel", sample_size=size, num_frames=frames,
-        down_block_types=("CrossAttnDownBlockSpatioTemporal",) * kinds + ("DownBlockSpatioTemporal",),
-        up_block_types=("UpBlockSpatioTemporal",) + ("CrossAttnUpBlockSpatioTemporal",) * kinds,
+        down_block_types=(*(f"CrossAttnDown{kind}",) * kinds, f"Down{kind}"),
+        up_block_types=(f"Up{kind}", *(f"CrossAttnUp{kind}",) * kinds),
         block_out_channels=place.of((32, 64), (320, 640, 1280, 1280)), cross_attention_dim=width,
         num_attention_heads=place.of((2, 4), (5, 10, 20, 20)), layers_per_block=place.of(1, 2),
         addition_time_embed_dim=32, projection_class_embeddings_input_dim=96,
@@ -281,7 +281,8 @@ def vae_tiny_train(compile: Compile, place: Place) -> Step:
     width, size = place.of((16, 32), (64, 256))
     model = made(place, "AutoencoderTiny", encoder_block_out_channels=(width,) * 4,
                  decoder_block_out_channels=(width,) * 4)  # fmt: skip
-    return train(compile, model, place.normal(place.of(1, 8), 3, size, size))
+    both = torch.nn.Sequential(model.encoder, model.decoder)
+    return train(compile, both, place.normal(place.of(1, 8), 3, size, size))
 
 
 @program

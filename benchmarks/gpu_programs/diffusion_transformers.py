@@ -111,8 +111,9 @@ def transformer_ltx_train(compile: Compile, place: Place) -> Step:
     heads, text = place.of((2, 32), (32, 4096))
     frames, height, width = place.of((2, 4, 4), (9, 16, 24))
     model = made(
-        place, "LTXVideoTransformer3DModel", in_channels=place.of(8, 128), num_layers=place.of(2, 4),
-        out_channels=place.of(8, 128), num_attention_heads=heads, caption_channels=text,
+        place, "LTXVideoTransformer3DModel", in_channels=place.of(8, 128),
+        num_layers=place.of(2, 4), out_channels=place.of(8, 128), num_attention_heads=heads,
+        caption_channels=text,
         attention_head_dim=place.of(16, 64), cross_attention_dim=heads * place.of(16, 64),
     )  # fmt: skip
     tokens = place.normal(1, frames * height * width, place.of(8, 128))
@@ -172,7 +173,7 @@ def transformer_flux_lora_train(compile: Compile, place: Place) -> Step:
     )  # fmt: skip
     model.requires_grad_(False)
     names = ["to_q", "to_k", "to_v", "to_out.0"]
-    model.add_adapter(LoraConfig(r=16, lora_alpha=16, target_modules=names, init_lora_weights=False))
+    model.add_adapter(LoraConfig(r=16, target_modules=names, init_lora_weights=False))
     model.to(place.device, place.half)
     size, words = place.of((4, 7), (48, 512))
     return train(
@@ -214,8 +215,10 @@ def transformer_hunyuan_video(compile: Compile, place: Place) -> Step:
     words = place.of(9, 256)
     mask = (torch.arange(words, device=place.device) < words - 5)[None].long()
     latents = place.normal(1, 16, place.of(2, 5), place.of(8, 48), place.of(8, 64))
-    return infer(compile, model, latents, steps(place, 1), place.normal(1, words, text), mask,
-                 place.normal(1, pooled), place.normal(1).exp() * 1000, return_dict=False)  # fmt: skip
+    return infer(
+        compile, model, latents, steps(place, 1), place.normal(1, words, text), mask,
+        place.normal(1, pooled), place.normal(1).exp() * 1000, return_dict=False,
+    )  # fmt: skip
 
 
 @program
@@ -229,14 +232,16 @@ def transformer_qwen_image(compile: Compile, place: Place) -> Step:
     )  # fmt: skip
     words = place.of(9, 300)
     mask = torch.ones(1, words, device=place.device, dtype=torch.bool)
-    return infer(compile, model, place.normal(1, size * size, 64), place.normal(1, words, text), mask,
-                 place.normal(1).sigmoid(), [[(1, size, size)]], return_dict=False)  # fmt: skip
+    return infer(
+        compile, model, place.normal(1, size * size, 64), place.normal(1, words, text), mask,
+        place.normal(1).sigmoid(), [[(1, size, size)]], return_dict=False,
+    )  # fmt: skip
 
 
 @program
 def transformer_z_image(compile: Compile, place: Place) -> Step:
     """Z-Image: lists of images and captions of several sizes, padded inside."""
-    heads, text, size = place.of((4, 32, 16), (30, 2560, 128))
+    heads, text, size = place.of((4, 32, 16), (24, 2560, 96))
     head = place.of(24, 128)
     model = made(
         place, "ZImageTransformer2DModel", dim=heads * head, n_layers=place.of(2, 4),
@@ -255,8 +260,9 @@ def transformer_stable_audio(compile: Compile, place: Place) -> Step:
     head = place.of(16, 64)
     model = made(
         place, "StableAudioDiTModel", sample_size=size, num_layers=place.of(2, 12),
-        attention_head_dim=head, num_attention_heads=heads, num_key_value_attention_heads=heads // 2,
-        cross_attention_dim=text, time_proj_dim=place.of(32, 256), global_states_input_dim=2 * text,
+        attention_head_dim=head, num_attention_heads=heads, cross_attention_dim=text,
+        num_key_value_attention_heads=heads // 2, time_proj_dim=place.of(32, 256),
+        global_states_input_dim=2 * text,
         cross_attention_input_dim=text,
     )  # fmt: skip
     angles = place.normal(size + 1, head // 2, dtype=torch.float32)
