@@ -17,7 +17,7 @@ from benchmarks.gpu_programs.program import PROGRAMS, Place, Step, Unfit, leaves
 
 MODULES = (
     "decoders", "diffusion", "diffusion_models", "diffusion_transformers", "experts", "generation",
-    "kernels", "losses", "optimizers", "quantized", "science", "vision",
+    "kernels", "losses", "optimizers", "quantized", "rounding", "science", "vision",
 )  # fmt: skip
 WARM, RUNS = 3, 15
 
