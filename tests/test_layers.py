@@ -149,7 +149,8 @@ def test_imports_point_up() -> None:
 TABLES = {"dynamo/backends/registry.py", "dynamo/backends/services.py"}
 # These load modules by names that they are given: of packages, of the program, of one's own package.
 LOADERS = {*TABLES, "dynamo/__init__.py", "dynamo/backends/check.py", "dynamo/backends/engines/cached_parts.py",
-           "dynamo/base/extension.py", "dynamo/base/loading.py", "dynamo/base/terminal.py", "dynamo/exporting/packaged.py"}
+           "dynamo/base/extension.py", "dynamo/base/loading.py", "dynamo/base/process_leader.py", "dynamo/base/terminal.py",
+           "dynamo/exporting/packaged.py"}
 
 
 def loads(path: Path) -> Iterator[tuple[ast.expr, int, bool]]:

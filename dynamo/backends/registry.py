@@ -3,7 +3,8 @@
 Rows are callables or "module:name" strings (imported at first use); packages add theirs through
 the entry point group `dynamo_backends`, and those that have registered one for torch.compile
 (`torch_dynamo_backends`) need do no more. A backend's attribute `check_options(mode, options)`, if
-there is one, is called by `dynamo.compile`: what it raises is the user's error.
+there is one, is called by `dynamo.compile`: what it raises is the user's error. Its attribute
+`begin()` is called when a frame is about to be traced: the backend can start what takes a while.
 """
 
 from __future__ import annotations

@@ -123,6 +123,9 @@ class Converter:
                 found = keeping.find(self.functions.compile)
             if found is not None:
                 return found
+        begin = getattr(options.backend, "begin", None)
+        if begin is not None:
+            begin()
         # One whole graph holds what only the running program knows, where that is possible at all.
         with counters.timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.attempts.trace(frame, context)

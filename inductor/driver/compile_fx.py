@@ -77,7 +77,7 @@ from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
 from inductor.dynamic_shapes.symbolic import CompileSymbolic, check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
 from inductor.fx_passes.pipeline import decompositions, in_loops, joint_laid_out, laid_out
-from inductor.runtime import _launch
+from inductor.runtime import _launch, compile_jobs
 
 Compiled = Callable[..., Any]
 
@@ -125,6 +125,15 @@ def compile_fx(
     if entry is None:
         return strategies.compile_graph(gm, example_inputs)
     return strategies.made(entry, gm, example_inputs)
+
+
+def begin() -> None:
+    """Start the processes that compile kernels for a GPU, where the program uses one."""
+    if torch.cuda.is_initialized():
+        compile_jobs.begin()
+
+
+compile_fx.begin = begin  # type: ignore[attr-defined]
 
 
 def _in_subgraphs(

@@ -53,4 +53,19 @@ def install_unpacking() -> None:
         return None
 
     on_stages.unpacks = True  # type: ignore[attr-defined]
+    on_stages.before = before  # type: ignore[attr-defined]
     knobs.runtime.add_stages_inspection_hook = on_stages
+
+
+def other_hooks() -> bool:
+    """Whether something of this process's looks at what Triton compiles, or changes it."""
+    if "triton" not in sys.modules:
+        return False
+    from triton import knobs
+
+    stages = knobs.runtime.add_stages_inspection_hook
+    if getattr(stages, "unpacks", False):
+        stages = stages.before
+    hooks = (stages, knobs.runtime.jit_cache_hook, knobs.runtime.jit_post_compile_hook,
+             knobs.compilation.listener)
+    return any(hook is not None for hook in hooks) or bool(knobs.compilation.instrumentation_mode)

@@ -12,6 +12,7 @@ call has compiled is there for all other numbers.
 from __future__ import annotations
 
 import struct
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +23,17 @@ import torch
 from torch.autograd import profiler
 
 from dynamo.aot.boxed import with_list
+from dynamo.base import logs
 from dynamo.base.fallbacks import AT
 from dynamo.base.signals import is_of_signal
 from dynamo.base.waiting import in_threads
 from inductor.codegen.triton.numbers import EVEN
+from inductor.runtime import compile_jobs
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall, Placeholder, Program
 from inductor.runtime._launch import OperatorCall as OperatorCall
-from inductor.runtime.binaries import Binary, Later, Started, binary_of, start_of
+from inductor.runtime.binaries import Binary, Later, NotLoaded, Started, binary_of, start_of
+from inductor.runtime.compile_jobs import SOME_NUMBER, Job
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.triton_binary import (
     WARP,
@@ -46,7 +50,6 @@ from inductor.runtime.triton_binary import (
 
 Choice = tuple[int, int, int]  # XBLOCK, RBLOCK, warps
 Grid = tuple[int, int, int]
-SOME_NUMBER = 2  # stands for any in a compile
 ALIGNED = 15  # bits of an address that are 0 where Triton may move 16 bytes at a time
 MEASURED_RUNS = 5  # of a candidate, timed together; chosen, not measured
 
@@ -118,7 +121,7 @@ class Launcher:
     a kernel of its own. options: of a template, which has no blocks to choose. started: set by the
     first call with such numbers, or without, that others can follow. scratch: bytes of memory that
     come as a last tensor, for descriptors that the kernel makes of aligned tensors. compiled: what
-    `warm_up` has compiled.
+    `warm_up` has compiled; made: what another process has.
     """
 
     function: Any
@@ -137,6 +140,7 @@ class Launcher:
     chosen: int | None = None
     started: dict[bool, Started] = field(default_factory=dict)
     compiled: Any = None
+    made: Binary | None = None
 
     def at(self, grids: tuple[Grid, ...], numbers: tuple[float, ...] = ()) -> KernelCall:
         """What is called with a stream and tensors. grids: one for each choice."""
@@ -162,14 +166,28 @@ class Launcher:
             return made
 
     def binary(self) -> Binary | None:
-        """What `warm_up` has compiled, as bytes; None where there is nothing, or Triton has to
-        start it."""
+        """What is compiled, as bytes; None where there is nothing, or Triton has to start it."""
         if self.compiled is None:
-            return None
+            return self.made
         warps = self.keywords(self.choices[0], False)["num_warps"]
         if self.scratch:
             warps = self.compiled.metadata.num_warps
         return binary_of(self.compiled, warps * WARP, self.scratch != 0)
+
+    def job(self, target: tuple[str, int, int]) -> Job:
+        """What `warm_up` does, for another process."""
+        function = self.function
+        file = sys.modules[function.__module__].__file__
+        assert file is not None
+        options = self.keywords(self.choices[0], self.likely_even)
+        return Job(file, function.__module__, function.__name__, self.dtypes, len(self.kinds),
+                   options, target)
+
+    def take(self, binary: Binary) -> None:
+        """Start this from now on, which another process has compiled as `warm_up` does. Errors:
+        NotLoaded."""
+        self.started[self.likely_even and bool(self.even)] = start_of(binary, self.device)
+        self.chosen, self.made = 0, binary
 
     def is_even(self, numbers: Sequence[float]) -> bool:
         """Whether these go with the kernel for multiples."""
@@ -224,8 +242,7 @@ class Bound:
             return
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
         started = launcher.started.get(launcher.is_even(self.numbers))
-        is_cached = isinstance(launcher.function, Later)
-        if aligned and is_cached and started is not None:  # a thread that has no context yet
+        if aligned and started is not None:  # a thread that has no context yet
             grid = self.grids[launcher.chosen or 0]
             packed = struct.pack(f"={launcher.kinds}", *self.numbers)
             start((started.function, grid, started.threads, started.shared), tensors, packed)
@@ -335,12 +352,14 @@ class Preparation:
         return made
 
     def compile_all(self, workers: int) -> dict[str, Exception]:
-        """Compile ahead what the first call will run, several at a time. The result: names of the
-        functions with which Triton has failed, and its errors."""
+        """Compile ahead what the first call will run, several at a time, in other processes where
+        that is worth it, else in threads. The result: names of the functions with which Triton has
+        failed, and its errors."""
         if self.device.type != "cuda" or self.measure:
             return {}
         likely = [launcher for launcher in self.launchers if launcher.ahead]
-        outcomes = zip(likely, in_threads(_error_of, likely, workers), strict=True)
+        left = by_processes(likely, self.device)
+        outcomes = zip(left, in_threads(_error_of, left, workers), strict=True)
         return {name_of(one.function): error for one, error in outcomes if error is not None}
 
 
@@ -362,6 +381,29 @@ class CachedPreparation:
             launcher.started[even] = start_of(binary, self.device)
             launcher.chosen = 0
         return launcher
+
+
+def by_processes(launchers: list[Launcher], device: torch.device) -> list[Launcher]:
+    """The launchers whose functions other processes have not compiled: they make kernels without
+    scratch memory, and none with which Triton fails: here the error is Triton's own."""
+    able = [launcher for launcher in launchers if not launcher.scratch]
+    if len(able) < compile_jobs.FEWEST or not compile_jobs.are_worth_it():
+        return launchers
+    target = compile_jobs.target_of(device)
+    made: set[int] = set()
+    log = logs.log("perf_hints")
+    try:
+        jobs = [launcher.job(target) for launcher in able]
+        for number, result in compile_jobs.binaries(jobs, lambda at: _error_of(able[at])):
+            if isinstance(result, Binary):
+                able[number].take(result)
+            if isinstance(result, Binary) or result is None:
+                made.add(id(able[number]))
+            else:
+                log.emit(f"{jobs[number].name} is compiled in a thread: {result}")
+    except (OSError, NotLoaded) as error:
+        log.emit(f"kernels are compiled in threads: {error}")
+    return [launcher for launcher in launchers if id(launcher) not in made]
 
 
 def _error_of(launcher: Launcher) -> Exception | None:

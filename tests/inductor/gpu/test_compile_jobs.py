@@ -1,0 +1,142 @@
+"""Other processes compile Triton functions as this one would, for a GPU that need not be here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dynamo.base.processes import Failed, Processes
+from inductor.runtime import triton_launch
+from inductor.runtime.binaries import Binary, Started
+from inductor.runtime.modules import import_file
+from inductor.runtime.triton_launch import Preparation
+
+triton = pytest.importorskip("triton", reason="triton is not installed here")
+if triton.knobs.runtime.interpret:
+    pytest.skip("TRITON_INTERPRET is set", allow_module_level=True)
+
+from inductor.runtime import compile_jobs  # noqa: E402
+from inductor.runtime.compile_jobs import Job, compile_job  # noqa: E402
+from inductor.runtime.ptx import install_unpacking, other_hooks  # noqa: E402
+
+TARGET = ("cuda", 90, 32)
+TEXT = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(in0, in1, out2, count, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
+    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(out2 + x, tl.load(in0 + x, x < count) + tl.load(in1 + x, x < count), x < count)
+
+
+@triton.jit
+def wrong(in0, in1, out2, count, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
+    tl.store(out2 + no_such_name, 0)
+"""
+DTYPES = (torch.float32,) * 3
+CHOICE = (256, 1, 4)
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "generated_for_jobs.py"
+    path.write_text(TEXT)
+    yield import_file("generated_for_jobs", path)
+    del sys.modules["generated_for_jobs"]
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """Two processes, whatever the machine has, and a driver that loads nothing."""
+    started = []
+
+    def start(binary, device):
+        started.append(binary)
+        return Started(1, binary.threads, binary.shared)
+
+    monkeypatch.setattr(triton_launch, "start_of", start)
+    monkeypatch.setattr(compile_jobs, "are_worth_it", lambda: True)
+    monkeypatch.setattr(compile_jobs, "target_of", lambda device: TARGET)
+    with Processes("inductor.runtime.compile_jobs:compile_job", 2, compile_jobs.settings) as two:
+        list(two.results([None, None]))  # no jobs, but whoever answers is ready
+        monkeypatch.setattr(compile_jobs, "processes", lambda: two)
+        yield started
+
+
+def prepared(module, *names):
+    preparation = Preparation(torch.device("cuda", 0))
+    for name in names:
+        preparation.prepare(getattr(module, name), (CHOICE,), DTYPES, (), False, True, kinds="i")
+    return preparation
+
+
+def test_kernels_come_from_other_processes(module, no_gpu, monkeypatch):
+    monkeypatch.setattr(triton_launch, "_error_of", lambda launcher: ValueError("not here"))
+    preparation = prepared(module, "add", "add", "add", "add")
+    assert preparation.compile_all(1) == {}
+    for launcher in preparation.launchers:
+        assert launcher.started[False] == Started(1, 128, 0)
+        assert launcher.binary() in no_gpu and launcher.binary().cubin.startswith(b"\x7fELF")
+
+
+def test_what_fails_there_fails_here_with_its_own_error(module, no_gpu):
+    preparation = prepared(module, "add", "wrong", "add", "wrong")
+    tried = []
+
+    def compiled(launcher):
+        tried.append(launcher)
+        return NameError("no_such_name")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_launch, "_error_of", compiled)
+        errors = preparation.compile_all(1)
+    assert set(errors) >= {"wrong"} and isinstance(errors["wrong"], NameError)
+    assert preparation.launchers[1] in tried and preparation.launchers[3] in tried
+
+
+def test_few_kernels_are_compiled_here(module, no_gpu):
+    preparation = prepared(module, "add")
+    left = triton_launch.by_processes(preparation.launchers, preparation.device)
+    assert left == preparation.launchers and not no_gpu
+
+
+def test_a_job_says_what_triton_has_to_start(module, monkeypatch):
+    job = prepared(module, "add").launchers[0].job(TARGET)
+    from triton.runtime import driver
+
+    before = driver._active
+    try:
+        assert isinstance(compile_job(job), Binary)
+        monkeypatch.setattr(compile_jobs, "binary_of", lambda made, threads: None)
+        assert isinstance(compile_job(replace(job, numbers=1)), Failed)
+    finally:
+        driver._active = before
+        compile_jobs._compile_for.cache_clear()
+
+
+def test_hooks_of_the_program_keep_kernels_here(monkeypatch):
+    from triton import knobs
+
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", None)
+    install_unpacking()
+    assert not other_hooks()
+    monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", lambda **_: None)
+    assert other_hooks() and not compile_jobs.are_worth_it()
+    monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", None)
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *_: None)
+    install_unpacking()
+    assert other_hooks()
+
+
+def test_a_job_knows_its_file(module):
+    launcher = prepared(module, "add").launchers[0]
+    job = launcher.job(TARGET)
+    assert isinstance(job, Job) and job.path == module.__file__
+    assert job.name == "add" and job.numbers == 1 and job.options["num_warps"] == 4
+    assert SimpleNamespace(**job.options).XBLOCK == 256
