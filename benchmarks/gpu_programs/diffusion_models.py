@@ -72,8 +72,12 @@ def unet_controlnet(compile: Compile, place: Place) -> Step:
     settings = conditional(place)
     settings.pop("sample_size")
     unet = made(place, "UNet2DConditionModel", **settings, up_block_types=ups(place)).eval()
-    control = made(place, "ControlNetModel", **settings,
-                   conditioning_embedding_out_channels=place.of((16, 32), (16, 32, 96, 256)))
+    control = made(
+        place,
+        "ControlNetModel",
+        **settings,
+        conditioning_embedding_out_channels=place.of((16, 32), (16, 32, 96, 256)),
+    )
     size, width = place.of((16, 32), (64, 768))
     latents, text = place.normal(2, 4, size, size), place.normal(2, 77, width)
     picture = place.normal(2, 3, size * place.of(2, 8), size * place.of(2, 8))

@@ -17,7 +17,8 @@ from benchmarks.gpu_programs.program import PROGRAMS, Place, Step, Unfit, leaves
 
 MODULES = (
     "decoders", "diffusion", "diffusion_models", "diffusion_transformers", "experts", "generation",
-    "kernels", "losses", "optimizers", "quantized", "rounding", "science", "vision",
+    "kernels", "losses", "optimizers", "quantized", "rounding", "science", "science_sequences",
+    "vision", "vision_losses",
 )  # fmt: skip
 WARM, RUNS = 3, 15
 
