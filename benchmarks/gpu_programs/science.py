@@ -183,7 +183,7 @@ def equivariant_library(compile: Compile, place: Place) -> Step:
     """e3nn's spherical harmonics and a gated tensor product over edges, summed at nodes."""
     from e3nn import o3
 
-    nodes, degree = place.of((10, 3), (10000, 16))
+    nodes, degree = place.of((10, 3), (40000, 16))
     copies = place.of(4, 32)
     features = o3.Irreps(f"{copies}x0e + {copies}x1o")
     product = o3.FullyConnectedTensorProduct(

@@ -122,7 +122,7 @@ def clip_siglip_train(compile: Compile, place: Place) -> Step:
 @program
 def dino_heads_train(compile: Compile, place: Place) -> Step:
     """DINO: Sinkhorn's normalization of the teacher, students of several crops, KoLeo."""
-    count, width, out, crops = place.of((4, 16, 24, 3), (64, 384, 32768, 8))
+    count, width, out, crops = place.of((4, 16, 24, 3), (256, 384, 32768, 8))
     student = place.normal(crops, count, width, grad=True)
     teacher = place.normal(2, count, width)
     head = (place.normal(out, width) * width**-0.5).requires_grad_()
@@ -342,7 +342,7 @@ def video_parted_train(compile: Compile, place: Place) -> Step:
 @program
 def roi_align_train(compile: Compile, place: Place) -> Step:
     """Boxes sorted to levels of a pyramid, their regions sampled, a mask head."""
-    count, boxes, width, size = place.of((2, 6, 8, 16), (4, 128, 256, 160))
+    count, boxes, width, size = place.of((2, 6, 8, 16), (8, 128, 256, 160))
     sizes = [size, size // 2, size // 4]
     maps = [place.normal(count, width, s, s, grad=True) for s in sizes]
     corners = torch.rand(count, boxes, 4, device=place.device) * 0.5
