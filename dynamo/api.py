@@ -116,6 +116,7 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     plain = function.func if isinstance(function, functools.partial) else function
     called = caller_of(function) if needs_caller(plain) else function
     target = plain if called is function else called
+    target = target.__func__ if isinstance(target, MethodType) else target
     has_code = isinstance(target, FunctionType) and not hasattr(target, "__wrapped__")
     policy = regions.policy_for(called, settings, target.__code__ if has_code else None)
     compiled = hook.Compiled(policy.region, called)

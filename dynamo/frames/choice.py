@@ -55,7 +55,8 @@ def skip_reason(
     if frame.code is HOOKED and shards_work(frame.cells["self"].cell_contents):
         return SHARDED
     reason = library_of(frame.code, frame.globals)
-    if frame.code is requested and (reason != OWN or is_caller(frame.code)):
+    by_user = frame.code is requested and not spreads_work(frame.code)
+    if by_user and (reason != OWN or is_caller(frame.code)):
         return None
     return reason
 

@@ -250,8 +250,9 @@ def test_recursion_limit_is_put_back_whatever_the_order() -> None:
     (functools.partial(torch.add, alpha=2), (torch.ones(3), torch.ones(3))),
     (torch.nn.functional.max_pool2d, (torch.ones(1, 4, 4), 2)),
     (torch.nn.utils.clip_grad_norm_, ([torch.ones(3)], 1.0)),
+    (torch.distributions.Laplace(torch.zeros(3), 1.0, validate_args=False).log_prob, (torch.ones(3),)),
 ], ids=["loss", "partial", "einsum", "cdist", "tensordot", "of C", "method of C", "bound method of C", "operator",
-        "partial of C", "dispatched", "wrapped"])
+        "partial of C", "dispatched", "wrapped", "bound method"])
 def test_torchs_own_functions(function: Any, arguments: tuple[Any, ...]) -> None:
     counter = CompileCounter()
     compiled = dynamo.compile(function, backend=counter)
