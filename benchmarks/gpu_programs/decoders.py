@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.gpu_programs.program import Compile, Place, Step, infer, program, train
+from benchmarks.gpu_programs.program import Compile, Place, Step, built, infer, program, train
 
 GRAPHS = "reduce-overhead"
 
@@ -28,8 +28,8 @@ def language_model(place: Place, kind: str, **options: Any) -> nn.Module:
     )  # fmt: skip
     text = "Text" if kind == "Gemma3" else ""  # its other configuration is that of images too
     config = getattr(transformers, f"{kind}{text}Config")(**common | options)
-    model = getattr(transformers, f"{kind}ForCausalLM")(config)
-    return model.to(place.device, place.half).eval()
+    model: nn.Module = built(place, getattr(transformers, f"{kind}ForCausalLM"), config)
+    return model.eval()
 
 
 def words(place: Place, batch: int, length: int) -> Tensor:
@@ -134,7 +134,7 @@ def modernbert_embed(compile: Compile, place: Place) -> Step:
         {"vocab_size": 101, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
          "num_attention_heads": 4, "pad_token_id": 0}, {"num_hidden_layers": 12})  # fmt: skip
     config = transformers.ModernBertConfig(**sizes)
-    model = transformers.ModernBertModel(config).to(place.device, place.half)
+    model = built(place, transformers.ModernBertModel, config)
     batch, length = place.of((3, 12), (64, 256))
     ids = place.integers(100, batch, length)
     lengths = 1 + place.integers(length, batch, 1)
@@ -181,7 +181,7 @@ def t5_decode_step(compile: Compile, place: Place) -> Step:
                                         "num_heads": 16})  # fmt: skip
     sizes |= {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
     config = transformers.T5Config(**sizes)
-    model = transformers.T5ForConditionalGeneration(config).to(place.device, place.half)
+    model = built(place, transformers.T5ForConditionalGeneration, config)
     batch, length = place.of((2, 12), (16, 256))
     ids, so_far = place.integers(100, batch, length), place.integers(100, batch, place.of(4, 32))
     return infer(compile, model, input_ids=ids, decoder_input_ids=so_far, use_cache=False)
@@ -197,9 +197,9 @@ def mamba2_prefill(compile: Compile, place: Place) -> Step:
         {"vocab_size": 32768, "hidden_size": 1024, "num_heads": 32, "num_hidden_layers": 4,
          "n_groups": 1},
     )  # fmt: skip
-    model = transformers.Mamba2ForCausalLM(transformers.Mamba2Config(**sizes))
+    model = built(place, transformers.Mamba2ForCausalLM, transformers.Mamba2Config(**sizes))
     ids = place.integers(100, 2, place.of(16, 1024))
-    return infer(compile, model.to(place.device, place.half), input_ids=ids, use_cache=False)
+    return infer(compile, model, input_ids=ids, use_cache=False)
 
 
 @program

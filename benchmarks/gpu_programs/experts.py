@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.gpu_programs.program import Compile, Place, Step, infer, program, train
+from benchmarks.gpu_programs.program import Compile, Place, Step, built, infer, program, train
 
 
 def weights(place: Place, *size: int) -> nn.Parameter:
@@ -390,8 +390,8 @@ def transformer(place: Place, kind: str, large: dict[str, Any], small: dict[str,
          "num_attention_heads": 16, "num_key_value_heads": 4},
     )  # fmt: skip
     config = getattr(transformers, f"{kind}Config")(**common | place.of(small, large))
-    model = getattr(transformers, f"{kind}ForCausalLM")(config)
-    return model.to(place.device, place.half)
+    model: nn.Module = built(place, getattr(transformers, f"{kind}ForCausalLM"), config)
+    return model
 
 
 def tokens(place: Place, batch: int, length: int) -> Tensor:
@@ -454,6 +454,6 @@ def gpt_oss_prefill(compile: Compile, place: Place) -> Step:
 
 @program
 def granite_moe_train(compile: Compile, place: Place) -> Step:
-    few = {"num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True}
+    few = {"num_local_experts": 4, "num_experts_per_tok": 2}
     many = few | {"num_local_experts": 32, "num_experts_per_tok": 8, "intermediate_size": 512}
     return train_words(compile, place, transformer(place, "GraniteMoe", many, few))

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.gpu_programs.program import Compile, Place, Step, Unfit, infer, program, train
+from benchmarks.gpu_programs.program import (
+    Compile,
+    Place,
+    Step,
+    Unfit,
+    built,
+    infer,
+    program,
+    train,
+)  # fmt: skip
 
 
 def user_kernels(place: Place) -> Any:
@@ -195,7 +204,7 @@ def liger_block_train(compile: Compile, place: Place) -> Step:
                 x = x + layer(norm(x))
             return self.loss(self.head.weight, x.view(-1, width), targets)  # type: ignore[no-any-return]
 
-    model = Model().to(place.device, place.half)
+    model = built(place, Model)
     x, targets = place.normal(1, rows, width), place.integers(words, rows)
     return train(compile, model, x, targets, criterion=lambda loss: loss)
 
@@ -224,7 +233,7 @@ def of_fla(name: str, **options: Any) -> Any:
 
         width, heads = place.of((64, 2), (2048, 16))
         named = {"hidden_size": width, "num_heads": heads, "layer_idx": 0} | options
-        model = getattr(layers, name)(**named).to(place.device, place.half)
+        model = built(place, getattr(layers, name), **named)
         x = place.normal(place.of(1, 4), place.of(64, 2048), width)
         return train(compile, model, x, criterion=lambda out: out[0].float().square().mean())
 

@@ -58,6 +58,12 @@ def program(function: Program) -> Program:
     return function
 
 
+def built(place: Place, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A module made where it runs: to fill a large one on a CPU takes long."""
+    with torch.device(place.device):
+        return make(*args, **options).to(place.half)
+
+
 def train(
     compile: Compile,
     model: torch.nn.Module,
