@@ -6,9 +6,10 @@
 NAME is a regular expression, matched at the start of a program's name or of its module's. Each
 pair of program and way is a process. Those of a batch compile side by side; then each is timed
 while the others wait (`--time`, which is on for a GPU). What takes longer than `--each` seconds to
-compile is left out and said. A result is wrong where a tensor of it is farther from eager's than
-`TOLERANCE` of its norm and farther than three times what torch.compile's is. Ratios are ours over
-the other's: wall time, time in which the GPU works, peak of memory.
+compile is left out and said. A program that needs a GPU says so elsewhere. A result is wrong where
+a tensor of it is farther from eager's than `TOLERANCE` of its norm and farther than three times
+what torch.compile's is. Ratios are ours over the other's: wall time, time in which the GPU works,
+peak of memory.
 """
 
 from __future__ import annotations
