@@ -24,6 +24,7 @@ from dynamo.base.process_leader import DONE, READY
 from dynamo.base.waiting import work_now
 
 IDLE = 120.0  # seconds; chosen, not measured
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's library else has some when others are forked
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Processes:
     """So many of them do `function`, "module:name"; started by `begin`, or by the first jobs.
 
     state: what they had from this process at their start, as its environment; where that has
-    changed, others are started.
+    changed, others are started. bare: packages whose `__init__` they need not run. given: for the
+    `prepare` of the function's module, if it is not None: see `process_leader`.
 
         >>> with Processes("json:loads", 2) as processes:
         ...     sorted(processes.results(["1", "2"]))
@@ -45,9 +47,11 @@ class Processes:
     """
 
     def __init__(
-        self, function: str, count: int, state: Callable[[], Any] = lambda: None
+        self, function: str, count: int, state: Callable[[], Any] = lambda: None, *,
+        bare: Sequence[str] = (), given: Any = None,
     ) -> None:
         self.function, self.count, self.state = function, count, state
+        self.bare, self.given = bare, given
         self._lock = threading.Lock()
         self._owner, self._started_in = 0, None
         self._leader: subprocess.Popen[bytes] | None = None
@@ -148,10 +152,11 @@ class Processes:
         theirs = [end.fileno() for _, end in pairs]
         places = ",".join(map(str, theirs))
         command = [sys.executable, process_leader.__file__, self.function, places, str(IDLE),
-                   repr(sys.path)]
+                   repr(sys.path), ",".join(self.bare), repr(self.given)]
         try:
             self._leader = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                command, env={**os.environ, **ONE_THREAD}, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 pass_fds=theirs, start_new_session=True)  # Ctrl-C is for this process alone
         except OSError:
             for ours, _ in pairs:

@@ -76,7 +76,7 @@ def _is_undecided(kernel: TritonKernel, number: int) -> bool:
     if kernel.short is not None or number >= len(kernel.sources):
         return False
     source = kernel.sources[number]
-    return len(source.choices.classes) == 1 and not source.numbers
+    return len(source.choices.classes) == 1 and all(n.is_constant for n in source.numbers)
 
 
 def with_config(kernel: TritonKernel, number: int, config: Config) -> TritonKernel:

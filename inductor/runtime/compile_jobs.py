@@ -84,11 +84,32 @@ def _compile_for(target: tuple[str, int, int]) -> None:
     driver.set_active(NoDevice(target))
 
 
+def prepare(target: tuple[str, int, int]) -> None:
+    """Before the processes are forked: what a first compile for this target takes longer for."""
+    import triton
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from inductor.runtime.first_kernel import first_kernel
+
+    _compile_for(target)
+    install_unpacking()
+    source = ASTSource(
+        fn=first_kernel, signature={"out0": "*fp32", "XBLOCK": "constexpr"},
+        constexprs={"XBLOCK": 128}, attrs={(0,): [["tt.divisibility", 16]]})
+    with knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        triton.compile(source, target=GPUTarget(*target), options={"num_warps": 4})
+
+
 @functools.cache
 def processes() -> Processes:
     """Those of this process."""
     count = min(MOST, len(os.sched_getaffinity(0)))
-    return Processes(f"{__name__}:compile_job", count, settings)
+    device = torch.device("cuda", torch.cuda.current_device())
+    return Processes(f"{__name__}:compile_job", count, settings, bare=("dynamo", "inductor"),
+                     given=target_of(device))
 
 
 def settings() -> Mapping[str, str]:

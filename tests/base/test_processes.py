@@ -109,3 +109,20 @@ def test_they_end_with_the_process_that_started_them():
     pytest.fail(f"processes of the group {group} live on")
 
 
+
+
+def test_modules_without_their_package(tmp_path, monkeypatch):
+    """And what is prepared before the processes are forked, they all have."""
+    package = tmp_path / "heavy"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('not needed')")
+    (package / "light.py").write_text(
+        "prepared = []\n"
+        "def prepare(given): prepared.append(given)\n"
+        "def tell(job): return job, prepared\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Processes("heavy.light:tell", 2, bare=("heavy",), given=("x", 1)) as made:
+        assert sorted(made.results([1, 2])) == [(0, (1, [("x", 1)])), (1, (2, [("x", 1)]))]
+    with Processes("heavy.light:tell", 2) as made:
+        ((_, result),) = made.results([1])
+    assert isinstance(result, Failed)

@@ -29,6 +29,11 @@ class Parameter:
     kind: str
     value: str
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is the same in all calls; other calls of the function have other numbers."""
+        return self.value.isdigit()
+
 
 class Numbers:
     """Spells numbers of one function and collects its parameters. wide: indices are int64.

@@ -515,9 +515,9 @@ def k_to_e5m2(a):
 
 
 @triton.jit
-def k_numbers(seed, offset, counter, subsequence, SKIP: tl.constexpr):
+def k_numbers(seed, offset, counter, subsequence, skip):
     """Philox's four numbers of a counter, which is counted from the offset on."""
-    at = (offset >> 2) + SKIP + counter.to(tl.int64)
+    at = (offset >> 2) + skip + counter.to(tl.int64)
     low, high = at.to(tl.uint32), (at >> 32).to(tl.uint32)
     nothing = tl.zeros_like(low)
     return tl.philox(seed, low, high, subsequence.to(tl.uint32), nothing)
@@ -525,8 +525,8 @@ def k_numbers(seed, offset, counter, subsequence, SKIP: tl.constexpr):
 
 @triton.jit
 def k_keep(
-    seed, offset, at, VECTOR: tl.constexpr, THREADS: tl.constexpr, LIMIT: tl.constexpr,
-    SKIP: tl.constexpr, WRAPS: tl.constexpr,
+    seed, offset, at, skip, VECTOR: tl.constexpr, THREADS: tl.constexpr, LIMIT: tl.constexpr,
+    WRAPS: tl.constexpr,
 ):
     """Whether dropout keeps the elements at these places of memory; see `inductor.ir.philox`."""
     unsigned: tl.constexpr = tl.uint64 if at.dtype == tl.int64 else tl.uint32
@@ -540,15 +540,15 @@ def k_keep(
         counter, lane = turn, at % 2
     else:
         counter, lane = turn * (VECTOR // 4) + at % VECTOR // 4, at % 4
-    a, b, c, d = k_numbers(seed, offset, counter, subsequence, SKIP)
+    a, b, c, d = k_numbers(seed, offset, counter, subsequence, skip)
     chosen = tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d))
     return chosen < tl.full([1], LIMIT, tl.uint32)
 
 
 @triton.jit
 def k_keep_four(
-    seed, offset, at, VECTOR: tl.constexpr, THREADS: tl.constexpr, LIMIT: tl.constexpr,
-    SKIP: tl.constexpr, WRAPS: tl.constexpr,
+    seed, offset, at, skip, VECTOR: tl.constexpr, THREADS: tl.constexpr, LIMIT: tl.constexpr,
+    WRAPS: tl.constexpr,
 ):
     """The same for four neighbours from each of these places on, multiples of four, as int8 with
     two more axes of two places each."""
@@ -557,7 +557,7 @@ def k_keep_four(
     thread = at // VECTOR
     turn = thread // THREADS if WRAPS else thread * 0
     counter = turn * (VECTOR // 4) + at % VECTOR // 4
-    a, b, c, d = k_numbers(seed, offset, counter, thread - turn * THREADS, SKIP)
+    a, b, c, d = k_numbers(seed, offset, counter, thread - turn * THREADS, skip)
     limit = tl.full([1], LIMIT, tl.uint32)
     even = tl.join((a < limit).to(tl.int8), (c < limit).to(tl.int8))
     odd = tl.join((b < limit).to(tl.int8), (d < limit).to(tl.int8))

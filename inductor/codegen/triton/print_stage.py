@@ -340,7 +340,9 @@ class StagePrinter(AccessPrinter):
         draw = op.imm
         assert isinstance(draw, Draw)
         seed, offset, position = self._args(op)
-        facts = f"{draw.vector}, {draw.threads}, {draw.limit}, {draw.skip}, {draw.wraps}"
+        # a parameter, so that layers which differ in nothing else are one function
+        skip = self.frame.numbers.exact(draw.skip)
+        facts = f"{skip}, {draw.vector}, {draw.threads}, {draw.limit}, {draw.wraps}"
         text = f"k_keep({seed.name}, {offset.name}, {position.name}, {facts})"
         axis = self._axis_of_fours(self.stage.ops[op.args[2]], draw)
         if axis:  # and the tile is long enough, which Triton knows

@@ -63,7 +63,10 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(triton_launch, "start_of", start)
     monkeypatch.setattr(compile_jobs, "are_worth_it", lambda: True)
     monkeypatch.setattr(compile_jobs, "target_of", lambda device: TARGET)
-    with Processes("inductor.runtime.compile_jobs:compile_job", 2, compile_jobs.settings) as two:
+    monkeypatch.setattr(compile_jobs, "Processes", lambda name, count, *more, **options: Processes(
+        name, 2, *more, **options))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with compile_jobs.processes.__wrapped__() as two:
         list(two.results([None, None]))  # no jobs, but whoever answers is ready
         monkeypatch.setattr(compile_jobs, "processes", lambda: two)
         yield started

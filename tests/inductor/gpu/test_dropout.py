@@ -12,12 +12,14 @@ from eager_dropout import BLOCKS, Generator, mask_of, native_dropout, on_cpu
 import dynamo
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import run_as_it_is
+from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.interpret import interpret_graph
 from inductor.ir.philox import draw_of, keeps, limit_of, philox
 from inductor.lowering.run import lower_graph
 from inductor.operators.dropout_ops import MASK, STATE
+from inductor.scheduler.run import schedule_graph
 
 aten = torch.ops.aten
 dropout = torch.native_dropout
@@ -252,3 +254,22 @@ def test_where_the_generator_is_unknown_it_is_atens(monkeypatch) -> None:
     monkeypatch.setattr("inductor.fx_passes.dropout.why_not", lambda device: "a test")
     (module,) = captured(lambda x: dropout(x + 1, 0.5, True)[0], torch.randn(8, 8))
     assert targets_of(module) == [aten.native_dropout.default]
+
+
+def layers(x, w):
+    for _ in range(3):
+        x = dropout((x @ w) * 2, 0.3, True)[0] + x
+    return x
+
+
+def test_layers_share_one_function(monkeypatch) -> None:
+    """Their draws differ, and what they skip is a number that each launch has."""
+    on_cpu(monkeypatch, Generator())
+    (module,) = captured(layers, torch.randn(16, 32), torch.randn(32, 32))
+    graph = lower_graph(module).graph
+    kernels = schedule_graph(graph, 8).kernels()
+    sources = [print_kernel(kernel, graph.layouts()).sources[0] for kernel in kernels]
+    drawing = [source for source in sources if "k_keep(" in source.text]
+    assert len(drawing) == 3 and len({source.text for source in drawing}) == 1
+    skips = [number.value for source in drawing for number in source.numbers]
+    assert len(set(skips)) == 3 and skips[0] == "0"
