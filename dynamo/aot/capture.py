@@ -25,7 +25,7 @@ from torch import fx
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
-from dynamo.aot.functional_tensors import FunctionalMode, inner_of, wrap
+from dynamo.aot.functional_tensors import FunctionalMode, inner_of, value_of, wrap
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
@@ -251,10 +251,7 @@ class Session:
 
     def value(self, wrapper: torch.Tensor) -> Fake:
         """The present value of a functional tensor."""
-        functional = inner_of(wrapper)
-        torch._sync(functional)  # type: ignore[attr-defined]
-        inside: Any = torch._from_functional_tensor(functional)  # type: ignore[attr-defined]
-        return inside  # type: ignore[no-any-return]
+        return value_of(wrapper)  # type: ignore[no-any-return]
 
     def keep_strides(self, value: Any, expected: Any) -> None:
         """Gives what the program has written its own strides again: inputs, then the tensors in

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from dynamo.aot.capture import (
 from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.function_backwards import Backwards
 from dynamo.aot.graphs import acts_late, make_module, remove_dead_code
+from dynamo.aot.histories import inputs_behind, noting_arrivals
 from dynamo.aot.records import (
     LATE,
     TAKES_WRAPPERS,
@@ -73,7 +74,8 @@ class JointGraph:
         Values that eager itself keeps for backward have `node.meta["eager_saves"]`.
     values: how many values there are. tangents: one for each output of the graph with a gradient.
     gradients: the inputs that the gradients belong to. arrival: places among these, in the order in
-    which eager's backward is done with them.
+    which eager's backward is done with them. edges: the outputs whose gradients nothing is computed
+    of, and the inputs that backward comes to from them, with no gradient.
     """
 
     module: fx.GraphModule
@@ -84,6 +86,7 @@ class JointGraph:
     tangents: tuple[Tangent, ...]
     gradients: tuple[int, ...]
     arrival: tuple[int, ...]
+    edges: Mapping[int, frozenset[int]]
 
 
 def tangent_name(output: int) -> str:
@@ -175,7 +178,8 @@ def _differentiate(
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
         with (session.world.in_python(), classes_as_in_program(), around_backward(session.gm),
-              _noting_arrival([*session.leaves.values()]) as arrived):
+              _noting_arrival([*session.leaves.values()]) as arrived,
+              noting_arrivals(recorder, sources.values())):
             results = _engine_run_backward(
                 tuple(sources.values()),
                 tuple(grads),
@@ -194,6 +198,9 @@ def _differentiate(
              for index, grad in zip(wanted, results, strict=True)]
     recorder.graph.output((*leaving.values, *nodes))
     remove_dead_code(recorder.graph)
+    read = {node.name for node in recorder.graph.nodes if node.op == "placeholder" and node.users}
+    edges = {index: inputs_behind(wrapper, session.leaves) for index, wrapper in sources.items()
+             if tangent_name(index) not in read}  # fmt: skip
     _mark_saved(recorder.graph, forward)
     for node in recorder.graph.nodes:
         if node.op == "call_function" and node not in forward and acts_late(node):
@@ -207,6 +214,7 @@ def _differentiate(
         tangents=tuple(tangents),
         gradients=tuple(wanted),
         arrival=tuple(dict.fromkeys([*arrived, *range(len(wanted))])),
+        edges=edges,
     )
 
 

@@ -59,6 +59,7 @@ class Backward:
         from the others, in that order, and from the inputs at `helpers`, which are as they were.
     sizes: where numbers that backward needs are read from forward's inputs; their placeholders
         follow those of saved. Empty for static sizes.
+    edges: see `Group`.
     """
 
     module: fx.GraphModule
@@ -67,6 +68,7 @@ class Backward:
     sizes: tuple[Place, ...] = ()
     restore: fx.GraphModule | None = None
     helpers: tuple[int, ...] = ()
+    edges: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def _backward_of(
     )
     if table is not None:
         module, sizes = _extract_backward(halves, saved, table)
-        return Backward(module, group.outputs, origins, sizes)
+        return Backward(module, group.outputs, origins, sizes, edges=group.edges)
     module = _extract(
         halves.module, [*saved, *halves.tangents], halves.gradients, also=halves.late)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -186,7 +188,7 @@ def _backward_of(
         if kind == "output" and at >= len(halves.values):
             given.meta[DIES] = True
     if not loose:
-        return Backward(module, group.outputs, origins)
+        return Backward(module, group.outputs, origins, edges=group.edges)
     others = [node for node in saved if node not in loose]
     small = _small_inputs(joint, halves)
     found = _ancestors(loose, {*others, *small})

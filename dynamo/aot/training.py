@@ -401,9 +401,10 @@ def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
 
 
 def _without_edge(joint: JointGraph, half: Backward) -> frozenset[int]:
-    """The inputs that require a gradient, and get none from this half."""
+    """The inputs that require a gradient, and get none from this half, nor are behind it."""
     found: Any = half.module.graph.output_node().args[0]
-    return frozenset([at for at, grad in zip(joint.gradients, found, strict=True) if grad is None])
+    without = [at for at, grad in zip(joint.gradients, found, strict=True) if grad is None]
+    return frozenset(without) - half.edges
 
 
 def _read(inputs: tuple[Any, ...], place: Place) -> int:
