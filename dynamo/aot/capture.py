@@ -69,6 +69,8 @@ def capture_forward(
     world = ReferenceWorld() if world is None else world
     with refusals(world.is_symbolic), outside_inference_mode(gm):
         session, plan, outputs, mutated = record_program(world, gm, example_inputs)
+        if plan.views:
+            raise Unsupported("an output is an input behind an autograd.Function")
         return _finish(session, plan, outputs, mutated, epilogue_in_graph)
 
 
@@ -364,9 +366,10 @@ class _Checker(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The nodes that leave the graph: values of outputs, then of mutated inputs."""
+    """The nodes that leave the graph: values of outputs (None for those that are not its), then of
+    mutated inputs."""
 
-    values: list[fx.Node]
+    values: list[fx.Node | None]
     mutations: tuple[Mutation, ...]
 
 
@@ -459,8 +462,9 @@ def leave(
     """Brings the outputs and the mutated inputs to nodes."""
     recorder = session.recorder
     values = [
+        None if at in plan.views else
         _own_value(session, outputs[position], is_base, session.reference.outputs[position])
-        for position, is_base in plan.values
+        for at, (position, is_base) in enumerate(plan.values)
     ]
     mutations = []
     placeholders = [node for node in recorder.graph.nodes if node.op == "placeholder"]

@@ -70,7 +70,8 @@ class JointGraph:
     """A program and its backward.
 
     module: placeholders are the program's inputs, then the tangents; the output is a tuple of the
-        program's values (outputs, then mutated inputs), then the gradients (None: no gradient).
+        program's values (outputs, then mutated inputs; None for those that `plan.views` has), then
+        the gradients (None: no gradient).
         Values that eager itself keeps for backward have `node.meta["eager_saves"]`.
     values: how many values there are. tangents: one for each output of the graph with a gradient.
     gradients: the inputs that the gradients belong to. arrival: places among these, in the order in
@@ -161,7 +162,9 @@ def _differentiate(
     tangents = []
     grads = []
     for index, wrapper in sources.items():
-        facts = facts_of(leaving.values[index].meta["val"])
+        own = leaving.values[index]
+        value = session.value(wrapper) if own is None else own.meta["val"]
+        facts = facts_of(value)
         order, stride = _dense_form(facts)
         fake = session.world.make(
             session.world.cache.facts(facts.size, stride, 0, facts.dtype, wrapper.device)

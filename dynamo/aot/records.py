@@ -38,7 +38,7 @@ outputs that view an input as another dtype, results that depend on data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,6 +177,31 @@ class ViewOutput:
     detach: str
     one_of_many: bool = False
     no_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A value of a training program that a node of autograd's graph gives as a view: of its index-th
+    input, or of its index-th value. So are inputs that an autograd.Function of the program returns.
+
+    form: size, stride, and the offset from where the other begins; None where it is as that one.
+    detach: the program has cut the other off before.
+    """
+
+    is_input: bool
+    index: int
+    form: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    detach: bool = False
+
+    def of(self, inputs: Sequence[Any], values: Sequence[Any]) -> torch.Tensor:
+        """The view."""
+        base: torch.Tensor = (inputs if self.is_input else values)[self.index]
+        if self.detach:
+            base = base.detach()
+        if self.form is None:
+            return base.view_as(base)
+        size, stride, offset = self.form
+        return base.as_strided(size, stride, base.storage_offset() + offset)
 
 
 @dataclass(frozen=True, slots=True)
