@@ -42,6 +42,9 @@ from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake
 
 
+CONJUGATED, NEGATED = 1, 2  # among the bits of `Facts`
+
+
 @dataclass(frozen=True, slots=True)
 class OutputPlan:
     """How the program's outputs come about.
@@ -89,14 +92,12 @@ class _Planner:
         if known is not None:
             return known
         base = self._base_of(out)
-        if base is None and facts_of(out).bits:
-            raise Unsupported("an output is conjugated or negated lazily")
         record: Output
         if base is not None:
             if out._base is not base[1] and id(out._base) in self.different:
                 raise Unsupported("an output is a view of another, which is a detached one")
             record = self._seen(position, out, *base)
-        elif self.sharing[storage_key(out)] == 1 or _owns_storage(out):
+        elif (self.sharing[storage_key(out)] == 1 and not facts_of(out).bits) or _owns_storage(out):
             record = self._fresh(position, False)
             self.bases[storage_key(out)] = (record, out)
             if out.requires_grad and is_one_of_many(out):
@@ -167,16 +168,35 @@ def _alike(out: Fake, base: Fake) -> tuple[Facts, Facts]:
 
 
 def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
-    facts, whole = _alike(out, base)
+    facts, whole = facts_of(out), facts_of(base)
+    dtype, scale = None, 1
+    if facts.dtype is not whole.dtype:
+        dtype, scale = facts.dtype, _elements_in_one(facts, whole)
+    changed = facts.bits ^ whole.bits
     if not out._is_view():
         detach = "after"
     else:
         detach = "" if base is out or base is out._base else "before"
     assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput))
     size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
-    offset = expression_of(facts.offset) - expression_of(whole.offset)
+    offset = expression_of(facts.offset) - expression_of(whole.offset) * scale
     without = not detach and base.requires_grad and _is_without_grad(out)
-    return ViewOutput(record, size, stride, offset, detach, is_one_of_many(out), without)
+    if without and (changed or dtype is not None):
+        raise Unsupported("an output is a view made in another grad mode")
+    return ViewOutput(
+        record, size, stride, offset, detach, is_one_of_many(out), without, dtype,
+        bool(changed & CONJUGATED), bool(changed & NEGATED))
+
+
+def _elements_in_one(facts: Facts, whole: Facts) -> int:
+    """How many elements of a view lie in one of its base. Errors: Unsupported where no view of the
+    whole base makes them."""
+    if facts.dtype.itemsize == whole.dtype.itemsize and not whole.bits:
+        if facts.dtype.is_complex == whole.dtype.is_complex:
+            return 1
+    if whole.dtype.is_complex and facts.dtype is whole.dtype.to_real() and not whole.bits:
+        return 2
+    raise Unsupported("an output views its base as another dtype")
 
 
 def is_one_of_many(out: torch.Tensor) -> bool:
@@ -215,6 +235,8 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
         if isinstance(record, ViewOutput):
             base = out._base if not record.detach else None
             expected = grad and base is not None and base.requires_grad
+            if record.dtype is not None and base is not None and not base.dtype.is_complex:
+                expected = False  # of numbers that are read as others there is no derivative
             if record.no_grad:
                 _is_leaf(out)
                 continue

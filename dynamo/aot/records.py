@@ -168,6 +168,8 @@ class ViewOutput:
         nobody write into it.
     no_grad: made without grad mode of what requires grad: it says that it requires grad, too, and
         has no history.
+    dtype: what the elements of base are read as; None for its own. size, stride and offset count
+        in elements of this one. conjugated, negated: lazily, after that.
     """
 
     base: FreshOutput | InputOutput | ConstantOutput
@@ -177,6 +179,9 @@ class ViewOutput:
     detach: str
     one_of_many: bool = False
     no_grad: bool = False
+    dtype: torch.dtype | None = None
+    conjugated: bool = False
+    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,9 @@ class _Writer:
     def _view(self, output: ViewOutput) -> str:
         base = self._output(output.base, {})
         text = f"{base}.detach()" if output.detach == "before" else base
+        if output.dtype is not None:
+            self.names["read_as"] = read_as
+            base = text = f"read_as({text}, {self._name(output.dtype)})"
         size, stride = (
             f"({''.join(f'{text_of(extent, self._symbols)}, ' for extent in part)})"
             for part in (output.size, output.stride)
@@ -208,6 +211,7 @@ class _Writer:
             self.names["no_grad_view"] = no_grad_view
             return f"no_grad_view({text}, {size}, {stride}{offset})"
         text += f".as_strided({size}, {stride}{offset})"
+        text += ".conj()" * output.conjugated + "._neg_view()" * output.negated
         if output.one_of_many:
             self.names["one_of_many"] = one_of_many
             text = f"one_of_many({text})"
@@ -219,6 +223,11 @@ def run_as_captured(original: Callee, reason: str, *inputs: Any) -> Any:
     graph = getattr(getattr(original, "__self__", None), "graph", None)
     refused(GRAPH, f"in some calls {reason}", line_of(graph.nodes if graph else ()), strict=False)
     return original(*inputs)
+
+
+def read_as(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A view with elements of another dtype; complex numbers as pairs of theirs."""
+    return torch.view_as_real(base) if base.dtype.is_complex else base.view(dtype)
 
 
 def no_grad_view(base: torch.Tensor, *form: Any) -> torch.Tensor:
