@@ -41,7 +41,6 @@ from dynamo.aot.reference import Reference
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake
 
-
 CONJUGATED, NEGATED = 1, 2  # among the bits of `Facts`
 
 
@@ -222,8 +221,8 @@ def plan_outputs(reference: Reference) -> OutputPlan:
     order = sorted(range(len(outputs)), key=lambda at: _rank(reference.outputs[at]))
     for position in order:
         outputs[position] = planner.plan(position, reference.outputs[position])
-    return OutputPlan(  # type: ignore[arg-type]
-        tuple(outputs), tuple(planner.values), planner.views)
+    records: Any = tuple(outputs)
+    return OutputPlan(records, tuple(planner.values), planner.views)
 
 
 def check_views(reference: Reference, plan: OutputPlan) -> None:
@@ -258,7 +257,10 @@ def has_own_backward(out: Any, base: Any) -> bool:
     returns its input does: a view made again at run time would not have its backward."""
     if not is_fake(base):
         return False
-    end, node = base.grad_fn, out.grad_fn
+    try:
+        end, node = base.grad_fn, out.grad_fn
+    except RuntimeError:  # autograd refuses to follow it: see `_is_leaf`
+        return False
     while node is not None and node is not end:
         if isinstance(node, BackwardCFunction):
             return True

@@ -153,27 +153,32 @@ def _sources(session: Session, plan: OutputPlan, outputs: list[Any]) -> dict[int
     return sources
 
 
+def _add_tangents(
+    session: Session, leaving: Leaving, sources: dict[int, torch.Tensor]
+) -> tuple[list[Tangent], list[torch.Tensor]]:
+    """Placeholders for the gradients of these outputs, and their functional tensors."""
+    tangents, grads = [], []
+    for index, wrapper in sources.items():
+        own = leaving.values[index]
+        facts = facts_of(session.value(wrapper) if own is None else own.meta["val"])
+        order, stride = _dense_form(facts)
+        fake = session.world.make(
+            session.world.cache.facts(facts.size, stride, 0, facts.dtype, wrapper.device)
+        )
+        form = (facts.size, stride) if is_static(facts) else None
+        tangents.append(Tangent(index, facts.dtype, order, form))
+        session.recorder.placeholder(tangent_name(index), fake)
+        grads.append(session.wrap(fake))
+    return tangents, grads
+
+
 def _differentiate(
     session: Session, plan: OutputPlan, leaving: Leaving, sources: dict[int, torch.Tensor],
     outputs: list[Any],
 ) -> JointGraph:
     recorder = session.recorder
     forward = set(recorder.graph.nodes)
-    tangents = []
-    grads = []
-    for index, wrapper in sources.items():
-        own = leaving.values[index]
-        value = session.value(wrapper) if own is None else own.meta["val"]
-        facts = facts_of(value)
-        order, stride = _dense_form(facts)
-        fake = session.world.make(
-            session.world.cache.facts(facts.size, stride, 0, facts.dtype, wrapper.device)
-        )
-        form = (facts.size, stride) if is_static(facts) else None
-        tangent = Tangent(index, facts.dtype, order, form)
-        recorder.placeholder(tangent_name(index), fake)
-        tangents.append(tangent)
-        grads.append(session.wrap(fake))
+    tangents, grads = _add_tangents(session, leaving, sources)
     wanted = list(session.leaves)
     seen_outside = [session.inputs[index] for index in session.insides] + [*outputs, *grads]
     backwards = Backwards(session.gm, recorder, session.value, seen_outside)

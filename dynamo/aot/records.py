@@ -186,8 +186,9 @@ class ViewOutput:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A value of a training program that a node of autograd's graph gives as a view: of its index-th
-    input, or of its index-th value. So are inputs that an autograd.Function of the program returns.
+    """A value of a training program that a node of autograd's graph gives as a view: of its
+    index-th input, or of its index-th value. So are inputs that an autograd.Function of the program
+    returns.
 
     form: size, stride, and the offset from where the other begins; None where it is as that one.
     detach: the program has cut the other off before.

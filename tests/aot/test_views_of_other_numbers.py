@@ -11,7 +11,6 @@ from torch import Tensor
 
 import dynamo
 from dynamo.base.counters import counters
-
 from tests.aot.compare import check
 
 
