@@ -4,7 +4,8 @@ In: a joint graph. Out: its tangents and gradients in groups. A gradient of one 
 tangent of another, so each group is a node of its own in autograd's graph, as eager has it: a
 backward through one frees nothing of another, and does not go on into the other's inputs.
 
-Many groups stay one: each costs a compile of its backward.
+Many groups stay one: each costs a compile of its backward. Outputs that give no input a gradient
+are groups, too, of which backward goes on with nothing, to where eager's does.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ and done again at run time on the real tensors, in this order:
    dirty, so that it gets the function's history.
 4. *Outputs.* Each is one of:
    - `FreshOutput`: an output of the graph, with eager's size, stride and dtype. Two entries with
-     one index are one object. Its storage is shared with no input and no other output.
+     one index are one object. Its storage is shared with no input and no other output; under
+     autograd a `NodeView` is one all the same, which the autograd function makes itself.
    - `InputOutput`: the input object itself.
    - `ViewOutput`: a view by `as_strided` of an input (after its mutation), or of an output of the
      graph that other outputs share a storage with; its offset counts from where that base begins,
@@ -33,7 +34,7 @@ in the records are SymPy expressions over symbols that are read from inputs (`Sy
 Inputs that share memory with one another are fine as long as the program mutates none of them;
 otherwise `Unsupported` is raised at compile time, and at run time the program runs as it was
 captured. Also `Unsupported`: mutated constants, metadata of inputs changed (`x.t_()`, `resize_`),
-outputs that view an input as another dtype, results that depend on data.
+results that depend on data.
 """
 
 from __future__ import annotations
