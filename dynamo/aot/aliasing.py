@@ -30,6 +30,7 @@ from dynamo.aot.records import (
     ConstantOutput,
     FreshOutput,
     InputOutput,
+    NodeView,
     NumberOutput,
     Output,
     PlainOutput,
@@ -40,6 +41,8 @@ from dynamo.aot.reference import Reference
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake
 
+CONJUGATED, NEGATED = 1, 2  # among the bits of `Facts`
+
 
 @dataclass(frozen=True, slots=True)
 class OutputPlan:
@@ -48,10 +51,13 @@ class OutputPlan:
     outputs: records whose `FreshOutput.index` counts the graph's outputs.
     values: for each of the graph's outputs, the flat position of the program output that has its
         value, and whether it is not that value but the base that it is a view of.
+    views: the values among these that are no results of the graph: a node of autograd's graph of
+        our own makes them as views of an input, or of another value.
     """
 
     outputs: tuple[Output, ...]
     values: tuple[tuple[int, bool], ...]
+    views: Mapping[int, NodeView]
 
 
 class _Planner:
@@ -60,6 +66,7 @@ class _Planner:
         self.objects: dict[int, Output] = {}
         self.bases: dict[int, tuple[Output, Fake]] = {}
         self.values: list[tuple[int, bool]] = []
+        self.views: dict[int, NodeView] = {}
         for index, fake in enumerate(reference.inputs):
             if is_fake(fake):
                 self.objects.setdefault(id(fake), InputOutput(index))
@@ -84,14 +91,12 @@ class _Planner:
         if known is not None:
             return known
         base = self._base_of(out)
-        if base is None and facts_of(out).bits:
-            raise Unsupported("an output is conjugated or negated lazily")
         record: Output
         if base is not None:
             if out._base is not base[1] and id(out._base) in self.different:
                 raise Unsupported("an output is a view of another, which is a detached one")
-            record = _view(out, *base)
-        elif self.sharing[storage_key(out)] == 1 or _owns_storage(out):
+            record = self._seen(position, out, *base)
+        elif (self.sharing[storage_key(out)] == 1 and not facts_of(out).bits) or _owns_storage(out):
             record = self._fresh(position, False)
             self.bases[storage_key(out)] = (record, out)
             if out.requires_grad and is_one_of_many(out):
@@ -102,7 +107,7 @@ class _Planner:
             if not is_fake(root) or not _owns_storage(root):
                 raise Unsupported("outputs share a storage that none of them is a view of")
             self.bases[storage_key(out)] = (hidden, root)
-            record = _view(out, hidden, root)
+            record = self._seen(position, out, hidden, root)
         self.objects[id(out)] = record
         return record
 
@@ -115,6 +120,19 @@ class _Planner:
             raise Unsupported("an output is cut off from one of several tensors of a storage")
         return self.bases.get(storage_key(out))
 
+    def _seen(self, position: int, out: Fake, record: Output, base: Fake) -> Output:
+        """A view of what this record gives."""
+        if not out.requires_grad or not has_own_backward(out, out._base):
+            return _view(out, record, base)
+        if isinstance(record, InputOutput) and self.reference.written[record.index]:
+            raise Unsupported("an output is a written input behind an autograd.Function")
+        if isinstance(record, ConstantOutput):
+            raise Unsupported("an output is a constant behind an autograd.Function")
+        assert isinstance(record, (FreshOutput, InputOutput))
+        view = self._fresh(position, False)
+        self.views[view.index] = _node_view(out, record, base)
+        return view
+
     def _fresh(self, position: int, is_base: bool) -> FreshOutput:
         self.values.append((position, is_base))
         return FreshOutput(len(self.values) - 1)
@@ -124,19 +142,60 @@ def _owns_storage(fake: Fake) -> bool:
     return not fake._is_view() and facts_of(fake).offset == 0 and fills_storage(fake)
 
 
-def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
+def _node_view(out: Fake, record: FreshOutput | InputOutput, base: Fake) -> NodeView:
+    facts, whole = _alike(out, base)
+    size, stride, offset = facts.size, facts.stride, facts.offset
+    is_input = isinstance(record, InputOutput)
+    if [*map(expression_of, (*size, *stride, offset))] == [
+        *map(expression_of, (*whole.size, *whole.stride, whole.offset))
+    ]:
+        return NodeView(is_input, record.index, None, out._base is not base)
+    numbers = *size, *stride, offset, whole.offset
+    if any(type(number) is not int for number in numbers):
+        raise Unsupported("an output is a part of an input behind an autograd.Function, in "
+                          "symbolic sizes")
+    form = size, stride, offset - whole.offset
+    return NodeView(is_input, record.index, form, out._base is not base)
+
+
+def _alike(out: Fake, base: Fake) -> tuple[Facts, Facts]:
+    """Errors: Unsupported where `as_strided` of one does not give the other."""
     facts, whole = facts_of(out), facts_of(base)
     if facts.dtype != whole.dtype or facts.bits != whole.bits:
         raise Unsupported("an output views its base as another dtype")
+    return facts, whole
+
+
+def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
+    facts, whole = facts_of(out), facts_of(base)
+    dtype, scale = None, 1
+    if facts.dtype is not whole.dtype:
+        dtype, scale = facts.dtype, _elements_in_one(facts, whole)
+    changed = facts.bits ^ whole.bits
     if not out._is_view():
         detach = "after"
     else:
         detach = "" if base is out or base is out._base else "before"
     assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput))
     size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
-    offset = expression_of(facts.offset) - expression_of(whole.offset)
+    offset = expression_of(facts.offset) - expression_of(whole.offset) * scale
     without = not detach and base.requires_grad and _is_without_grad(out)
-    return ViewOutput(record, size, stride, offset, detach, is_one_of_many(out), without)
+    if without and (changed or dtype is not None):
+        raise Unsupported("an output is a view made in another grad mode")
+    return ViewOutput(
+        record, size, stride, offset, detach, is_one_of_many(out), without, dtype,
+        bool(changed & CONJUGATED), bool(changed & NEGATED))
+
+
+def _elements_in_one(facts: Facts, whole: Facts) -> int:
+    """How many elements of a view lie in one of its base. Errors: Unsupported where no view of the
+    whole base makes them."""
+    if facts.dtype.itemsize == whole.dtype.itemsize and not whole.bits:
+        if facts.dtype.is_complex == whole.dtype.is_complex:
+            return 1
+    if whole.dtype.is_complex and facts.dtype is whole.dtype.to_real() and not whole.bits:
+        return 2
+    raise Unsupported("an output views its base as another dtype")
 
 
 def is_one_of_many(out: torch.Tensor) -> bool:
@@ -162,7 +221,8 @@ def plan_outputs(reference: Reference) -> OutputPlan:
     order = sorted(range(len(outputs)), key=lambda at: _rank(reference.outputs[at]))
     for position in order:
         outputs[position] = planner.plan(position, reference.outputs[position])
-    return OutputPlan(tuple(outputs), tuple(planner.values))  # type: ignore[arg-type]
+    records: Any = tuple(outputs)
+    return OutputPlan(records, tuple(planner.values), planner.views)
 
 
 def check_views(reference: Reference, plan: OutputPlan) -> None:
@@ -174,6 +234,8 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
         if isinstance(record, ViewOutput):
             base = out._base if not record.detach else None
             expected = grad and base is not None and base.requires_grad
+            if record.dtype is not None and base is not None and not base.dtype.is_complex:
+                expected = False  # of numbers that are read as others there is no derivative
             if record.no_grad:
                 _is_leaf(out)
                 continue
@@ -181,8 +243,6 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
                 raise Unsupported("an output is a view made in another grad mode")
             if expected and overlaps_itself(facts_of(base)):
                 raise Unsupported("an output views an input that names elements twice")
-            if expected and _has_own_backward(out, base):
-                raise Unsupported("an output is an input behind an autograd.Function")
 
 
 def _has_no_history(out: Any) -> bool:
@@ -192,10 +252,15 @@ def _has_no_history(out: Any) -> bool:
         out._base.grad_fn is not None and out.grad_fn is None)
 
 
-def _has_own_backward(out: Any, base: Any) -> bool:
+def has_own_backward(out: Any, base: Any) -> bool:
     """True where a function of the program's own stands between a view and its base, as one that
     returns its input does: a view made again at run time would not have its backward."""
-    end, node = base.grad_fn, out.grad_fn
+    if not is_fake(base):
+        return False
+    try:
+        end, node = base.grad_fn, out.grad_fn
+    except RuntimeError:  # autograd refuses to follow it: see `_is_leaf`
+        return False
     while node is not None and node is not end:
         if isinstance(node, BackwardCFunction):
             return True

@@ -25,7 +25,7 @@ from torch import fx
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
-from dynamo.aot.functional_tensors import FunctionalMode, inner_of, wrap
+from dynamo.aot.functional_tensors import FunctionalMode, inner_of, value_of, wrap
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
@@ -69,6 +69,8 @@ def capture_forward(
     world = ReferenceWorld() if world is None else world
     with refusals(world.is_symbolic), outside_inference_mode(gm):
         session, plan, outputs, mutated = record_program(world, gm, example_inputs)
+        if plan.views:
+            raise Unsupported("an output is an input behind an autograd.Function")
         return _finish(session, plan, outputs, mutated, epilogue_in_graph)
 
 
@@ -251,10 +253,7 @@ class Session:
 
     def value(self, wrapper: torch.Tensor) -> Fake:
         """The present value of a functional tensor."""
-        functional = inner_of(wrapper)
-        torch._sync(functional)  # type: ignore[attr-defined]
-        inside: Any = torch._from_functional_tensor(functional)  # type: ignore[attr-defined]
-        return inside  # type: ignore[no-any-return]
+        return value_of(wrapper)  # type: ignore[no-any-return]
 
     def keep_strides(self, value: Any, expected: Any) -> None:
         """Gives what the program has written its own strides again: inputs, then the tensors in
@@ -367,9 +366,10 @@ class _Checker(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The nodes that leave the graph: values of outputs, then of mutated inputs."""
+    """The nodes that leave the graph: values of outputs (None for those that are not its), then of
+    mutated inputs."""
 
-    values: list[fx.Node]
+    values: list[fx.Node | None]
     mutations: tuple[Mutation, ...]
 
 
@@ -462,8 +462,9 @@ def leave(
     """Brings the outputs and the mutated inputs to nodes."""
     recorder = session.recorder
     values = [
+        None if at in plan.views else
         _own_value(session, outputs[position], is_base, session.reference.outputs[position])
-        for position, is_base in plan.values
+        for at, (position, is_base) in enumerate(plan.values)
     ]
     mutations = []
     placeholders = [node for node in recorder.graph.nodes if node.op == "placeholder"]

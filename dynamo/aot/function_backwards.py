@@ -24,6 +24,7 @@ from torch import fx
 from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.functional_tensors import inner_of
 from dynamo.aot.graphs import is_effect, is_once
+from dynamo.aot.histories import nodes_behind
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import FAILS, BackwardFails
 from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION
@@ -36,16 +37,7 @@ PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Tensor
 
 def contexts_of(results: Iterable[Any]) -> Iterator[Any]:
     """The contexts of autograd functions that these results come from."""
-    work = [value.grad_fn for value in results if isinstance(value, torch.Tensor)]
-    seen: set[Any] = set()
-    while work:
-        node = work.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "_forward_cls"):
-            yield node
-        work += [before for before, _ in node.next_functions]
+    return (node for node in nodes_behind(results) if hasattr(node, "_forward_cls"))
 
 
 class Backwards:

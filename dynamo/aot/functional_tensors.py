@@ -112,3 +112,10 @@ def wrap(tensor: torch.Tensor) -> torch.Tensor:
 def inner_of(tensor: torch.Tensor) -> torch.Tensor:
     """The C++ functional tensor of a value of the program."""
     return tensor.functional if type(tensor) is FunctionalTensor else tensor
+
+
+def value_of(tensor: torch.Tensor) -> Any:
+    """The present value (a fake) of a functional tensor."""
+    functional = inner_of(tensor)
+    _functional._sync(functional)
+    return _functional._from_functional_tensor(functional)

@@ -4,7 +4,8 @@ In: a joint graph. Out: its tangents and gradients in groups. A gradient of one 
 tangent of another, so each group is a node of its own in autograd's graph, as eager has it: a
 backward through one frees nothing of another, and does not go on into the other's inputs.
 
-Many groups stay one: each costs a compile of its backward.
+Many groups stay one: each costs a compile of its backward. Outputs that give no input a gradient
+are groups, too, of which backward goes on with nothing, to where eager's does.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ MOST = 4  # groups, each a node of autograd and a backward; chosen, not measured
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """outputs: values of the program. gradients: positions in `joint.gradients`."""
+    """outputs: values of the program. gradients: positions in `joint.gradients`. edges: inputs that
+    autograd's graph leads to although they get no gradient."""
 
     outputs: tuple[int, ...]
     gradients: tuple[int, ...]
+    edges: frozenset[int] = frozenset()
 
 
 def find_groups(joint: JointGraph) -> tuple[Group, ...]:
@@ -37,22 +40,26 @@ def find_groups(joint: JointGraph) -> tuple[Group, ...]:
     Errors: Unsupported where the graph does not tell which outputs lead to which inputs.
     """
     outputs = tuple([tangent.output for tangent in joint.tangents])
-    everything = (Group(outputs, tuple(range(len(joint.gradients)))),)
+    reached = _tangents_reaching(joint)
+    results: Any = joint.module.graph.output_node().args[0]
+    met = {at: reached[node] for at, node in enumerate(results[joint.values :]) if node is not None}
+    if len(outputs) == 1 and met:
+        return (Group(outputs, tuple(range(len(joint.gradients)))),)
+    if not all(met.values()) or _adds_zeros(reached):
+        raise Unsupported("a gradient is the same whatever the outputs' gradients are")
     written = any(
         mutation.output is not None and joint.reference.histories[mutation.input]
         for mutation in joint.mutations
     )
-    reached = _tangents_reaching(joint)
-    results: Any = joint.module.graph.output_node().args[0]
-    met = {at: reached[node] for at, node in enumerate(results[joint.values :]) if node is not None}
-    if not met:
-        raise Unsupported("an output requires grad, and no input has a gradient")
-    if len(outputs) == 1:
-        return everything
-    known = all(met.values()) and not _adds_zeros(reached)
-    if not known or not frozenset(outputs) <= frozenset().union(*met.values()):
-        raise Unsupported("the derivative of an output is zero everywhere")
-    if written or any(LATE in node.meta for node in joint.module.graph.nodes):
+    single = written or any(LATE in node.meta for node in joint.module.graph.nodes)
+    dead = _dead_groups(joint)
+    if dead and single:
+        raise Unsupported("an output requires grad that gives no input a gradient, beside writes")
+    outputs = tuple([output for output in outputs if output not in joint.edges])
+    if not outputs:
+        return dead
+    everything = (Group(outputs, tuple(range(len(joint.gradients)))), *dead)
+    if single:
         return everything
     parts: list[tuple[set[int], list[int]]] = [({output}, []) for output in outputs]
     for gradient, tangents in met.items():
@@ -64,7 +71,20 @@ def find_groups(joint: JointGraph) -> tuple[Group, ...]:
         parts = [part for part in parts if not any(part is other for other in touched[1:])]
     if not 1 < len(parts) <= MOST:
         return everything
-    return tuple([Group(tuple(sorted(a)), tuple(sorted(b))) for a, b in parts])
+    return (*[Group(tuple(sorted(a)), tuple(sorted(b))) for a, b in parts], *dead)
+
+
+def _dead_groups(joint: JointGraph) -> tuple[Group, ...]:
+    """Those of outputs that give no input a gradient: they require grad all the same, and backward
+    goes on from them as eager's does. Errors: Unsupported where there are many."""
+    found: dict[frozenset[int], list[int]] = {}
+    for output, edges in joint.edges.items():
+        found.setdefault(edges, []).append(output)
+    if frozenset() in found:
+        raise Unsupported("an output requires grad, and no input does that it is computed from")
+    if len(found) > MOST:
+        raise Unsupported("many outputs require grad that give no input a gradient")
+    return tuple([Group(tuple(sorted(each)), (), edges) for edges, each in found.items()])
 
 
 def _tangents_reaching(joint: JointGraph) -> dict[fx.Node, frozenset[int]]:
@@ -86,7 +106,7 @@ def _tangents_reaching(joint: JointGraph) -> dict[fx.Node, frozenset[int]]:
 
 
 def _adds_zeros(reached: Mapping[fx.Node, frozenset[int]]) -> bool:
-    """True where a gradient has an addend of zeros that come from no tangent (`sgn`'s are such)."""
+    """True where a gradient has an addend of zeros that come from no tangent."""
     addends = {
         given for node, tangents in reached.items()
         if tangents and node.target is aten.add.Tensor for given in node.all_input_nodes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from dynamo.aot.capture import (
 from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.function_backwards import Backwards
 from dynamo.aot.graphs import acts_late, make_module, remove_dead_code
+from dynamo.aot.histories import inputs_behind, noting_arrivals
 from dynamo.aot.records import (
     LATE,
     TAKES_WRAPPERS,
@@ -69,11 +70,13 @@ class JointGraph:
     """A program and its backward.
 
     module: placeholders are the program's inputs, then the tangents; the output is a tuple of the
-        program's values (outputs, then mutated inputs), then the gradients (None: no gradient).
+        program's values (outputs, then mutated inputs; None for those that `plan.views` has), then
+        the gradients (None: no gradient).
         Values that eager itself keeps for backward have `node.meta["eager_saves"]`.
     values: how many values there are. tangents: one for each output of the graph with a gradient.
     gradients: the inputs that the gradients belong to. arrival: places among these, in the order in
-    which eager's backward is done with them.
+    which eager's backward is done with them. edges: the outputs whose gradients nothing is computed
+    of, and the inputs that backward comes to from them, with no gradient.
     """
 
     module: fx.GraphModule
@@ -84,6 +87,7 @@ class JointGraph:
     tangents: tuple[Tangent, ...]
     gradients: tuple[int, ...]
     arrival: tuple[int, ...]
+    edges: Mapping[int, frozenset[int]]
 
 
 def tangent_name(output: int) -> str:
@@ -149,25 +153,32 @@ def _sources(session: Session, plan: OutputPlan, outputs: list[Any]) -> dict[int
     return sources
 
 
+def _add_tangents(
+    session: Session, leaving: Leaving, sources: dict[int, torch.Tensor]
+) -> tuple[list[Tangent], list[torch.Tensor]]:
+    """Placeholders for the gradients of these outputs, and their functional tensors."""
+    tangents, grads = [], []
+    for index, wrapper in sources.items():
+        own = leaving.values[index]
+        facts = facts_of(session.value(wrapper) if own is None else own.meta["val"])
+        order, stride = _dense_form(facts)
+        fake = session.world.make(
+            session.world.cache.facts(facts.size, stride, 0, facts.dtype, wrapper.device)
+        )
+        form = (facts.size, stride) if is_static(facts) else None
+        tangents.append(Tangent(index, facts.dtype, order, form))
+        session.recorder.placeholder(tangent_name(index), fake)
+        grads.append(session.wrap(fake))
+    return tangents, grads
+
+
 def _differentiate(
     session: Session, plan: OutputPlan, leaving: Leaving, sources: dict[int, torch.Tensor],
     outputs: list[Any],
 ) -> JointGraph:
     recorder = session.recorder
     forward = set(recorder.graph.nodes)
-    tangents = []
-    grads = []
-    for index, wrapper in sources.items():
-        facts = facts_of(leaving.values[index].meta["val"])
-        order, stride = _dense_form(facts)
-        fake = session.world.make(
-            session.world.cache.facts(facts.size, stride, 0, facts.dtype, wrapper.device)
-        )
-        form = (facts.size, stride) if is_static(facts) else None
-        tangent = Tangent(index, facts.dtype, order, form)
-        recorder.placeholder(tangent_name(index), fake)
-        tangents.append(tangent)
-        grads.append(session.wrap(fake))
+    tangents, grads = _add_tangents(session, leaving, sources)
     wanted = list(session.leaves)
     seen_outside = [session.inputs[index] for index in session.insides] + [*outputs, *grads]
     backwards = Backwards(session.gm, recorder, session.value, seen_outside)
@@ -175,7 +186,8 @@ def _differentiate(
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
         with (session.world.in_python(), classes_as_in_program(), around_backward(session.gm),
-              _noting_arrival([*session.leaves.values()]) as arrived):
+              _noting_arrival([*session.leaves.values()]) as arrived,
+              noting_arrivals(recorder, sources.values())):
             results = _engine_run_backward(
                 tuple(sources.values()),
                 tuple(grads),
@@ -194,6 +206,9 @@ def _differentiate(
              for index, grad in zip(wanted, results, strict=True)]
     recorder.graph.output((*leaving.values, *nodes))
     remove_dead_code(recorder.graph)
+    read = {node.name for node in recorder.graph.nodes if node.op == "placeholder" and node.users}
+    edges = {index: inputs_behind(wrapper, session.leaves) for index, wrapper in sources.items()
+             if tangent_name(index) not in read}  # fmt: skip
     _mark_saved(recorder.graph, forward)
     for node in recorder.graph.nodes:
         if node.op == "call_function" and node not in forward and acts_late(node):
@@ -207,6 +222,7 @@ def _differentiate(
         tangents=tuple(tangents),
         gradients=tuple(wanted),
         arrival=tuple(dict.fromkeys([*arrived, *range(len(wanted))])),
+        edges=edges,
     )
 
 

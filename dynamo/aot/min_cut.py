@@ -95,7 +95,7 @@ class _Network:
         self.outputs = set(halves.outputs)
         self.inputs = set(halves.inputs)
         self.depths = _depths(halves.available)
-        self.needed = ancestors(halves.values)
+        self.needed = ancestors(halves.computed)
         for node in halves.available:
             self._add(node)
         for node in wanted:

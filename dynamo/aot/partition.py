@@ -59,6 +59,7 @@ class Backward:
         from the others, in that order, and from the inputs at `helpers`, which are as they were.
     sizes: where numbers that backward needs are read from forward's inputs; their placeholders
         follow those of saved. Empty for static sizes.
+    edges: see `Group`.
     """
 
     module: fx.GraphModule
@@ -67,6 +68,7 @@ class Backward:
     sizes: tuple[Place, ...] = ()
     restore: fx.GraphModule | None = None
     helpers: tuple[int, ...] = ()
+    edges: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Halves:
     """A joint graph's nodes, sorted out.
 
     inputs, tangents: placeholders. values, gradients: what the output node gives. outputs: those of
-    the values that the program returns (the others are written into inputs).
+    the values that the program returns and the graph computes (the others are written into inputs).
     backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
     compute them. Symbolic numbers are in neither: each half computes its own.
     loose: outputs that may be saved though eager does not. copied: inputs of which a copy may be
@@ -99,7 +101,7 @@ class Halves:
     module: fx.GraphModule
     inputs: list[fx.Node]
     tangents: list[fx.Node]
-    values: list[fx.Node]
+    values: list[fx.Node | None]
     outputs: list[fx.Node]
     gradients: list[fx.Node | None]
     backward: set[fx.Node]
@@ -109,6 +111,11 @@ class Halves:
     late: tuple[fx.Node, ...] = ()
     differentiated: frozenset[fx.Node] = frozenset()
     decided: frozenset[fx.Node] = frozenset()
+
+    @property
+    def computed(self) -> list[fx.Node]:
+        """The values that the graph computes."""
+        return [node for node in self.values if node is not None]
 
 
 def partition_joint(
@@ -123,19 +130,21 @@ def partition_joint(
     halves = _sort_out(joint, module)
     groups = find_groups(joint)
     if table is None and len(groups) == 1:
-        halves = replace(halves, loose=_loose(halves))
+        halves = replace(halves, loose=_loose(joint, halves))
     if copies:
         halves = replace(halves, copied=_copied(joint, halves))
     halves, saved = _choose(halves, cut, _small_inputs(joint, halves))
     copied = [node for node in saved if node in halves.copied]
     known = {node: ("input", at) for at, node in reversed(list(enumerate(halves.inputs)))}
     for at, node in reversed(list(enumerate(halves.values))):
-        known.setdefault(node, ("output", at))
+        if node is not None:
+            known.setdefault(node, ("output", at))
     extra = [node for node in saved if node not in known or node in copied]
     for at, node in enumerate(extra, len(halves.values)):
         known[node] = ("output", at)
     extra = [_copy_of(node) if node in copied else node for node in extra]
-    mark_decided(module.graph, ancestors([*halves.values, *extra]) & set(_needed(halves, saved)))
+    computed = ancestors([*halves.computed, *extra])
+    mark_decided(module.graph, computed & set(_needed(halves, saved)))
     forward = _extract(module, halves.inputs, [*halves.values, *extra], effects=True)
     backwards = [_backward_of(group, joint, halves, saved, known, table) for group in groups]
     return Partition(forward, tuple(backwards))
@@ -177,7 +186,7 @@ def _backward_of(
     )
     if table is not None:
         module, sizes = _extract_backward(halves, saved, table)
-        return Backward(module, group.outputs, origins, sizes)
+        return Backward(module, group.outputs, origins, sizes, edges=group.edges)
     module = _extract(
         halves.module, [*saved, *halves.tangents], halves.gradients, also=halves.late)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -186,7 +195,7 @@ def _backward_of(
         if kind == "output" and at >= len(halves.values):
             given.meta[DIES] = True
     if not loose:
-        return Backward(module, group.outputs, origins)
+        return Backward(module, group.outputs, origins, edges=group.edges)
     others = [node for node in saved if node not in loose]
     small = _small_inputs(joint, halves)
     found = _ancestors(loose, {*others, *small})
@@ -202,7 +211,9 @@ def _checked(halves: Halves, saved: list[fx.Node]) -> list[fx.Node]:
     found: dict[fx.Node, None] = {}
     for node in _needed(halves, saved):
         for kind, at in node.meta.get(CHECKS, ()):
-            found[(halves.inputs if kind == "input" else halves.values)[at]] = None
+            checked = (halves.inputs if kind == "input" else halves.values)[at]
+            assert checked is not None
+            found[checked] = None
     return [node for node in found if node not in saved]
 
 
@@ -227,9 +238,9 @@ def _small_inputs(joint: JointGraph, halves: Halves) -> set[fx.Node]:
     }
 
 
-def _loose(halves: Halves) -> frozenset[fx.Node]:
+def _loose(joint: JointGraph, halves: Halves) -> frozenset[fx.Node]:
     """The outputs that eager does not save, and that are nothing else's new value."""
-    written = halves.values[len(halves.outputs) :]
+    written = halves.values[len(joint.plan.values) :]
     return frozenset(
         node for node in halves.outputs
         if node.op == "call_function" and node in halves.available and SAVED not in node.meta
@@ -298,7 +309,7 @@ def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
         inputs=placeholders[:count],
         tangents=placeholders[count:],
         values=list(results[: joint.values]),
-        outputs=list(results[: len(joint.plan.values)]),
+        outputs=[node for node in results[: len(joint.plan.values)] if node is not None],
         gradients=list(results[joint.values :]),
         backward=backward,
         available=available,

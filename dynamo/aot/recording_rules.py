@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.fakes import SymbolicFacts, facts_of, is_fake, is_static, storage_key
+from dynamo.aot.functional_tensors import value_of
 from dynamo.aot.overlap import overlaps_itself
 from dynamo.aot.records import Unsupported
 from dynamo.shapes.facts import Facts, contiguous_stride
@@ -66,8 +67,15 @@ def _replaced(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A zero that has no memory, as derivatives use it; generated code reads memory."""
-    return _marked(recorder, recorder.call(aten.zeros.default, args, kwargs))
+    """A zero that has no memory, as derivatives use it; generated code reads memory. In backward it
+    is made of the gradients that lead to it, so that there is none where there are none of them."""
+    zero = None
+    for grad in map(value_of, recorder.arrived):
+        one = recorder.call(aten.new_zeros.default, (grad, *args), kwargs)
+        zero = one if zero is None else recorder.call(aten.add.Tensor, (zero, one), {})
+    if zero is None:
+        zero = recorder.call(aten.zeros.default, args, kwargs)
+    return _marked(recorder, zero)
 
 
 def _is_zero(recorder: Any, value: Any) -> bool:

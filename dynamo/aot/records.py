@@ -17,7 +17,8 @@ and done again at run time on the real tensors, in this order:
    dirty, so that it gets the function's history.
 4. *Outputs.* Each is one of:
    - `FreshOutput`: an output of the graph, with eager's size, stride and dtype. Two entries with
-     one index are one object. Its storage is shared with no input and no other output.
+     one index are one object. Its storage is shared with no input and no other output; under
+     autograd a `NodeView` is one all the same, which the autograd function makes itself.
    - `InputOutput`: the input object itself.
    - `ViewOutput`: a view by `as_strided` of an input (after its mutation), or of an output of the
      graph that other outputs share a storage with; its offset counts from where that base begins,
@@ -33,12 +34,12 @@ in the records are SymPy expressions over symbols that are read from inputs (`Sy
 Inputs that share memory with one another are fine as long as the program mutates none of them;
 otherwise `Unsupported` is raised at compile time, and at run time the program runs as it was
 captured. Also `Unsupported`: mutated constants, metadata of inputs changed (`x.t_()`, `resize_`),
-outputs that view an input as another dtype, results that depend on data.
+results that depend on data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +169,8 @@ class ViewOutput:
         nobody write into it.
     no_grad: made without grad mode of what requires grad: it says that it requires grad, too, and
         has no history.
+    dtype: what the elements of base are read as; None for its own. size, stride and offset count
+        in elements of this one. conjugated, negated: lazily, after that.
     """
 
     base: FreshOutput | InputOutput | ConstantOutput
@@ -177,6 +180,35 @@ class ViewOutput:
     detach: str
     one_of_many: bool = False
     no_grad: bool = False
+    dtype: torch.dtype | None = None
+    conjugated: bool = False
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A value of a training program that a node of autograd's graph gives as a view: of its
+    index-th input, or of its index-th value. So are inputs that an autograd.Function of the program
+    returns.
+
+    form: size, stride, and the offset from where the other begins; None where it is as that one.
+    detach: the program has cut the other off before.
+    """
+
+    is_input: bool
+    index: int
+    form: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    detach: bool = False
+
+    def of(self, inputs: Sequence[Any], values: Sequence[Any]) -> torch.Tensor:
+        """The view."""
+        base: torch.Tensor = (inputs if self.is_input else values)[self.index]
+        if self.detach:
+            base = base.detach()
+        if self.form is None:
+            return base.view_as(base)
+        size, stride, offset = self.form
+        return base.as_strided(size, stride, base.storage_offset() + offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from dynamo.aot.records import (
 from dynamo.aot.spent import spend
 from dynamo.aot.symbols import names_of, reads, text_of
 from dynamo.base import logs
+from dynamo.base.fallbacks import GRAPH, line_of, refused
 from dynamo.base.generated import function_of
 
 Callee = Callable[..., Any]
@@ -80,10 +81,12 @@ class _Writer:
         inputs = [f"a{index}" for index in range(len(graph.fakes))]
         results = self._result_count()
         lines = [f"def call({', '.join(inputs)}):"]
-        refusal = self._refusal()
         given = ", ".join(inputs)
-        if refusal:
-            lines += [f"    if {refusal}:", f"        return original({given})"]
+        for reason, tests in self._refusals().items():
+            if tests:
+                self.names["run_as_captured"] = run_as_captured
+                lines += [f"    if {' or '.join(tests)}:",
+                          f"        return run_as_captured(original, {reason!r}, {given})"]
         lines += [f"    {line}" for line in self._sizes(inputs)]
         lines += self._written(graph.touched)  # first: what the graph saves is as new as its input
         call = f"compiled({given})"
@@ -126,25 +129,30 @@ class _Writer:
         indices += [m.output for m in self.graph.mutations if m.output is not None]
         return max(indices, default=-1) + 1
 
-    def _refusal(self) -> str:
-        tests = []
+    def _refusals(self) -> dict[str, list[str]]:
+        """Tests of calls that the graph was not made for, by reason."""
+        numbers, histories, memory = list[str](), list[str](), list[str]()
         for index, value in self.graph.numbers:
             name = self._name(value)
-            tests.append(f"type(a{index}) is not type({name}) or a{index} != {name}")
+            numbers.append(f"type(a{index}) is not type({name}) or a{index} != {name}")
         mutated = [mutation.input for mutation in self.graph.mutations]
         unread = {each.input for each in self.graph.within}
         tensors = [index for index, fake in enumerate(self.graph.fakes)
                    if isinstance(fake, torch.Tensor) and index not in unread]
         for each in self.graph.within:
             place = f"a{each.input}.data_ptr() - a{each.owner}.data_ptr()"
-            tests.append(f"{place} != {each.start}")
+            memory.append(f"{place} != {each.start}")
         for index in self.graph.mutates_history:
-            tests.append(f"a{index}._is_view() or a{index}.retains_grad")
+            histories.append(f"a{index}._is_view() or a{index}.retains_grad")
         if mutated and len(tensors) > 1:
             listed = ", ".join(f"a{index}" for index in mutated)
             others = ", ".join(f"a{index}" for index in tensors if index not in mutated)
-            tests.append(f"share_memory(({listed},), ({others}{',' if others else ''}))")
-        return " or ".join(tests)
+            memory.append(f"share_memory(({listed},), ({others}{',' if others else ''}))")
+        return {
+            "a number is another than in the graph": numbers,
+            "an input that gets a gradient is a view, or retains its own": histories,
+            "inputs of which one is written share memory otherwise than in the graph": memory,
+        }
 
     def _name(self, value: Any) -> str:
         name = f"c{next(self._numbers)}"
@@ -186,6 +194,9 @@ class _Writer:
     def _view(self, output: ViewOutput) -> str:
         base = self._output(output.base, {})
         text = f"{base}.detach()" if output.detach == "before" else base
+        if output.dtype is not None:
+            self.names["read_as"] = read_as
+            base = text = f"read_as({text}, {self._name(output.dtype)})"
         size, stride = (
             f"({''.join(f'{text_of(extent, self._symbols)}, ' for extent in part)})"
             for part in (output.size, output.stride)
@@ -200,10 +211,23 @@ class _Writer:
             self.names["no_grad_view"] = no_grad_view
             return f"no_grad_view({text}, {size}, {stride}{offset})"
         text += f".as_strided({size}, {stride}{offset})"
+        text += ".conj()" * output.conjugated + "._neg_view()" * output.negated
         if output.one_of_many:
             self.names["one_of_many"] = one_of_many
             text = f"one_of_many({text})"
         return f"{text}.detach()" if output.detach == "after" else text
+
+
+def run_as_captured(original: Callee, reason: str, *inputs: Any) -> Any:
+    """`original(*inputs)`, which is counted as not compiled, and told once."""
+    graph = getattr(getattr(original, "__self__", None), "graph", None)
+    refused(GRAPH, f"in some calls {reason}", line_of(graph.nodes if graph else ()), strict=False)
+    return original(*inputs)
+
+
+def read_as(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A view with elements of another dtype; complex numbers as pairs of theirs."""
+    return torch.view_as_real(base) if base.dtype.is_complex else base.view(dtype)
 
 
 def no_grad_view(base: torch.Tensor, *form: Any) -> torch.Tensor:

@@ -230,8 +230,8 @@ def _saved_results(joint: JointGraph) -> tuple[int, ...]:
     )
 
 
-def _is_saved(node: fx.Node) -> bool:
-    return SAVED in node.meta or node.target in SAVE_RESULTS
+def _is_saved(node: fx.Node | None) -> bool:
+    return node is not None and (SAVED in node.meta or node.target in SAVE_RESULTS)
 
 
 def _leaf(value: Any) -> Any:

@@ -37,7 +37,7 @@ from dynamo.aot.lazy_backward import LazyBackward, is_in_transform, likely_missi
 from dynamo.aot.partition import Backward, Partition
 from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.recipes import noted
-from dynamo.aot.records import Compiler, Keeping, Place, Unsupported
+from dynamo.aot.records import Compiler, Keeping, NodeView, Place, Unsupported
 from dynamo.aot.second_order import TWICE, Refusal, SecondOrder, second_order
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
@@ -56,7 +56,8 @@ class NodePlan:
 
     shown: the values of the program that it gives. inputs, outputs, loose: what it saves; strict:
     the kinds of those that are not loose, in backward's order. foreign: what other nodes give.
-    tangents: (output, its place among the shown, what its gradient looks like). arrival: the order
+    views: (value, what it is a view of) of those that it makes itself. tangents: (output, its place
+    among the shown, what its gradient looks like). arrival: the order
     in which eager gives the gradients. cut: inputs that get no edge. dirty: (input, value) of the
     inputs that it writes. order: where backward's placeholders lie among the saved. marks: it saves
     something for an error that eager raises.
@@ -73,6 +74,7 @@ class NodePlan:
     restore: CachedGraph | None
     foreign: frozenset[int]
     sizes: tuple[Place, ...]
+    views: tuple[tuple[int, NodeView], ...]
     without_gradient: tuple[int, ...]
     tangents: tuple[tuple[int, int, Tangent], ...]
     gradients: tuple[int, ...]
@@ -153,7 +155,9 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
         for mutation in joint.mutations
         if mutation.output is not None and joint.reference.histories[mutation.input]
     )
-    cut = _without_edge(joint, half) - {given for given, _ in dirty}
+    views = tuple([(at, view) for at, view in joint.plan.views.items() if at in half.outputs])
+    viewed = {view.index for _, view in views if view.is_input and not view.detach}
+    cut = _without_edge(joint, half) - {given for given, _ in dirty} - viewed
     if not set(inputs).isdisjoint(at for at, _ in dirty):
         raise Unsupported("backward needs the old value of a mutated input")
     second = second_order(gm, joint, inputs, cut, half.outputs)
@@ -177,6 +181,7 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
         restore=None if half.restore is None else CachedGraph(half.restore),
         foreign=foreign,
         sizes=half.sizes,
+        views=views,
         without_gradient=tuple(
             at for at in shown if at not in half.outputs and at not in absent),
         tangents=tuple((tangent.output, place[tangent.output], tangent)
@@ -285,7 +290,7 @@ def _forward_of(plan: NodePlan) -> Callable[..., Any]:
     """The `forward` of the node. Names are local, as it runs at each call."""
     shown, outputs, loose, foreign = plan.shown, plan.outputs, plan.loose, plan.foreign
     sizes, dirty, without_gradient = plan.sizes, plan.dirty, plan.without_gradient
-    marks, helpers = plan.marks, plan.helpers
+    marks, helpers, views = plan.marks, plan.helpers, plan.views
     saved_inputs, saved_outputs = picker(plan.inputs), picker(outputs)
     results_shown, undifferentiated = picker(shown), picker(without_gradient)
 
@@ -304,6 +309,8 @@ def _forward_of(plan: NodePlan) -> Callable[..., Any]:
             ctx.loose += [_noted(args[at]) for at in helpers]
         if sizes:
             ctx.sizes = [_read(args, place) for place in sizes]
+        for at, view in views:
+            results[at] = view.of(args, results)
         if without_gradient:
             ctx.mark_non_differentiable(*undifferentiated(results))
         if not dirty:
@@ -401,9 +408,10 @@ def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
 
 
 def _without_edge(joint: JointGraph, half: Backward) -> frozenset[int]:
-    """The inputs that require a gradient, and get none from this half."""
+    """The inputs that require a gradient, and get none from this half, nor are behind it."""
     found: Any = half.module.graph.output_node().args[0]
-    return frozenset([at for at, grad in zip(joint.gradients, found, strict=True) if grad is None])
+    without = [at for at, grad in zip(joint.gradients, found, strict=True) if grad is None]
+    return frozenset(without) - half.edges
 
 
 def _read(inputs: tuple[Any, ...], place: Place) -> int:

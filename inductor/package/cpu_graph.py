@@ -231,6 +231,8 @@ class Slots:
         if isinstance(output, PlainOutput):
             return output.value
         if isinstance(output, ViewOutput):
+            if output.dtype is not None or output.conjugated or output.negated:
+                raise Unsupported("it returns a view with other elements than its base has")
             base = self._output(output.base, graph)
             offset = base.offset + output.offset
             return Seen(base.slot, offset, base.dtype, output.size, output.stride)

@@ -66,9 +66,29 @@ def test_other_places(backend: str) -> None:
     call = dynamo.compile(around_a_write, backend=backend)
     for start in (3, 0, 7):  # of both in their storage
         compare(around_a_write, call, lambda start=start: (lambda a: (a, a[2:8]))(torch.arange(40.0)[start : start + 24]))  # type: ignore[misc]
+    counters["not_compiled"].clear()
     for start in (3, 4, 3, 0):
         compare(around_a_write, call, lambda start=start: (lambda a: (a, a[start : start + 6]))(torch.arange(24.0)))  # type: ignore[misc]
     compare(around_a_write, call, lambda: (torch.arange(24.0), torch.arange(6.0)))
+    (reason, count), = counters["not_compiled"].items()
+    assert "share memory otherwise" in reason and count == 5  # each call
+
+
+def test_calls_that_run_as_captured_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return a * b
+
+    dynamo.reset()
+    call = dynamo.compile(program)
+    compare(program, call, lambda: (torch.ones(4), torch.ones(4)))
+    assert not counters["not_compiled"]
+    caplog.clear()
+    for _ in range(3):
+        compare(program, call, lambda: (torch.ones(4),) * 2)
+        compare(program, call, lambda: (lambda a: (a[:4], a[2:]))(torch.arange(6.0)))
+    assert sum(counters["not_compiled"].values()) == 3 and len(caplog.messages) == 1
+    assert "a.add_(1)" in caplog.text or "return a * b" in caplog.text
 
 
 @pytest.mark.parametrize("made", [

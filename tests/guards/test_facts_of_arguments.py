@@ -19,6 +19,7 @@ class Net(nn.Module):
         super().__init__()
         self.weight, self.other = nn.Parameter(torch.randn(2, 2)), nn.Parameter(torch.randn(2, 2))
         self.register_buffer("mask", None)
+        self.register_buffer("steps", torch.tensor([1, 2]))
         self.number, self.tensors, self.named = 1, [torch.randn(2, 2)], {"a": torch.randn(2, 2)}
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -72,6 +73,19 @@ def tied() -> Net:
     return net
 
 
+class Named(Net):
+    pass
+
+
+def renamed(name: str) -> Named:
+    Named.__name__ = name
+    return Named()
+
+
+def table(*numbers: int) -> torch.Tensor:
+    return torch.tensor([numbers])
+
+
 def under(mode: Any) -> tuple[Any, ...]:
     return x(), mode
 
@@ -101,7 +115,15 @@ CASES: dict[str, list[Case]] = {
         *((program, lambda: (x(), x()), one_twice, True) for program in READ_BESIDE_A_CHANGE),
     ],
     "values": [(PLAIN, x, x, False)],
-    "numbers of a small table of integers": [],  # tests/symbolic/test_tables.py
+    "numbers of a small table of integers": [
+        (lambda table: torch.ones(table.tolist()[0]) * 2, lambda: table(2, 3), lambda: table(2, 3), False),
+        (lambda table: torch.ones(table.tolist()[0]) * 2, lambda: table(2, 3), lambda: table(3, 2), True),
+        (lambda table: table * 2, lambda: table(2, 3), lambda: table(3, 2), False),
+    ],
+    "numbers of a small buffer of integers or flags": [
+        (lambda net: NET(net)[: net.steps[0]], Net, Net, False), (NET, Net, lambda: swapped(Net(), steps=torch.tensor([0, 2])), False),
+        (lambda net: NET(net) * (2 if net.steps[0] else 3), Net, lambda: swapped(Net(), steps=torch.tensor([0, 2])), True),
+    ],
     "storage offset": [(lambda x: (x[1], x * 2), lambda: inside(0), lambda: inside(3), False), (lambda x: x[1].mul_(2), lambda: inside(0), lambda: inside(3), False)],
     "memory shared with another argument": [
         (lambda x, y: x + y, lambda: (x(), x()), shared, False), (lambda x, y: (x.add_(1), y * 2), lambda: (x(), x()), shared, False),
@@ -137,7 +159,10 @@ CASES: dict[str, list[Case]] = {
     "attributes of objects, names of modules": [
         (NET, Net, lambda: swapped(Net(), number="text"), False), (lambda net: net(torch.ones(2, 2)) * net.number, Net, lambda: swapped(Net(), number=5.5), True),
     ],
-    "bases and names of classes": [],  # test_changed_classes.py
+    "bases and names of classes": [  # more in test_changed_classes.py
+        (NET, lambda: renamed("One"), lambda: renamed("Other"), False),
+        (lambda net: NET(net) * len(type(net).__name__), lambda: renamed("One"), lambda: renamed("Other"), True),
+    ],
 }
 
 
@@ -164,7 +189,8 @@ def test_a_changed_fact(row: str, number: int) -> None:
         graphs.append(gm)
         return gm.forward
 
-    compiled = dynamo.compile(program, backend=count, dynamic=False)
+    dynamic = None if "small" in row else False  # whether sizes may be symbolic; tables are not known with False
+    compiled = dynamo.compile(program, backend=count, dynamic=dynamic)
     called(compiled, first())
     known = len(graphs)
     seed = int(torch.randint(1 << 30, ()))
