@@ -44,8 +44,8 @@ from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.patches import patches_as_gemms
 from inductor.fx_passes.permutations import read_by_inverses
+from inductor.fx_passes.row_topk import take_from_rows
 from inductor.fx_passes.sequences import sequences_as_images
-from inductor.fx_passes.short_topk import take_from_rows
 from inductor.fx_passes.small_gemms import add_in_loops
 from inductor.fx_passes.stored_numbers import name_stored_numbers
 from inductor.fx_passes.table import decompositions as decompositions
