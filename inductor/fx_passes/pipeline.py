@@ -14,6 +14,7 @@ from dynamo.base.counters import timed
 from inductor.collectives.settings import with_buckets
 from inductor.config import config, is_enabled
 from inductor.fx_passes.attention.calls import replace_attention
+from inductor.fx_passes.attention.counters import count_programs
 from inductor.fx_passes.attention.cpu_calls import replace_cpu_attention
 from inductor.fx_passes.attention.gradients import lay_gradients_as_results
 from inductor.fx_passes.attention.patterns import replace_written_attention
@@ -142,7 +143,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if is_enabled("patterns"):
         module = apply(unfuse_biases, module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
-        module = apply(replace_cpu_attention, module)
+        module = apply(count_programs, apply(replace_cpu_attention, module))
     if is_enabled("patterns") and not has_symbols(module):
         module = apply(add_rows_to_gemms, module)
     if config.kernels and is_enabled("buckets"):
