@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynamo
+from inductor.driver import shipping
 from inductor.fx_passes import row_topk
 
 Program = Callable[[torch.Tensor], Any]
@@ -64,6 +65,17 @@ def test_gradients(taken: list[Any]) -> None:
     program(y).backward()
     torch.testing.assert_close(x.grad, y.grad)
     assert taken == [True]
+
+
+def test_kernels_are_shipped(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compiled at the first call: whoever loads the file would need a compiler."""
+    called: list[Any] = []
+    monkeypatch.setattr(shipping, "_binaries", lambda made, inputs: called.append(inputs) or set())
+    with torch.no_grad():
+        dynamo.compile(lambda x: x.topk(2)[0] + 1).aot_compile(torch.randn(2, 9))
+        assert taken == [True] and len(called) == 1
+        dynamo.compile(lambda x: x.topk(2, 0)[0] + 1).aot_compile(torch.randn(3, 9))
+        assert taken == [True, False] and len(called) == 1
 
 
 def test_what_eager_raises(taken: list[Any]) -> None:
