@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import dynamo
 from tests.gpu.support import DEVICE, HALVES, check
 
 BACKENDS = {

@@ -15,15 +15,14 @@ are greater, which is its place in the result.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from inductor.kernels.attention_spec import Blocks
+from inductor.kernels.gpu.calls_by_form import CallsByForm
 from inductor.kernels.gpu.text_launches import KernelName, TextLaunch
 from inductor.runtime._launch import Allocation, KernelCall
-from inductor.runtime.triton_binary import current_stream
 
 INFINITIES = {torch.float32: 0x7F800000, torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
 DTYPES = (*INFINITIES, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -165,46 +164,39 @@ def has_kernels(rows: int, size: int, k: int, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LongTopk:
-    """The kernels for rows of one size, and their results. space: for what they hand on."""
+    """The kernels for rows of one size. space: for what they hand on."""
 
     groups: KernelCall
     collected: KernelCall
     ranked: KernelCall
     space: Allocation
-    values: Allocation
-    places: Allocation
 
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        stream = 0 if x.device.index is None else current_stream(x.device.index)
-        space, values, places = self.space(), self.values(), self.places()
+    def __call__(
+        self, stream: int, x: torch.Tensor, values: torch.Tensor, places: torch.Tensor
+    ) -> None:
+        space = self.space()
         self.groups(stream, x, space)
         self.collected(stream, x, space)
         self.ranked(stream, space, values, places)
-        return values, places
 
 
-@dataclass(slots=True)
-class LongTopkCall:
+class LongTopkCall(CallsByForm):
     """`torch.topk` along the last axis, for few long rows."""
 
-    known: dict[tuple[Any, ...], LongTopk] = field(default_factory=dict)
+    __slots__ = ()
 
     def __call__(
         self, x: torch.Tensor, k: int, largest: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x = x.contiguous()
-        key = x.shape, k, largest, x.dtype, x.device
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = prepare(x.shape, k, largest, x.dtype, x.device)
-        return found(x)
+        values, places = self.run(prepare, (x.contiguous(),), k, largest)
+        return values, places
 
 
 def prepare(
-    shape: tuple[int, ...], k: int, largest: bool, dtype: torch.dtype, device: torch.device
-) -> LongTopk:
+    x: torch.Tensor, k: int, largest: bool
+) -> tuple[LongTopk, tuple[Allocation, Allocation]]:
     """The kernels, not compiled yet, and their results."""
-    *outer, size = shape
+    *outer, size = x.shape
     count = math.prod(outer)
     groups = _power_of_two(max(4 * k, -(-size // 64)))
     groups = max(LEAST_GROUPS, min(groups, MOST_GROUPS))
@@ -217,22 +209,24 @@ def prepare(
     rows = min(max(1, TILE // columns), _power_of_two(depth))
     warps = 4 if groups < MOST_GROUPS else 8
     constants = {
-        "LARGEST": largest, "INFINITY": INFINITIES.get(dtype, 0),
-        "MAGNITUDE": 0x7FFF if dtype.itemsize == 2 else 0x7FFFFFFF, "COUNT": count, "SIZE": size,
+        "LARGEST": largest, "INFINITY": INFINITIES.get(x.dtype, 0),
+        "MAGNITUDE": 0x7FFF if x.dtype.itemsize == 2 else 0x7FFFFFFF, "COUNT": count, "SIZE": size,
         "GROUPS": groups, "DEPTH": depth, "ROOM": room, "K": k, "ENOUGH": enough,
     }  # fmt: skip
     shared = groups // columns, count, 1
     ranked = -(-enough // RANKED), count, 1
     tile = Blocks(rows, columns, warps, 1)
-    results = [Allocation((*outer, k), _dense((*outer, k)), kind, device)
-               for kind in (dtype, torch.int64)]
+    goal = (*outer, k)
+    values, places = (
+        Allocation(goal, _dense(goal), kind, x.device) for kind in (x.dtype, torch.int64))
     space = count * (groups + room + 1)
-    return LongTopk(
+    calls = LongTopk(
         TextLaunch.of(KernelName(TEXT, "topk_groups"), shared, constants, tile, 2),
         TextLaunch.of(KernelName(TEXT, "topk_collected"), shared, constants, tile, 2),
         TextLaunch.of(
             KernelName(TEXT, "topk_ranked"), ranked, constants, Blocks(RANKED, BESIDE, 4, 1), 3),
-        Allocation((space,), (1,), torch.int64, device), results[0], results[1])
+        Allocation((space,), (1,), torch.int64, x.device))
+    return calls, (values, places)
 
 
 def _dense(size: tuple[int, ...]) -> tuple[int, ...]:

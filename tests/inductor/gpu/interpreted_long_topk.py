@@ -114,6 +114,6 @@ def test_space_suffices() -> None:
     enough = k + k // 4 + 4
     x = torch.randn(1, size)
     x.view(depth, groups)[:, :enough] += 100
-    made = prepare((1, size), k, True, torch.float32, x.device)
-    assert made.space().numel() == groups + enough * depth + 1
+    calls, _ = prepare(x, k, True)
+    assert calls.space().numel() == groups + enough * depth + 1
     check(x, k)

@@ -32,7 +32,7 @@ def test_kernels(
 
     made: list[Any] = []
     monkeypatch.setattr(long_topk.TextLaunch, "of", lambda *args: made.append(args))
-    long_topk.prepare(shape, k, largest, dtype, torch.device("cpu"))
+    long_topk.prepare(torch.empty(shape, dtype=dtype, device="meta"), k, largest)
     assert len(made) == 3
     for name, _, constants, blocks, _ in made:
         function = getattr(load_text(name.text), name.name)
