@@ -31,7 +31,11 @@ from inductor.cache.shipped import Shipment, names_given
 from inductor.config import config, settings_of
 from inductor.driver.compile_fx import compile_whole
 
-OWN_KERNELS = b"dynamo_jit::attention"  # has kernels that are compiled at the first call
+# Operators with kernels that are compiled at the first call, as records name them.
+OWN_KERNELS = (
+    b"dynamo_jit::attention", b"dynamo_jit::flex_attention", b"dynamo_jit::topk_of_rows",
+    b"dynamo_jit::window_sums",
+)  # fmt: skip
 
 
 def ship(
@@ -55,7 +59,8 @@ def ship(
         raise errors.Unsupported(str(error)) from None
     with watched_files() as files:
         read_record(record, given, store)
-    binaries = _binaries(made, inputs) if OWN_KERNELS in record else ()
+    has_kernels = any(name in record for name in OWN_KERNELS)
+    binaries = _binaries(made, inputs) if has_kernels else ()
     libraries, kernels = (archive_of(store, paths)[0] for paths in (files, binaries))
     return Shipment(record, graph, libraries, kernels, devices)
 

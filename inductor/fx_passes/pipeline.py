@@ -14,6 +14,7 @@ from dynamo.base.counters import timed
 from inductor.collectives.settings import with_buckets
 from inductor.config import config, is_enabled
 from inductor.fx_passes.attention.calls import replace_attention
+from inductor.fx_passes.attention.counters import count_programs
 from inductor.fx_passes.attention.cpu_calls import replace_cpu_attention
 from inductor.fx_passes.attention.gradients import lay_gradients_as_results
 from inductor.fx_passes.attention.patterns import replace_written_attention
@@ -44,8 +45,8 @@ from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.patches import patches_as_gemms
 from inductor.fx_passes.permutations import read_by_inverses
+from inductor.fx_passes.row_topk import take_from_rows
 from inductor.fx_passes.sequences import sequences_as_images
-from inductor.fx_passes.short_topk import take_from_rows
 from inductor.fx_passes.small_gemms import add_in_loops
 from inductor.fx_passes.stored_numbers import name_stored_numbers
 from inductor.fx_passes.table import decompositions as decompositions
@@ -142,7 +143,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if is_enabled("patterns"):
         module = apply(unfuse_biases, module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
-        module = apply(replace_cpu_attention, module)
+        module = apply(count_programs, apply(replace_cpu_attention, module))
     if is_enabled("patterns") and not has_symbols(module):
         module = apply(add_rows_to_gemms, module)
     if config.kernels and is_enabled("buckets"):

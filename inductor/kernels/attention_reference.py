@@ -18,7 +18,7 @@ Maybe = Tensor | None
 
 def shape_of_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, causal: bool, scale: float,
-    window: int, cap: float, nan_rows: bool, lse: bool,
+    window: int, cap: float, nan_rows: bool, lse: bool, arrived: Maybe = None,
 ) -> tuple[Tensor, Tensor]:
     """Empty tensors of the forms of the results."""
     batch, heads, queries, _ = q.shape
@@ -51,7 +51,7 @@ def scores_of(
 
 def reference_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, causal: bool, scale: float,
-    window: int, cap: float, nan_rows: bool, lse: bool,
+    window: int, cap: float, nan_rows: bool, lse: bool, arrived: Maybe = None,
 ) -> tuple[Tensor, Tensor]:
     """The operator, by ATen operators."""
     score = scores_of(q, k, bias, mask, causal, scale, window, cap)

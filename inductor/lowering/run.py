@@ -78,7 +78,7 @@ LIBRARY = {
     "_scaled_mm", "_int_mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_grouped_mm",
     "_scaled_grouped_mm", "numbers_on",
     "attention", "attention_backward", "flex_attention", "flex_attention_backward", "philox_state",
-    "topk_of_rows", "window_sums",
+    "topk_of_rows", "window_sums", "zero_counters",
 }  # fmt: skip
 
 

@@ -1,12 +1,16 @@
 """Attention as an operator: what graphs hold where a kernel of our own computes it.
 
-`dynamo_jit::attention(q, k, v, bias, mask, causal, scale, window, cap, nan_rows, lse)` gives
-softmax(cap(q k^T * scale) + bias, masked) v for tensors (batch, heads, length, head), and the
+`dynamo_jit::attention(q, k, v, bias, mask, causal, scale, window, cap, nan_rows, lse, arrived)`
+gives softmax(cap(q k^T * scale) + bias, masked) v for tensors (batch, heads, length, head), and the
 log-sum-exps of the scores, if `lse` asks for them (else an empty tensor). There may be fewer heads
 of keys and values. bias, mask: tensors of four axes that broadcast to the scores; where mask is
 False, a query does not see a key. causal: nor later keys. window: nor keys of that distance behind
 or more; 0: all. cap: scores are cap * tanh(score / cap); 0: as they are. nan_rows: a query that
-sees nothing gives NaN, else zeros. It has a derivative.
+sees nothing gives NaN, else zeros. arrived: None, or zeros in int32 that no other call uses at the
+same time, one for each head of keys of each sequence, by which programs count themselves; they are
+zeros behind the call, too. It has a derivative without these.
+
+`dynamo_jit::zero_counters(like, count)` gives so many of them, on the device of a tensor.
 
 `attention` is what takes the place of `F.scaled_dot_product_attention` in captured graphs: it is
 called while they are recorded, and decides by the metadata of its arguments alone.
@@ -49,9 +53,10 @@ MOST_OFFSET = 2**31 - 1  # kernels count elements of a head in 32 bits
 
 FACTS = "bool causal, float scale, int window, float cap, bool nan_rows"
 LIBRARY.define(
-    f"attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, {FACTS}, bool lse)"
-    " -> (Tensor, Tensor)"
+    f"attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, {FACTS}, bool lse,"
+    " Tensor? arrived=None) -> (Tensor, Tensor)"
 )
+LIBRARY.define("zero_counters(Tensor like, int count) -> Tensor")
 LIBRARY.define(
     "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask,"
     f" Tensor out, Tensor lse, {FACTS}, bool bias_grad, bool[] leaves)"
@@ -99,6 +104,14 @@ register(
     Kernels(shape_of_backward, reference_backward, _backward_by_kernels),
     _Attention,
 )
+
+
+def _zero_counters(like: Tensor, count: int) -> Tensor:
+    return like.new_zeros(count, dtype=torch.int32)
+
+
+for _key in ("Meta", "CPU", "CUDA"):
+    LIBRARY.impl("zero_counters", _zero_counters, _key)
 
 
 def attention(

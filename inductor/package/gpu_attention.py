@@ -114,7 +114,8 @@ def is_attention(call: ExternKernel) -> bool:
 def attention_launch(call: ExternKernel, result: str, layout: Layout) -> Launch:
     """The launch that computes the first result, which lives in the buffer `result`. Errors:
     Unsupported."""
-    q, k, v, bias, mask, causal, scale, window, cap, nan_rows, lse = call.values_by_argument()
+    q, k, v, bias, mask, *facts, lse, _ = call.values_by_argument()
+    causal, scale, window, cap, nan_rows = facts
     assert isinstance(q, ViewRef) and not lse
     spec = spec_of(
         *(_shown(view) for view in (q, k, v)), _shown(bias), _shown(mask), causal=bool(causal),

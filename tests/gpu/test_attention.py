@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import dynamo
 from tests.gpu.support import DEVICE, HALVES, check
 
 BACKENDS = {
@@ -139,6 +140,35 @@ def test_few_queries_of_many_keys(dtype: torch.dtype, mask: str, queries: int) -
         return q, k, v, m > -0.5 if m is not None and mask != "bias" else m
 
     check(attend, make, calls=2, slack=8.0)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+@pytest.mark.parametrize("keys", [512, 4096])
+def test_layers_of_few_queries(keys: int, mode: str | None) -> None:
+    """The last programs of each layer join what the others have found; on two streams at once, and again and again."""
+    def layers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            q = q + F.scaled_dot_product_attention(q, k, v, attn_mask=m, enable_gqa=True)
+        return q
+
+    torch.manual_seed(0)
+    q = torch.randn(2, 32, 1, 128, device=DEVICE, dtype=torch.bfloat16)
+    k, v = (torch.randn(2, 8, keys, 128, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    m = (torch.arange(keys, device=DEVICE) < keys // 3)[None, None, None]
+    wanted = layers(*(x.double() for x in (q, k, v)), m)
+    compiled = dynamo.compile(layers, **({"mode": mode} if mode else {}))
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    with torch.no_grad():
+        first = compiled(q, k, v, m).clone()
+        torch.testing.assert_close(first.double(), wanted, rtol=3e-2, atol=3e-2)
+        for _ in range(30):
+            torch.cuda.synchronize()
+            found = []
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    found.append(compiled(q, k, v, m).clone())
+            torch.cuda.synchronize()
+            assert all(torch.equal(each, first) for each in found)
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])

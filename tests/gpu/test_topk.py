@@ -30,6 +30,30 @@ def test_values_and_places(size: int, k: int, dtype: torch.dtype) -> None:
     assert not inductor.metrics.fallbacks()
 
 
+@pytest.mark.parametrize("rows, size, k, dtype", [
+    (1, 128256, 200, torch.bfloat16), (8, 32000, 50, torch.float32), (64, 4096, 8, torch.float16), (2, 1 << 20, 1024, torch.float32),
+    (3, 50257, 1, torch.float32), (4, 9001, 1000, torch.int32),
+])  # fmt: skip
+def test_few_long_rows(rows: int, size: int, k: int, dtype: torch.dtype) -> None:
+    def program(*given: Any) -> Any:
+        return [part for x in given for largest in (True, False) for part in torch.topk(x, k, -1, largest)]
+
+    inductor.metrics.reset()
+    x = torch.randn(rows, size, device=DEVICE)
+    some = torch.where(x > 1, torch.nan, x) if dtype.is_floating_point else x * 1e9
+    inputs = [each.to(dtype) for each in (x * 3, x.sort(-1)[0] * 9, torch.zeros_like(x), some)]
+    compiled = dynamo.compile(program, dynamic=False)
+    for _ in range(2):
+        found, wanted = compiled(*inputs), program(*inputs)
+        for values, places, right, source in zip(
+            found[::2], found[1::2], wanted[::2], [each for each in inputs for _ in range(2)], strict=True
+        ):
+            torch.testing.assert_close(values, right, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(source.gather(-1, places), values, rtol=0, atol=0, equal_nan=True)
+            assert bool((places.sort(-1)[0].diff(dim=-1) > 0).all()), "no place comes twice"
+    assert not inductor.metrics.fallbacks()
+
+
 @pytest.mark.parametrize("tokens, experts, k", [(2048, 8, 2), (1000, 64, 8), (8192, 128, 4)])
 def test_sorted_experts(tokens: int, experts: int, k: int) -> None:
     def program(z: Any) -> Any:

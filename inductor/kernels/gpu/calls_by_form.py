@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from inductor.runtime._launch import Allocation, KernelCall
+from inductor.runtime._launch import Allocation
 from inductor.runtime.triton_binary import current_stream
 
-Prepared = tuple[KernelCall, tuple[Allocation, ...]]
+Prepared = tuple[Callable[..., object], tuple[Allocation, ...]]
 
 
 @dataclass(slots=True)

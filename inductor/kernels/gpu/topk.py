@@ -75,6 +75,11 @@ STORE = """\
 """
 
 
+def has_kernel(size: int, k: int, dtype: torch.dtype) -> bool:
+    """Whether `TopkCall` is for rows of this size."""
+    return dtype in DTYPES and 0 < k <= min(MOST_TAKEN, size) and size <= MOST_COLUMNS
+
+
 @functools.cache
 def kernel_text(size: int, k: int, largest: bool, ordered: bool) -> str:
     """The kernel for rows of this size. ordered: the values come in order."""

@@ -140,26 +140,40 @@ FEW: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("name", FEW)
-def test_few_queries(name: str) -> None:
-    """Programs share the keys, and one of them may see none."""
+def test_few_queries(name: str, counted: bool) -> None:
+    """Programs share the keys, and one of them may see none. counted: the last one joins what the others have found."""
     (q, k, v, bias, mask), facts = tensors(**FEW[name])
     if mask is not None:
         mask[..., :140] = False  # the whole first chunk
     spec = spec_of(q, k, v, bias, mask, lse=False, **facts)
     few = few_of(spec)
     assert few is not None and few.splits > 1 and few.splits * few.chunk >= k.shape[2]
-    out, _ = prepare_few(spec, few, q.device)(q, k, v, bias, mask)
+    arrived = torch.zeros(q.shape[0] * k.shape[1], dtype=torch.int32) if counted else None
+    forward = prepare_few(spec, few, q.device, counted)
+    assert (forward.join is None) == counted
+    forward(q, k, v, bias, mask, arrived)
+    out, _ = forward(q, k, v, bias, mask, arrived)
+    assert not counted or not arrived.any(), "ready for another call"
     wide = [x if x is None or x.dtype is torch.bool else x.double() for x in (q, k, v, bias, mask)]
     expected, _ = reference_attention(*wide, *facts.values(), False)
     torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3, equal_nan=True)
+
+
+def test_more_chunks_than_are_weighed_side_by_side() -> None:
+    (q, k, v, _, _), facts = tensors((1, 2, 1, 1, 11 * 128, 16, 16))
+    out, _ = AttentionCall()(q, k, v, None, None, *facts.values(), False, torch.zeros(1, dtype=torch.int32))
+    expected, _ = reference_attention(q.double(), k.double(), v.double(), None, None, *facts.values(), False)
+    torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
 
 
 def attention_refused() -> int:
     return sum(n for text, n in counters["not_compiled"].items() if text.startswith("kernel runs as ATen"))
 
 
-def test_few_queries_without_their_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arrived", [None, torch.zeros(1, dtype=torch.int32)])
+def test_few_queries_without_their_kernel_are_counted(monkeypatch: pytest.MonkeyPatch, arrived: Any) -> None:
     def refuse(*_: Any) -> Any:
         raise RuntimeError("out of resources")
 
@@ -168,7 +182,7 @@ def test_few_queries_without_their_kernel_are_counted(monkeypatch: pytest.Monkey
     before = attention_refused()
     call = AttentionCall()
     for _ in range(2):
-        out, _ = call(q, k, v, None, None, *facts.values(), False)
+        out, _ = call(q, k, v, None, None, *facts.values(), False, arrived)
     expected, _ = reference_attention(q, k, v, None, None, *facts.values(), False)
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
     assert attention_refused() == before + 1

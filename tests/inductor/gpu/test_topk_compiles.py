@@ -23,7 +23,7 @@ def test_kernel(monkeypatch: pytest.MonkeyPatch, size: int, k: int, largest: boo
 
     made: list[Any] = []
     monkeypatch.setattr(topk.TextLaunch, "of", lambda *args: made.append(args))
-    topk.prepare((4096, size), k, largest, True, torch.bfloat16, torch.device("cpu"))
+    topk.prepare(torch.empty(4096, size, dtype=torch.bfloat16, device="meta"), k, largest, True)
     (name, grid, constants, blocks, _), = made
     assert grid[0] * blocks.rows == 4096 and blocks.columns >= size and blocks.rows >= blocks.warps
     signature = {"X": "*bf16", "VALUES": "*bf16", "PLACES": "*i64", "COUNT": "constexpr", "ROWS": "constexpr", "COLUMNS": "constexpr"}

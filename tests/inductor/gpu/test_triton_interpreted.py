@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
     "interpreted_cases.py", "interpreted_programs.py", "interpreted_symbolic.py", "interpreted_templates.py", "interpreted_template_weights.py",
     "interpreted_symbolic_templates.py", "interpreted_attention.py", "interpreted_depthwise.py", "interpreted_dropout.py",
     "interpreted_flex.py", "interpreted_few_rows.py", "interpreted_columns.py", "interpreted_pairs.py", "interpreted_products.py",
-    "interpreted_infinities.py", "interpreted_lists.py", "interpreted_routing.py", "interpreted_topk.py", "interpreted_scans.py",
+    "interpreted_infinities.py", "interpreted_lists.py", "interpreted_routing.py", "interpreted_topk.py", "interpreted_long_topk.py", "interpreted_scans.py",
     "interpreted_sorts.py", "interpreted_looked_up.py", "interpreted_pads.py", "interpreted_small_gemms.py", "interpreted_grouped.py",
     "interpreted_windows.py",
     "../../gpu/user_kernels.py"])

@@ -51,8 +51,9 @@ class Forward:
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-        mask: torch.Tensor | None,
+        mask: torch.Tensor | None, arrived: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """arrived: counters, of no use here."""
         out, lse = self.out(), self.nothing if self.lse is None else self.lse()
         b, m = q if bias is None else bias, q if mask is None else mask
         self.call(_stream(self.device), q, k, v, b, m, out, lse)
@@ -61,10 +62,11 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class ForwardOfFew:
-    """Two kernels: chunks of the keys, and what comes of them together."""
+    """Chunks of the keys, and what comes of them together: a second kernel, or, where it is None,
+    what the last program does that has counted itself."""
 
     call: KernelCall
-    join: KernelCall
+    join: KernelCall | None
     part: Allocation
     sums: Allocation
     out: Allocation
@@ -73,12 +75,15 @@ class ForwardOfFew:
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-        mask: torch.Tensor | None,
+        mask: torch.Tensor | None, arrived: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """arrived: counters, which are zeros, where there is no second kernel."""
         part, sums, out, stream = self.part(), self.sums(), self.out(), _stream(self.device)
         b, m = q if bias is None else bias, q if mask is None else mask
-        self.call(stream, q, k, v, b, m, part, sums)
-        self.join(stream, part, sums, out)
+        counters = sums if arrived is None else arrived
+        self.call(stream, q, k, v, b, m, part, sums, out, counters)
+        if self.join is not None:
+            self.join(stream, part, sums, out)
         return out, self.nothing
 
 
@@ -189,18 +194,18 @@ class AttentionCall:
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
         mask: torch.Tensor | None, causal: bool, scale: float, window: int, cap: float,
-        nan_rows: bool, lse: bool,
+        nan_rows: bool, lse: bool, arrived: torch.Tensor | None = None,
     ) -> Any:
         """See `inductor.operators.attention_ops`."""
         key = (
             q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
             bias is not None and (bias.shape, bias.stride(), bias.dtype),
             mask is not None and (mask.shape, mask.stride()), causal, scale, window, cap, nan_rows,
-            lse, q.device,
+            lse, q.device, arrived is None,
         )  # fmt: skip
         forward = self.known.get(key)
         if forward is not None:
-            return forward(q, k, v, bias, mask)
+            return forward(q, k, v, bias, mask, arrived)
         facts: dict[str, Any] = {"causal": causal, "scale": scale, "window": window, "cap": cap}
         spec = spec_of(q, k, v, bias, mask, **facts, nan_rows=nan_rows, lse=lse)
         made: list[Callable[[], Callable[..., Any]]] = [
@@ -209,9 +214,10 @@ class AttentionCall:
         ]
         few = few_of(spec)
         if few is not None:
-            made.insert(0, functools.partial(prepare_few, spec, few, q.device))
-        slow = functools.partial(reference_attention, **facts, nan_rows=nan_rows, lse=lse)
-        self.known[key], result = first_that_runs(made, slow, (q, k, v, bias, mask))
+            counted = arrived is not None
+            made.insert(0, functools.partial(prepare_few, spec, few, q.device, counted))
+        slow = functools.partial(_slow_forward, **facts, nan_rows=nan_rows, lse=lse)
+        self.known[key], result = first_that_runs(made, slow, (q, k, v, bias, mask, arrived))
         if few is not None and isinstance(self.known[key], Forward):
             tell("attention of few queries does not share the keys: its kernel does not run here")
         return result
@@ -230,18 +236,27 @@ def prepare_forward(
     return Forward(call, out, sums, nothing, device)
 
 
-def prepare_few(spec: AttentionSpec, few: Few, device: torch.device) -> ForwardOfFew:
-    """The kernels of few queries, not compiled yet."""
+def _slow_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+    mask: torch.Tensor | None, arrived: torch.Tensor | None, **facts: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return reference_attention(q, k, v, bias, mask, **facts)
+
+
+def prepare_few(
+    spec: AttentionSpec, few: Few, device: torch.device, counted: bool = False
+) -> ForwardOfFew:
+    """The kernels of few queries, not compiled yet. counted: there are counters of programs."""
     size = (spec.batch, spec.heads, spec.queries, spec.value_head)
     shared = spec.batch * spec.kv_heads * few.splits
     constants = spec.constants() | {
         "SPLITS": few.splits, "CHUNK": few.chunk,
-        "PAD_SPLITS": 1 << (few.splits - 1).bit_length(),
+        "PAD_SPLITS": 1 << (few.splits - 1).bit_length(), "COUNTED": counted,
     }  # fmt: skip
     grid, each = (shared, 1, 1), (spec.batch * spec.heads * spec.queries, 1, 1)
     one = Blocks(1, 1, 4, 1)
-    call = TextLaunch.of(kernel("few"), grid, constants, few.blocks, 7)
-    join = TextLaunch.of(kernel("join"), each, constants, one, 3)
+    call = TextLaunch.of(kernel("few"), grid, constants, few.blocks, 9)
+    join = None if counted else TextLaunch.of(kernel("join"), each, constants, one, 3)
     rows = shared * spec.queries * (spec.heads // spec.kv_heads)
     part = Allocation((rows, spec.value_head), (spec.value_head, 1), torch.float32, device)
     sums = Allocation((rows,), (1,), torch.float32, device)

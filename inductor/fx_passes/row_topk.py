@@ -1,4 +1,5 @@
-"""`topk` along short rows on a GPU is a kernel of our own: experts of tokens, candidates of beams.
+"""`topk` along rows on a GPU is by kernels of our own where the rows are short (experts of tokens,
+candidates of beams), or few and long (logits of a vocabulary).
 
 In: a functional ATen graph of known sizes, with fakes. Out: the same graph (changed in place) with
 `dynamo_jit::topk_of_rows` in the place of `aten.topk` where that has a kernel.
@@ -6,6 +7,7 @@ In: a functional ATen graph of known sizes, with fakes. Out: the same graph (cha
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch import fx
 
 import inductor.operators.topk_ops  # noqa: F401  (defines the operator)
 from dynamo.aot.fakes import facts_of
-from inductor.kernels.gpu.topk import DTYPES, MOST_COLUMNS, MOST_TAKEN
+from inductor.kernels.gpu import long_topk, topk
 
 aten = torch.ops.aten
 
@@ -42,13 +44,17 @@ def _arguments(node: fx.Node) -> tuple[Any, ...]:
 
 def _has_kernel(x: fx.Node, k: Any, dim: int) -> bool:
     facts = facts_of(x.meta["val"])
-    if not on_gpu(facts.device) or facts.dtype not in DTYPES or not facts.size:
+    if not on_gpu(facts.device) or not facts.size or type(k) is not int:
         return False
     if any(type(extent) is not int or extent == 0 for extent in facts.size):
         return False
-    last = dim % len(facts.size) == len(facts.size) - 1
-    size = facts.size[-1]
-    return last and type(k) is int and 0 < k <= min(MOST_TAKEN, size) and size <= MOST_COLUMNS
+    if dim % len(facts.size) != len(facts.size) - 1:
+        return False
+    *outer, size = facts.size
+    return (
+        topk.has_kernel(size, k, facts.dtype)
+        or long_topk.has_kernels(math.prod(outer), size, k, facts.dtype)
+    )  # fmt: skip
 
 
 def on_gpu(device: torch.device) -> bool:
