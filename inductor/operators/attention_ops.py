@@ -231,6 +231,10 @@ def attention_with_parts(
     masks, causal, window = parts
     given = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, repeats
     known = query.dim() == 4 and not is_causal and attn_mask.dtype is torch.bool
+    if known and all_backends_allowed() and not (masks or causal or window):
+        # It hides nothing: libraries make such masks where they are traced, and none in eager. For
+        # one that repeats in memory, torch has no fast kernel of dropout.
+        return attention(query, key, value, None, dropout_p, False, scale, enable_gqa, repeats)
     # with another mask, torch's kernels would drop other elements, or refuse what they do not now
     plain = isinstance(dropout_p, (int, float)) and dropout_p == 0.0 and all_backends_allowed()
     if not (known and plain) or any(mask.dtype is not torch.bool for mask in masks):
