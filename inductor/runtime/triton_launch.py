@@ -33,7 +33,7 @@ from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall, Placeholder, Program
 from inductor.runtime._launch import OperatorCall as OperatorCall
 from inductor.runtime.binaries import Binary, Later, NotLoaded, Started, binary_of, start_of
-from inductor.runtime.compile_jobs import SOME_NUMBER, Job
+from inductor.runtime.compile_worker import SOME_NUMBER, Compiled, Job, Target
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.triton_binary import (
     WARP,
@@ -174,14 +174,15 @@ class Launcher:
             warps = self.compiled.metadata.num_warps
         return binary_of(self.compiled, warps * WARP, self.scratch != 0)
 
-    def job(self, target: tuple[str, int, int]) -> Job:
+    def job(self, target: Target) -> Job:
         """What `warm_up` does, for another process."""
         function = self.function
         file = sys.modules[function.__module__].__file__
         assert file is not None
         options = self.keywords(self.choices[0], self.likely_even)
-        return Job(file, function.__module__, function.__name__, self.dtypes, len(self.kinds),
-                   options, target)
+        dtypes = tuple(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
+        return Job(file, function.__module__, function.__name__, dtypes, len(self.kinds), options,
+                   target)
 
     def take(self, binary: Binary) -> None:
         """Start this from now on, which another process has compiled as `warm_up` does. Errors:
@@ -394,10 +395,12 @@ def by_processes(launchers: list[Launcher], device: torch.device) -> list[Launch
     log = logs.log("perf_hints")
     try:
         jobs = [launcher.job(target) for launcher in able]
-        for number, result in compile_jobs.binaries(jobs, lambda at: _error_of(able[at])):
-            if isinstance(result, Binary):
-                able[number].take(result)
-            if isinstance(result, Binary) or result is None:
+        for number, result in compile_jobs.compiled(jobs, lambda at: _error_of(able[at])):
+            if isinstance(result, Compiled) and result.cubin:
+                able[number].take(
+                    Binary(result.name, result.cubin, result.threads, result.shared))
+                result = None
+            if result is None:
                 made.add(id(able[number]))
             else:
                 log.emit(f"{jobs[number].name} is compiled in a thread: {result}")

@@ -41,3 +41,6 @@ def _apply(function: Callable[..., torch.Tensor], *args: Any) -> Any:
     if kind.is_block():
         kind = type(kind)(kind.scalar, list(result.shape))
     return type(first)(handle, kind)
+
+
+libdevice = Libdevice()

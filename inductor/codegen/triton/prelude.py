@@ -3,22 +3,24 @@
 Imported by generated files only: importing it imports triton. `libdevice` is CUDA's math library,
 which has the same bits as eager's kernels; under TRITON_INTERPRET=1, which cannot call it,
 functions over torch stand in. Operands of a function have one dtype; shapes broadcast. A dtype is
-compared with `==`: what `libdevice` returns has an equal one, not the same object.
+compared with `==`: what `libdevice` returns has an equal one, not the same object. What is imported
+here the processes that compile kernels import, too (`inductor.runtime.compile_worker`): no torch.
 """
 # Triton reads these functions, Python never runs them.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.language.extra import libdevice as cuda_libdevice
 
-from inductor.codegen.triton.interpreted import Libdevice
+from inductor.codegen.triton.conversions import e4m3_saturates
 
-libdevice = Libdevice() if knobs.runtime.interpret else cuda_libdevice
+if knobs.runtime.interpret:
+    from inductor.codegen.triton.interpreted import libdevice
+else:
+    from triton.language.extra import libdevice  # type: ignore[no-redef]
 
 
 @triton.jit
@@ -487,14 +489,7 @@ def k_nibble(w, AT: tl.constexpr):
     return ((w >> AT) & 15).to(tl.float32)
 
 
-def _saturates() -> bool:
-    """Whether ATen makes the greatest number of what is too large, as from torch 2.13 on, and not
-    NaN."""
-    with torch._C._DisableTorchDispatch():
-        return not torch.tensor(1e3, device="cpu").to(torch.float8_e4m3fn).isnan()
-
-
-SATURATES = tl.constexpr(_saturates())
+SATURATES = tl.constexpr(e4m3_saturates())
 
 
 @triton.jit

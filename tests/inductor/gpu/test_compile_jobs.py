@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dynamo.base.processes import Failed, Processes
+from dynamo.base.processes import Processes
+from inductor.package.gpu_kernels import POINTERS
 from inductor.runtime import triton_launch
-from inductor.runtime.binaries import Binary, Started
+from inductor.runtime.binaries import Started
 from inductor.runtime.modules import import_file
 from inductor.runtime.triton_launch import Preparation
 
@@ -19,8 +20,8 @@ triton = pytest.importorskip("triton", reason="triton is not installed here")
 if triton.knobs.runtime.interpret:
     pytest.skip("TRITON_INTERPRET is set", allow_module_level=True)
 
-from inductor.runtime import compile_jobs  # noqa: E402
-from inductor.runtime.compile_jobs import Job, compile_job  # noqa: E402
+from inductor.runtime import compile_jobs, compile_worker  # noqa: E402
+from inductor.runtime.compile_worker import Job, compile_job  # noqa: E402
 from inductor.runtime.ptx import install_unpacking, other_hooks  # noqa: E402
 
 TARGET = ("cuda", 90, 32)
@@ -109,18 +110,28 @@ def test_few_kernels_are_compiled_here(module, no_gpu):
     assert left == preparation.launchers and not no_gpu
 
 
-def test_a_job_says_what_triton_has_to_start(module, monkeypatch):
+def test_what_triton_has_to_start_has_no_cubin(module, monkeypatch):
     job = prepared(module, "add").launchers[0].job(TARGET)
     from triton.runtime import driver
 
     before = driver._active
     try:
-        assert isinstance(compile_job(job), Binary)
-        monkeypatch.setattr(compile_jobs, "binary_of", lambda made, threads: None)
-        assert isinstance(compile_job(replace(job, numbers=1)), Failed)
+        assert compile_job(job).cubin
+        monkeypatch.setattr(compile_worker, "is_simple", lambda made: False)
+        assert not compile_job(replace(job, numbers=1)).cubin
     finally:
         driver._active = before
-        compile_jobs._compile_for.cache_clear()
+        compile_worker.compile_for.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [*POINTERS, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_dtypes_are_those_of_torch(dtype):
+    """Triton knows them by their text."""
+    from triton.runtime.jit import MockTensor, mangle_type
+
+    name = str(dtype).removeprefix("torch.")
+    ours, theirs = MockTensor(compile_worker.Dtype(name)), MockTensor(dtype)
+    assert mangle_type(ours) == mangle_type(theirs)
 
 
 def test_hooks_of_the_program_keep_kernels_here(monkeypatch):
