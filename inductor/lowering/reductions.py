@@ -293,7 +293,7 @@ def vector_norm(
 
 
 def _exponentials(call: Call, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """x - max and exp of it (stored: it is used twice)."""
+    """x - max and exp of it."""
     if x.view is None and (x.cost > 1 or len(x.reads) > 1):
         x.realize()
     held = compute_dtype(x.dtype)
@@ -310,6 +310,13 @@ def _exponentials(call: Call, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     return shifted, exp
 
 
+def is_column_on_gpu(layout: Layout, axis: int) -> bool:
+    """Whether neighbours in memory lie along another axis. What is used twice is computed twice
+    there: a kernel would write it for two others, where one that has rows keeps it."""
+    return layout.device.type == "cuda" and layout.stride[axis] != 1 and any(
+        stride == 1 and size != 1 for size, stride in zip(layout.size, layout.stride, strict=True))
+
+
 @lowering(aten._softmax.default)
 def softmax(call: Call, x: Tensor, dim: int, half_to_float: bool) -> Any:
     why = _refused(call, x)
@@ -317,7 +324,8 @@ def softmax(call: Call, x: Tensor, dim: int, half_to_float: bool) -> Any:
         return call.refuse(why or "no dimension")
     axis = dim % len(x.size)
     _, exp = _exponentials(call, x, axis)
-    exp.realize()
+    if not is_column_on_gpu(call.layout, axis):
+        exp.realize()
     total = call.builder.reduce(keepdim_layout(x, [axis], exp.dtype), exp, [axis], "sum")
 
     def divide(ops: Ops, i: Indices) -> Value:

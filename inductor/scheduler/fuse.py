@@ -36,6 +36,9 @@ FEW_ROWS = 8
 LONG_ROW = 4096
 MANY_SCALARS = 8
 SHORT_COLUMN = 64  # rows over which a program of a GPU holds all that it reduces
+# Shorter columns, and so many, are not split over programs (`codegen.triton.split`); the second is
+# chosen, not measured.
+FEWEST_SPLIT, ROWS_ENOUGH = 256, 1 << 17
 # On a GPU, a program goes along a row. What it reads across comes in 32 bytes for each element,
 # and again where a row is larger than the cache of a multiprocessor: SiLU's gradient with its
 # maximum, beside float8 numbers of SiLU in another order, took 580 us for 4096 x 8192; apart, a
@@ -362,6 +365,8 @@ class _Fuser:
             return False
         if all(type(facts.width) is int and facts.width <= SHORT_COLUMN for facts in reducing):
             return True
+        if self._is_maximum_and_exponentials(reducing, rows):
+            return True
         follows: set[int] = set()
         for member in sorted(first.members + second.members):
             late = not self.dependencies.before[member].isdisjoint(follows)
@@ -371,6 +376,22 @@ class _Fuser:
             if late or reduces:
                 follows.add(member)
         return True
+
+    def _is_maximum_and_exponentials(self, reducing: Sequence[Facts], rows: int | None) -> bool:
+        """Whether a program takes both in one pass: a maximum, and a sum that may keep it while it
+        goes (`codegen.triton.online`); and they need not be split over programs."""
+        if len(reducing) != 2 or [one.of_rows for one in reducing] != [False, False]:
+            return False
+        top, total = reducing
+        if top.node.name not in total.node.reads():
+            top, total = total, top
+        is_short = type(total.width) is int and total.width < FEWEST_SPLIT
+        if top.node.name not in total.node.reads() or not (
+                is_short or rows is not None and hint_of(rows) >= ROWS_ENOUGH):
+            return False
+        kinds = [[op.imm for op in one.node.body.ops if op.name == "reduction"]
+                 for one in (top, total)]
+        return kinds == [["max"], ["sum"]] and any(op.name == "exp" for op in total.node.body.ops)
 
     def _row_refusal(self, first: Group, second: Group, rows: int) -> str:
         for member in first.members + second.members:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import re
 
 import pytest
 import torch
@@ -224,6 +225,31 @@ def test_long_rows_are_read_once_for_maximum_and_sum(dtype, several, monkeypatch
         found = dynamo.compile(lambda x, program=program: program(x, -1), backend=interpreted)(x)
         torch.testing.assert_close(found, program(x, -1), equal_nan=True)
         assert ("k_sum_of_four_exp(" if several else "k_sum_of_exp(") in texts[-1]
+
+
+@pytest.mark.parametrize(("size", "axis", "online_"), [((150, 96), 0, True), ((2, 21, 40), 1, False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_of_columns_writes_no_exponentials(size, axis, online_, dtype, monkeypatch) -> None:
+    repair(monkeypatch)
+    dynamo.reset()
+    asked = reductions.is_column_on_gpu
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(reductions, "is_column_on_gpu",
+                        lambda layout, axis: asked(dataclasses.replace(layout, device=gpu), axis))
+    monkeypatch.setattr(plan, "ENOUGH_ROWS", 4)
+    texts.clear()
+    inf, nan = float("inf"), float("nan")
+    x = (torch.randn(size) * 20).to(dtype)
+    columns = x.movedim(axis, -1).flatten(0, -2) if axis else x.t()
+    for column, (place, value) in enumerate([(19, inf), (17, nan), (slice(0, None, 2), -inf), (slice(None), -inf)]):
+        columns[column, place] = value
+    if axis:
+        x = columns.unflatten(0, (size[0], -1)).movedim(-1, axis).contiguous()
+    for program in (F.log_softmax, F.softmax):
+        found = dynamo.compile(lambda x, program=program: program(x, axis), backend=interpreted)(x)
+        torch.testing.assert_close(found, program(x, axis), equal_nan=True)
+        assert ("k_sum_of_exp(" in texts[-1].partition("def ")[2]) == online_
+        assert len(re.findall("launch[0-9]+ = ", texts[-1])) == 2, texts[-1]
 
 
 def test_what_else_is_done_with_the_maximum_keeps_two_loops(monkeypatch) -> None:
