@@ -325,3 +325,22 @@ def test_gradients_lie_where_autograd_keeps_them() -> None:
         for handle in handles:
             handle.remove()
         q.grad = k.grad = v.grad = None
+
+
+@pytest.mark.parametrize(("queries", "repeats", "head", "grad", "ours"), [
+    (1, 4, 128, False, True), (1, 1, 128, False, False), (64, 4, 128, False, False), (1, 4, 512, False, False),
+    (1, 4, 128, True, False),
+])  # fmt: skip
+def test_few_queries_wait_for_no_copies(queries, repeats, head, grad, ours, monkeypatch) -> None:
+    """Torch's kernel would be the faster one, but for the copies of keys and values before it."""
+    module = inductor.operators.attention_ops
+    monkeypatch.setattr(module, "is_faster", lambda *_: False)
+    monkeypatch.setattr(module, "is_faster_in_parts", lambda *_: False)
+    q = torch.randn(1, 4 * repeats, queries, head, requires_grad=grad)
+    k, v = torch.randn(2, 1, 4, 16, head)
+    seen = operators(names := [])
+    with seen:
+        mask = torch.ones(1, 1, 1, 16, dtype=torch.bool)
+        module.attention(q, k, v, mask.expand(1, 1, queries, 16), repeats=repeats)
+        module.attention_with_parts(((mask,), False, 0), q, k, v, mask.expand(1, 1, queries, 16), repeats=repeats)
+    assert sum(name.startswith("dynamo_jit") for name in names) == (2 if ours else 0), names
