@@ -112,8 +112,16 @@ def llama_padded_prefill(compile: Compile, place: Place) -> Step:
     batch, length = 4, place.of(12, 1024)
     missing = torch.arange(batch, device=place.device)[:, None] * (length // 8)
     mask = (torch.arange(length, device=place.device) >= missing).long()
-    return infer(compile, model, input_ids=words(place, batch, length), attention_mask=mask,
-                 position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=False)  # fmt: skip
+    given = {"input_ids": words(place, batch, length), "attention_mask": mask,
+             "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+    compiled = compile(model.eval())
+
+    @torch.no_grad()
+    def step() -> Any:
+        # rows that see nothing have no defined result: torch's kernels give different ones
+        return compiled(**given, use_cache=False).logits[mask.bool()]
+
+    return step
 
 
 @program

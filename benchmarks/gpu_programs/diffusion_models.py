@@ -15,7 +15,7 @@ def made(place: Place, name: str, **settings: Any) -> Any:
     import diffusers
 
     with torch.device(place.device):
-        return getattr(diffusers, name)(**settings).to(place.half)
+        return getattr(diffusers, name)(**settings).to(place.device, place.half)
 
 
 def steps(place: Place, count: int) -> Tensor:

@@ -61,7 +61,7 @@ def program(function: Program) -> Program:
 def built(place: Place, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """A module made where it runs: to fill a large one on a CPU takes long."""
     with torch.device(place.device):
-        return make(*args, **options).to(place.half)
+        return make(*args, **options).to(place.device, place.half)
 
 
 def train(
