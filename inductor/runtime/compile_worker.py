@@ -1,7 +1,7 @@
 """What the processes do that compile Triton functions: see `inductor.runtime.compile_jobs`.
 
 Importing torch takes longer than compiling what a model needs, so it is not imported there: of a
-generated file only the Triton functions are looked at, and `torch` is an empty module to it.
+generated file only the Triton functions are looked at, and what else it imports is a `StandIn`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from inductor.runtime.ptx import install_unpacking
 
 SOME_NUMBER = 2  # stands for any in a compile
 CONVERSIONS = "inductor.codegen.triton.conversions"
+# What generated files import beside Triton and the functions that their kernels call.
+OF_WRAPPERS = ("torch", "inductor.runtime.list_launches", "inductor.runtime.triton_launch")
 Target = tuple[str, int, int]  # backend, capability and width of a warp, as `GPUTarget` takes them
 _loaded: dict[str, Any] = {}  # modules of generated files
 
@@ -49,6 +51,14 @@ class Compiled:
     cubin: bytes
     threads: int
     shared: int
+
+
+class StandIn(ModuleType):
+    """A module of which every name can be imported, and none be used."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
 
 
 class NoDevice:
@@ -108,7 +118,7 @@ def prepare(given: tuple[Target, bool]) -> None:
     target, saturates = given
     conversions = ModuleType(CONVERSIONS)
     conversions.e4m3_saturates = lambda: saturates  # type: ignore[attr-defined]
-    sys.modules |= {"torch": ModuleType("torch"), CONVERSIONS: conversions}
+    sys.modules |= {CONVERSIONS: conversions} | {name: StandIn(name) for name in OF_WRAPPERS}
     first = importlib.import_module("inductor.codegen.triton.first_kernel")
     compile_for(target)
     install_unpacking()

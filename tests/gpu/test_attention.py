@@ -152,8 +152,8 @@ def test_layers_of_few_queries(keys: int, mode: str | None) -> None:
         return q
 
     torch.manual_seed(0)
-    q = torch.randn(2, 32, 1, 128, device=DEVICE, dtype=torch.bfloat16)
-    k, v = (torch.randn(2, 8, keys, 128, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    q = torch.randn(8, 32, 1, 128, device=DEVICE, dtype=torch.bfloat16)
+    k, v = (torch.randn(8, 8, keys, 128, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     m = (torch.arange(keys, device=DEVICE) < keys // 3)[None, None, None]
     wanted = layers(*(x.double() for x in (q, k, v)), m)
     compiled = dynamo.compile(layers, **({"mode": mode} if mode else {}))

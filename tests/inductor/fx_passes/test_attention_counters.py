@@ -44,7 +44,7 @@ def decoder(layers: int, lse: bool = False) -> Callable[..., Any]:
     return program
 
 
-def run(program: Callable[..., Any], queries: int = 1, keys: int = 600, batch: int = 2) -> None:
+def run(program: Callable[..., Any], queries: int = 1, keys: int = 600, batch: int = 32) -> None:
     dynamo.reset()
     x, k = torch.randn(batch, 4, queries, 16), torch.randn(batch, 2, keys, 16)
     compiled = dynamo.compile(program, fullgraph=True, options={"graph_cache": False})
@@ -66,7 +66,7 @@ def test_each_call_has_its_own(graphs: list[fx.Graph], layers: int) -> None:
 
 @pytest.mark.parametrize("program, sizes", [
     (decoder(2), {}), (decoder(4), {"queries": 17}), (decoder(4), {"keys": 200}), (decoder(4, lse=True), {}),
-    (decoder(4), {"batch": 400}),
+    (decoder(4), {"batch": 400}), (decoder(4), {"batch": 2}), (decoder(4), {"keys": 1200}),
 ])  # fmt: skip
 def test_where_they_are_of_no_use(graphs: list[fx.Graph], program: Callable[..., Any], sizes: dict[str, int]) -> None:
     run(program, **sizes)

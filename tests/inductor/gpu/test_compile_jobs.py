@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from dynamo.base.processes import Processes
+from inductor.codegen.python_wrapper import HEAD
+from inductor.codegen.triton.print_kernel import MODULE_HEAD
 from inductor.package.gpu_kernels import POINTERS
 from inductor.runtime import triton_launch
 from inductor.runtime.binaries import Started
@@ -25,9 +27,7 @@ from inductor.runtime.compile_worker import Job, compile_job  # noqa: E402
 from inductor.runtime.ptx import install_unpacking, other_hooks  # noqa: E402
 
 TARGET = ("cuda", 90, 32)
-TEXT = """
-import triton
-import triton.language as tl
+TEXT = HEAD.format(kernel_imports=MODULE_HEAD) + """
 
 
 @triton.jit
