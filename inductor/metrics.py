@@ -23,6 +23,7 @@ NAMES = (
     "fused_nodes",  # buffers that share a kernel with another
     "extern_calls",  # calls into ATen or another library
     "fallbacks",  # of these: operators without a lowering
+    "not_by_processes",  # Triton kernels that the processes for them failed with
     "cuda_graphs_recorded",
     "cuda_graphs_given_up",  # graphs that run without for the rest
     "measured",  # ways to compute something that ran while compiling

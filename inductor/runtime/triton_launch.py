@@ -27,6 +27,7 @@ from dynamo.base import logs
 from dynamo.base.fallbacks import AT
 from dynamo.base.signals import is_of_signal
 from dynamo.base.waiting import in_threads
+from inductor import metrics
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime import compile_jobs
 from inductor.runtime._launch import Allocation as Allocation
@@ -403,6 +404,7 @@ def by_processes(launchers: list[Launcher], device: torch.device) -> list[Launch
             if result is None:
                 made.add(id(able[number]))
             else:
+                metrics.count("not_by_processes")
                 log.emit(f"{jobs[number].name} is compiled in a thread: {result}")
     except (OSError, NotLoaded) as error:
         log.emit(f"kernels are compiled in threads: {error}")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dynamo
+from inductor import metrics
 from inductor.runtime import compile_jobs, triton_launch
 
 pytestmark = pytest.mark.gpu
@@ -37,8 +38,10 @@ def test_kernels_come_from_other_processes(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(triton_launch, "by_processes", noted)
     dynamo.reset()
     x = torch.randn(300, 1024, device="cuda")
+    failed = metrics.snapshot()["not_by_processes"]
     found = dynamo.compile(program)(x)
     for one, other in zip(found, program(x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+    assert metrics.snapshot()["not_by_processes"] == failed
     assert len(asked) >= compile_jobs.FEWEST and not here
     assert sum(one.made is not None for one in asked) > 0

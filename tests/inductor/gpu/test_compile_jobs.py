@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dynamo.base.processes import Processes
+from inductor import metrics
 from inductor.codegen.python_wrapper import HEAD
 from inductor.codegen.triton.print_kernel import MODULE_HEAD
 from inductor.package.gpu_kernels import POINTERS
@@ -83,7 +84,9 @@ def prepared(module, *names):
 def test_kernels_come_from_other_processes(module, no_gpu, monkeypatch):
     monkeypatch.setattr(triton_launch, "_error_of", lambda launcher: ValueError("not here"))
     preparation = prepared(module, "add", "add", "add", "add")
+    before = metrics.snapshot()["not_by_processes"]
     assert preparation.compile_all(1) == {}
+    assert metrics.snapshot()["not_by_processes"] == before
     for launcher in preparation.launchers:
         assert launcher.started[False] == Started(1, 128, 0)
         assert launcher.binary() in no_gpu and launcher.binary().cubin.startswith(b"\x7fELF")
@@ -99,7 +102,9 @@ def test_what_fails_there_fails_here_with_its_own_error(module, no_gpu):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_launch, "_error_of", compiled)
+        before = metrics.snapshot()["not_by_processes"]
         errors = preparation.compile_all(1)
+        assert metrics.snapshot()["not_by_processes"] >= before + 2
     assert set(errors) >= {"wrong"} and isinstance(errors["wrong"], NameError)
     assert preparation.launchers[1] in tried and preparation.launchers[3] in tried
 
