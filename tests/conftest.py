@@ -62,9 +62,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def tests_share_no_entries() -> None:
-    """What a test compiles was not compiled by one before, be it the same function."""
+    """What a test compiles was not compiled by one before, be it the same function; and what was not compiled by one
+    before is not counted."""
     if "dynamo.frames.sharing" in sys.modules:
         sys.modules["dynamo.frames.sharing"].regions.separate()
+        sys.modules["dynamo.base.counters"].counters["not_compiled"].clear()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -53,12 +53,25 @@ class Compiled:
     shared: int
 
 
-class StandIn(ModuleType):
-    """A module of which every name can be imported, and none be used."""
+class Nothing:
+    """What a name of a `StandIn` is: it can be called and looked into, and gives itself."""
 
-    def __getattr__(self, name: str) -> None:
+    def __call__(self, *args: Any, **keywords: Any) -> Nothing:
+        return self
+
+    def __getattr__(self, name: str) -> Nothing:
         if name.startswith("__"):
             raise AttributeError(name)
+        return self
+
+
+class StandIn(ModuleType):
+    """A module of which every name can be imported."""
+
+    def __getattr__(self, name: str) -> Nothing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing()
 
 
 class NoDevice:

@@ -244,7 +244,8 @@ class Bound:
             return
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
         started = launcher.started.get(launcher.is_even(self.numbers))
-        if aligned and started is not None:  # a thread that has no context yet
+        here = launcher.made is None and not isinstance(launcher.function, Later)
+        if aligned and not here and started is not None:  # a thread that has no context yet
             grid = self.grids[launcher.chosen or 0]
             packed = struct.pack(f"={launcher.kinds}", *self.numbers)
             start((started.function, grid, started.threads, started.shared), tensors, packed)

@@ -205,7 +205,10 @@ def test_what_stays_whole(program, changed) -> None:
     upstream = torch.rand(ROWS) if program is row_by_row else 7.0
     eager, ours = results(program, *given, upstream), results(dynamo.compile(program), *given, upstream)
     assert changed and not any(changed)
-    torch.testing.assert_close(ours, eager, atol=1e-6, rtol=1e-4)
+    exact = results(program, given[0].double(), given[1].double(), given[2],
+                    upstream.double() if isinstance(upstream, torch.Tensor) else upstream)
+    for own, theirs in zip(errors(ours, exact), errors(eager, exact), strict=True):
+        assert own <= 3 * theirs + 1e-6  # exp makes errors of the loss larger, by how much depends on the processor
 
 
 def test_backward_again_and_of_gradients() -> None:

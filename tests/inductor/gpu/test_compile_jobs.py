@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +14,18 @@ from dynamo.base.processes import Processes
 from inductor import metrics
 from inductor.codegen.python_wrapper import HEAD
 from inductor.codegen.triton.print_kernel import MODULE_HEAD
+from inductor.config import config
+from inductor.driver import cuda
+from inductor.lowering.run import lower_graph
 from inductor.package.gpu_kernels import POINTERS
 from inductor.runtime import triton_launch
 from inductor.runtime.binaries import Started
 from inductor.runtime.modules import import_file
 from inductor.runtime.triton_launch import Preparation
+from inductor.scheduler.run import schedule_graph
+
+sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
+from for_all_sizes import capture  # noqa: E402
 
 triton = pytest.importorskip("triton", reason="triton is not installed here")
 if triton.knobs.runtime.interpret:
@@ -90,6 +98,27 @@ def test_kernels_come_from_other_processes(module, no_gpu, monkeypatch):
     for launcher in preparation.launchers:
         assert launcher.started[False] == Started(1, 128, 0)
         assert launcher.binary() in no_gpu and launcher.binary().cubin.startswith(b"\x7fELF")
+
+
+def program(x):
+    return x.softmax(-1), x.cumsum(1), (x * 2).amax(0), x.sin().sum(1), x.t().contiguous()
+
+
+def test_a_generated_module(no_gpu, tmp_path, monkeypatch):
+    """With all that stands in it beside the kernels."""
+    monkeypatch.setattr(triton_launch, "_error_of", lambda launcher: ValueError("not here"))
+    with config.patch(gpu="sm_90"):
+        graph = lower_graph(capture(program, [torch.empty(300, 1000)], mode="fake")).graph
+        there = replace(graph, device=torch.device("cuda", 0))
+        text = cuda.generate(there, schedule_graph(there, 8)).text
+    path = tmp_path / "generated_whole.py"
+    path.write_text(text)
+    preparation = Preparation(torch.device("cuda", 0))
+    import_file("generated_whole", path).make([], preparation.prepare, None)
+    before = metrics.snapshot()["not_by_processes"]
+    assert preparation.compile_all(1) == {}
+    assert metrics.snapshot()["not_by_processes"] == before
+    assert len(preparation.launchers) >= 4 and all(one.made for one in preparation.launchers)
 
 
 def test_what_fails_there_fails_here_with_its_own_error(module, no_gpu):
