@@ -28,8 +28,9 @@ READ = ("TRITON", "LLVM", "MLIR", "USE_IR_LOC", "DISABLE_", "ENABLE_", "CUDA_HOM
 
 
 def processor_count() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0))
+    """How many are this process's, of those that it shares with other ranks on this machine."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")  # as torchrun says
+    return len(os.sched_getaffinity(0)) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
 
 
 @functools.cache

@@ -188,3 +188,12 @@ def test_a_job_knows_its_file(module):
     assert isinstance(job, Job) and job.path == module.__file__
     assert job.name == "add" and job.numbers == 1 and job.options["num_warps"] == 4
     assert SimpleNamespace(**job.options).XBLOCK == 256
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(None, 12), ("4", 3), ("0", 12), ("all", 12)])
+def test_ranks_share_the_processors(ranks, count, monkeypatch):
+    monkeypatch.setattr(compile_jobs.os, "sched_getaffinity", lambda pid: range(12))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert compile_jobs.processor_count() == count
