@@ -151,8 +151,9 @@ class Processes:
         pairs = [Pipe() for _ in range(self.count)]
         theirs = [end.fileno() for _, end in pairs]
         places = ",".join(map(str, theirs))
-        command = [sys.executable, process_leader.__file__, self.function, places, str(IDLE),
-                   repr(sys.path), ",".join(self.bare), repr(self.given)]
+        command = [  # -P: no module beside that file stands for one of Python's
+            sys.executable, "-P", process_leader.__file__, self.function, places, str(IDLE),
+            repr(sys.path), ",".join(self.bare), repr(self.given)]
         try:
             self._leader = subprocess.Popen(
                 command, env={**os.environ, **ONE_THREAD}, stdin=subprocess.DEVNULL,

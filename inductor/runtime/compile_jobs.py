@@ -48,8 +48,10 @@ def settings() -> Mapping[str, str]:
 
 
 def are_worth_it() -> bool:
-    """Whether other processes would give what this one does, and sooner."""
-    return bool(sys.executable) and processor_count() >= FEWEST_CPUS and not other_hooks()
+    """Whether other processes would give what this one does, and sooner: cubins, which the driver
+    loads."""
+    return (torch.version.hip is None and bool(sys.executable)
+            and processor_count() >= FEWEST_CPUS and not other_hooks())
 
 
 def begin() -> None:
