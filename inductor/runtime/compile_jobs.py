@@ -50,7 +50,9 @@ def settings() -> Mapping[str, str]:
 def are_worth_it() -> bool:
     """Whether other processes would give what this one does, and sooner: cubins, which the driver
     loads."""
-    return (torch.version.hip is None and bool(sys.executable)
+    # of a program that holds Python inside, another copy of the program would start
+    has_python = os.path.basename(sys.executable or "").startswith("python")
+    return (has_python and not getattr(sys, "frozen", False) and torch.version.hip is None
             and processor_count() >= FEWEST_CPUS and not other_hooks())
 
 

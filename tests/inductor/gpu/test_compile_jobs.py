@@ -197,3 +197,15 @@ def test_ranks_share_the_processors(ranks, count, monkeypatch):
     if ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert compile_jobs.processor_count() == count
+
+
+def test_programs_that_hold_python_compile_in_threads(monkeypatch):
+    monkeypatch.setattr(compile_jobs, "processor_count", lambda: 12)
+    monkeypatch.setattr(compile_jobs, "other_hooks", lambda: False)
+    assert compile_jobs.are_worth_it()
+    for executable in ("/usr/bin/uwsgi", "", None):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", executable)
+            assert not compile_jobs.are_worth_it()
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert not compile_jobs.are_worth_it()
