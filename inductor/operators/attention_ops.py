@@ -232,12 +232,15 @@ def attention_with_parts(
     masks, causal, window = parts
     given = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, repeats
     known = query.dim() == 4 and not is_causal and attn_mask.dtype is torch.bool
-    if known and all_backends_allowed() and not (masks or causal or window):
-        # It hides nothing: libraries make such masks where they are traced, and none in eager. For
-        # one that repeats in memory, torch has no fast kernel of dropout.
+    known = known and all_backends_allowed()
+    plain = isinstance(dropout_p, (int, float)) and dropout_p == 0.0
+    hides = bool(masks or causal or window)
+    if known and not hides and (plain or 0 in attn_mask.stride()[-2:]):
+        # Libraries make masks that hide nothing where they are traced, and none in eager: these
+        # repeat in memory, where torch has no fast kernel of dropout. With one that a program has
+        # filled itself, torch's kernel drops other elements than without.
         return attention(query, key, value, None, dropout_p, False, scale, enable_gqa, repeats)
     # with another mask, torch's kernels would drop other elements, or refuse what they do not now
-    plain = isinstance(dropout_p, (int, float)) and dropout_p == 0.0 and all_backends_allowed()
     if not (known and plain) or any(mask.dtype is not torch.bool for mask in masks):
         return attention(*given)
     if window >= query.shape[2]:

@@ -405,10 +405,10 @@ def by_processes(launchers: list[Launcher], device: torch.device) -> list[Launch
             if result is None:
                 made.add(id(able[number]))
             else:
-                metrics.count("not_by_processes")
                 log.emit(f"{jobs[number].name} is compiled in a thread: {result}")
     except (OSError, NotLoaded) as error:
         log.emit(f"kernels are compiled in threads: {error}")
+    metrics.count("not_by_processes", len(able) - len(made))
     return [launcher for launcher in launchers if id(launcher) not in made]
 
 

@@ -197,11 +197,16 @@ def test_dropout_and_chosen_backends_keep_the_mask(
     assert (given is None and causal) if allowed and not dropout else (given is mask and not causal)
 
 
-@pytest.mark.parametrize(("parts", "hides"), [
-    (((), False, 0), False), (((), True, 0), True), (((), False, 4), True),
-    (((torch.ones(1, 1, 1, 8, dtype=torch.bool),), False, 0), True),
+MADE_WHEN_TRACED = torch.ones(8, 1, dtype=torch.bool).expand(8, 8)
+
+
+@pytest.mark.parametrize(("parts", "mask", "kept"), [
+    (((), False, 0), MADE_WHEN_TRACED, False), (((), False, 0), torch.ones(8, 8, dtype=torch.bool), True),
+    (((), True, 0), MADE_WHEN_TRACED, True), (((), False, 4), MADE_WHEN_TRACED, True),
+    (((torch.ones(1, 1, 1, 8, dtype=torch.bool),), False, 0), MADE_WHEN_TRACED, True),
 ])  # fmt: skip
-def test_dropout_goes_without_a_mask_that_hides_nothing(parts, hides, monkeypatch) -> None:
+def test_dropout_goes_without_a_mask_that_hides_nothing(parts, mask, kept, monkeypatch) -> None:
+    """One that a program has filled in memory stays: with it, torch's kernel drops other elements."""
     given = []
 
     def sdpa(q, k, v, mask, *more, **options):
@@ -210,9 +215,8 @@ def test_dropout_goes_without_a_mask_that_hides_nothing(parts, hides, monkeypatc
 
     monkeypatch.setattr(attention_ops, "sdpa", sdpa)
     q, k, v = (torch.randn(2, 2, 8, 4) for _ in range(3))
-    mask = torch.ones(8, 1, dtype=torch.bool).expand(8, 8)
     torch.manual_seed(0)
     found = attention_ops.attention_with_parts(parts, q, k, v, mask, 0.5)
-    assert [each is not None for each in given] == [hides]
+    assert [each is not None for each in given] == [kept]
     torch.manual_seed(0)
     torch.testing.assert_close(found, SDPA(q, k, v, mask, 0.5))
