@@ -89,6 +89,13 @@ config = Config(
         ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
+            "batched_launches",
+            False,
+            "Consecutive kernels on a GPU are handed to the driver in one go, and as a CUDA graph "
+            "where they get the same addresses again; no memory is kept for that.",
+            ("DYNAMO_BATCHED_LAUNCHES",),
+        ),
+        Knob(
             "gpu",
             "",
             "The GPU that kernels are cut for, whatever is there: an architecture (sm_80, gfx942) "

@@ -81,11 +81,13 @@ def print_python_wrapper(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
     symbols: Sequence[str] = (), templates: Mapping[str, TemplateSource] | None = None,
     lists: Mapping[str, ListSource | TritonSource] | None = None, dying: Collection[str] = (),
+    batched: bool = False,
 ) -> str:
     """Text of the module; `kernels` by name, without those that Triton cannot do. symbols: names of
-    the sizes known at a call. dying: inputs that the caller lets go of."""
+    the sizes known at a call. dying: inputs that the caller lets go of. batched: consecutive
+    kernels are started together (`runtime/csrc/batches.cpp`)."""
     writer = _Writer(graph, schedule, kernels, templates or {}, lists or {}, frozenset(dying))
-    return writer.write(symbols)
+    return writer.write(symbols, batched)
 
 
 class _Writer:
@@ -116,7 +118,7 @@ class _Writer:
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
 
-    def write(self, symbols: Sequence[str]) -> str:
+    def write(self, symbols: Sequence[str], batched: bool) -> str:
         self.may_write_over = not symbols  # else kernels may be measured on the real buffers
         last = _last_uses(self.steps)
         held = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
@@ -128,7 +130,7 @@ class _Writer:
             self._run(step, dying)
             self._free(n for n in dying if n in self.alive)
         self.body.append(f"return ({''.join(self._output(o) + ', ' for o in self.graph.outputs)})")
-        return "\n".join(self._module(symbols))
+        return "\n".join(self._module(symbols, batched))
 
     def _free(self, names: Iterable[str]) -> None:
         dead = sorted(names)
@@ -136,7 +138,7 @@ class _Writer:
             self.body.append(f"del {', '.join(dead)}")
             self.alive -= set(dead)
 
-    def _module(self, symbols: Sequence[str]) -> Iterator[str]:
+    def _module(self, symbols: Sequence[str], batched: bool) -> Iterator[str]:
         generated = self.kernels or self.templates or self.lists
         yield HEAD.format(kernel_imports=MODULE_HEAD if generated else "import torch\n")
         yield f"device = {_print_device(self.graph.device)}"
@@ -165,7 +167,8 @@ class _Writer:
             yield f"            stream = {stream}"
         yield from ("            " + line for line in self.body)
         if not self.slow:  # those run in Python
-            yield f"\n        of_list = recorded(of_list, {len(self.inputs)}, device)"
+            how = ", batched=True" if batched else ""
+            yield f"\n        of_list = recorded(of_list, {len(self.inputs)}, device{how})"
         yield "\n        return boxed(of_list)\n\n    return bind\n"
 
     def _sources(self) -> Iterator[TritonSource | TemplateSource | ListSource]:

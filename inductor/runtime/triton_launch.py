@@ -35,6 +35,7 @@ from inductor.runtime._launch import KernelCall, Placeholder, Program
 from inductor.runtime._launch import OperatorCall as OperatorCall
 from inductor.runtime.binaries import Binary, Later, NotLoaded, Started, binary_of, start_of
 from inductor.runtime.compile_worker import SOME_NUMBER, Compiled, Job, Target
+from inductor.runtime.graph_functions import graph_functions
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.triton_binary import (
     WARP,
@@ -69,12 +70,16 @@ def view(
 
 
 def recorded(
-    of_list: Callable[[list[Any]], Any], inputs: int, device: torch.device
+    of_list: Callable[[list[Any]], Any], inputs: int, device: torch.device, batched: bool = False
 ) -> Callable[[list[Any]], Any]:
     """A wrapper's function of so many tensors as a program that runs without Python: it calls
-    nothing but what `_launch` has, and does the same in each call."""
-    stream = current_stream if device.type == "cuda" else None
-    program: Callable[[list[Any]], Any] = Program(of_list, inputs, stream, device.index or 0)
+    nothing but what `_launch` has, and does the same in each call. batched: consecutive kernels
+    are started together, where the driver can."""
+    on_gpu = device.type == "cuda"
+    stream = current_stream if on_gpu else None
+    graphs = graph_functions() if batched and on_gpu else None
+    program: Callable[[list[Any]], Any] = Program(
+        of_list, inputs, stream, device.index or 0, graphs)
     return program
 
 

@@ -102,6 +102,7 @@ PyObject* make_ready(PyObject* object, PyObject* args) {
   }
   self->launch = reinterpret_cast<LaunchKernel>(launch);
   self->function = reinterpret_cast<void*>(function);
+  ++self->version;
   Py_RETURN_NONE;
 }
 

@@ -1,46 +1,34 @@
 // `Program`: what the wrapper of a graph on a GPU does, without Python.
 //
-// Program(of_list, inputs, stream, device) runs the Python function `of_list` once with a list of
+// Program(of_list, inputs, stream, device, graphs) runs the Python function `of_list` once with a list of
 // `Placeholder`s and records what it does with them: the calls of `KernelCall`s, `ListCall`s, `Allocation`s
 // and `OperatorCall`s, views, and where the last reference to each value goes. It is called as `of_list`
 // is, with a list of tensors that it empties, and does the same in C++: a launch costs little more
 // than the driver's own time. `stream(device)` gives the current stream; None where there are none.
+// graphs: addresses of the driver's functions for CUDA graphs, in the order of `GraphDriver`, with which
+// consecutive kernels are started together (batches.cpp); None for one by one.
 #include <Python.h>
 #include <structmember.h>
 
+#include <cstring>
 #include <memory>
 #include <unordered_set>
 #include <vector>
 
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/TensorOptions.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "batches.h"
+#include "commands.h"
 #include "gpu.h"
 #include "launcher.h"
 #include "program.h"
 
 namespace inductor {
 namespace {
-
-// One thing that a program does. `values` are what it reads (an allocation: what it may write over), `made` what
-// it makes (-1: nothing wants it).
-struct Command {
-  enum Kind { kAllocate, kKernel, kList, kOperator, kView, kFree } kind;
-  PyObject* object = nullptr;  // the call; it belongs to the program
-  std::vector<int64_t> values;
-  std::vector<int64_t> made;
-  std::vector<int64_t> size, stride;  // of a view
-  int64_t offset = 0;
-  at::ScalarType dtype = at::ScalarType::Undefined;
-  // Of an allocation.
-  size_t bytes = 0;
-  c10::Allocator* allocator = nullptr;
-  c10::DispatchKeySet keys;
-};
 
 // An output: a value, or an object that is the same in each call.
 struct Output {
@@ -59,6 +47,8 @@ struct ProgramObject {
   std::vector<std::pair<int64_t, PyObject*>>* constants;
   std::vector<Output>* outputs;
   std::unordered_set<int64_t>* over;  // inputs whose memory an allocation may have
+  std::vector<Part>* parts;           // of the commands
+  GraphDriver* driver;                // null: kernels are started one by one
 };
 
 struct Recording {
@@ -140,104 +130,6 @@ PyObject* view_placeholder(PyObject* object, PyObject* args) {
   });
 }
 
-// What one call of a program holds.
-using Values = std::vector<at::Tensor>;
-
-PyObject* run_slowly(const Command& command, const Values& values) {
-  auto* call = reinterpret_cast<KernelCallObject*>(command.object);
-  std::vector<THPObjectPtr> owned;
-  std::vector<PyObject*> given;
-  for (int64_t value : command.values) {
-    owned.emplace_back(THPVariable_Wrap(values[static_cast<size_t>(value)]));
-    if (!owned.back()) throw python_error();
-    given.push_back(owned.back().get());
-  }
-  return PyObject_Vectorcall(call->slow, given.data(), given.size(), nullptr);
-}
-
-void run_kernel_command(const Command& command, const Values& values, void* stream) {
-  auto* call = reinterpret_cast<KernelCallObject*>(command.object);
-  void* addresses[kMostParameters];
-  for (size_t i = 0; i < command.values.size(); ++i) {
-    addresses[i] = values[static_cast<size_t>(command.values[i])].data_ptr();
-  }
-  if (start_kernel(*call, stream, addresses)) return;
-  THPObjectPtr done(run_slowly(command, values));
-  if (!done) throw python_error();
-}
-
-at::Tensor tensor_in(const Command& command, c10::Storage storage) {
-  const TensorMeta& meta = *reinterpret_cast<AllocationObject*>(command.object)->meta;
-  at::Tensor made = at::detail::make_tensor<at::TensorImpl>(
-      std::move(storage), command.keys, c10::scalarTypeToTypeMeta(command.dtype));
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(meta.size, meta.stride, 0);
-  return made;
-}
-
-// Whether an allocation may have the memory of `operand`: nothing but this call holds it, and it is
-// aligned and large enough.
-bool may_write_over(const Command& command, const at::Tensor& operand) {
-  const c10::Storage& storage = operand.storage();
-  return operand.use_count() == 1 && storage.use_count() == 1 && operand.storage_offset() == 0 &&
-         operand.scalar_type() == command.dtype && storage.nbytes() >= command.bytes &&
-         (reinterpret_cast<uintptr_t>(operand.data_ptr()) & kUnaligned) == 0;
-}
-
-at::Tensor allocate_tensor(const Command& command, const Values& values) {
-  if (!command.values.empty()) {
-    const at::Tensor& operand = values[static_cast<size_t>(command.values[0])];
-    if (may_write_over(command, operand)) return tensor_in(command, operand.storage());
-  }
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), command.bytes, command.allocator->allocate(command.bytes),
-      command.allocator, /*resizable=*/true);
-  return tensor_in(command, c10::Storage(std::move(storage)));
-}
-
-at::Tensor viewed_tensor(const Command& command, at::Tensor base) {
-  if (command.dtype != at::ScalarType::Undefined) base = base.view(command.dtype);
-  return base.as_strided(command.size, command.stride, base.storage_offset() + command.offset);
-}
-
-void run_operator_command(const Command& command, Values& values) {
-  std::vector<const at::Tensor*> given;
-  for (int64_t value : command.values) given.push_back(&values[static_cast<size_t>(value)]);
-  std::vector<at::Tensor> found = call_with_tensors(command.object, given.data());
-  for (size_t i = 0; i < command.made.size(); ++i) {
-    if (command.made[i] >= 0) values[static_cast<size_t>(command.made[i])] = std::move(found[i]);
-  }
-}
-
-void run_list_command(const Command& command, const Values& values, void* stream) {
-  std::vector<uintptr_t> addresses;
-  addresses.reserve(command.values.size());
-  for (int64_t value : command.values) {
-    addresses.push_back(reinterpret_cast<uintptr_t>(values[static_cast<size_t>(value)].data_ptr()));
-  }
-  start_list(command.object, stream, std::move(addresses));
-}
-
-void run_command(const Command& command, Values& values, void* stream) {
-  switch (command.kind) {
-    case Command::kKernel:
-      return run_kernel_command(command, values, stream);
-    case Command::kList:
-      return run_list_command(command, values, stream);
-    case Command::kAllocate:
-      values[static_cast<size_t>(command.made[0])] = allocate_tensor(command, values);
-      return;
-    case Command::kOperator:
-      return run_operator_command(command, values);
-    case Command::kView: {
-      at::Tensor base = values[static_cast<size_t>(command.values[0])];
-      values[static_cast<size_t>(command.made[0])] = viewed_tensor(command, std::move(base));
-      return;
-    }
-    case Command::kFree:
-      values[static_cast<size_t>(command.values[0])].reset();
-  }
-}
-
 void* stream_of(const ProgramObject& program) {
   if (program.stream == Py_None) return nullptr;
   THPObjectPtr device(PyLong_FromLong(program.device));
@@ -286,7 +178,13 @@ PyObject* run_program(PyObject* self, PyObject* const* args, size_t flags, PyObj
           "this program takes ", program.inputs, " tensors");
   Values values = take_inputs(program, args[0]);
   void* stream = stream_of(program);
-  for (const Command& command : *program.commands) run_command(command, values, stream);
+  for (const Part& part : *program.parts) {
+    if (part.batch != nullptr) {
+      run_batch(*part.batch, values, stream);
+      continue;
+    }
+    for (size_t i = part.begin; i < part.end; ++i) run_command((*program.commands)[i], values, stream);
+  }
   THPObjectPtr results(PyTuple_New(static_cast<Py_ssize_t>(program.outputs->size())));
   if (!results) throw python_error();
   for (size_t i = 0; i < program.outputs->size(); ++i) {
@@ -330,11 +228,26 @@ void record(ProgramObject& program, PyObject* of_list) {
   if (!results) throw python_error();
 }
 
+GraphDriver* driver_of(PyObject* addresses) {
+  if (addresses == Py_None) return nullptr;
+  REQUIRE(PyExc_TypeError, PyTuple_Check(addresses) && PyTuple_GET_SIZE(addresses) == kGraphFunctions,
+          "a program takes ", kGraphFunctions, " addresses of functions for graphs");
+  void* functions[kGraphFunctions];
+  for (size_t i = 0; i < kGraphFunctions; ++i) {
+    functions[i] = PyLong_AsVoidPtr(PyTuple_GET_ITEM(addresses, static_cast<Py_ssize_t>(i)));
+    if (PyErr_Occurred()) throw python_error();
+    REQUIRE(PyExc_ValueError, functions[i] != nullptr, "function ", i, " for graphs has no address");
+  }
+  auto driver = std::make_unique<GraphDriver>();
+  std::memcpy(driver.get(), functions, sizeof(GraphDriver));
+  return driver.release();
+}
+
 PyObject* make_program(PyTypeObject* type, PyObject* args) {
-  PyObject *of_list = nullptr, *stream = nullptr;
+  PyObject *of_list = nullptr, *stream = nullptr, *graphs = Py_None;
   Py_ssize_t inputs = 0;
   int device = 0;
-  if (!PyArg_ParseTuple(args, "OnOi", &of_list, &inputs, &stream, &device)) throw python_error();
+  if (!PyArg_ParseTuple(args, "OnOi|O", &of_list, &inputs, &stream, &device, &graphs)) throw python_error();
   THPObjectPtr made(type->tp_alloc(type, 0));
   if (!made) throw python_error();
   auto* self = reinterpret_cast<ProgramObject*>(made.get());
@@ -346,12 +259,17 @@ PyObject* make_program(PyTypeObject* type, PyObject* args) {
   self->constants = new std::vector<std::pair<int64_t, PyObject*>>();
   self->outputs = new std::vector<Output>();
   self->over = new std::unordered_set<int64_t>();
+  self->parts = new std::vector<Part>();
+  self->driver = driver_of(graphs);
   try {
     record(*self, of_list);
   } catch (...) {
     recorded_now = nullptr;
     throw;
   }
+  bool together = self->driver != nullptr;
+  *self->parts = together ? parts_of(*self->commands, device, self->driver)
+                          : std::vector<Part>{Part{0, self->commands->size(), nullptr}};
   return made.release();
 }
 
@@ -387,12 +305,36 @@ void delete_program(PyObject* object) {
   delete self->constants;
   delete self->outputs;
   delete self->over;
+  delete self->parts;
+  delete self->driver;
   Py_TYPE(object)->tp_free(object);
 }
 
 PyMethodDef placeholder_methods[] = {
     {"view", view_placeholder, METH_VARARGS, "view(size, stride, offset, dtype): a view of the value."},
     {nullptr, nullptr, 0, nullptr}};
+
+// (kernels, bytes, graphs, launches, error) of each batch.
+PyObject* list_batches(PyObject* object, void*) {
+  return guarded([&]() -> PyObject* {
+    THPObjectPtr found(PyList_New(0));
+    if (!found) throw python_error();
+    for (const Part& part : *reinterpret_cast<ProgramObject*>(object)->parts) {
+      if (part.batch == nullptr) continue;
+      BatchFacts facts = facts_of(*part.batch);
+      THPObjectPtr row(Py_BuildValue("nnnni", facts.kernels, facts.bytes, facts.graphs, facts.launches, facts.error));
+      if (!row || PyList_Append(found.get(), row.get()) != 0) throw python_error();
+    }
+    return found.release();
+  });
+}
+
+PyGetSetDef program_getters[] = {
+    {"batches", list_batches, nullptr,
+     "Of the kernels that are started together: how many, bytes of memory for what they hand on, the CUDA\n"
+     "graphs made, how often one was launched, and the driver's error behind which there are no more.",
+     nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMemberDef program_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(ProgramObject, vectorcall), READONLY, nullptr},
@@ -457,7 +399,7 @@ bool add_program_types(PyObject* module) {
   placeholder_type.tp_dealloc = &delete_placeholder;
   placeholder_type.tp_methods = placeholder_methods;
   program_type.tp_name = "inductor.runtime._launch.Program";
-  program_type.tp_doc = "Program(of_list, inputs, stream, device): see program.cpp.";
+  program_type.tp_doc = "Program(of_list, inputs, stream, device, graphs=None): see program.cpp.";
   program_type.tp_basicsize = sizeof(ProgramObject);
   program_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
   program_type.tp_vectorcall_offset = offsetof(ProgramObject, vectorcall);
@@ -467,6 +409,7 @@ bool add_program_types(PyObject* module) {
   program_type.tp_traverse = &traverse_program;
   program_type.tp_clear = &clear_program;
   program_type.tp_members = program_members;
+  program_type.tp_getset = program_getters;
   for (PyTypeObject* type : {&placeholder_type, &program_type}) {
     if (PyType_Ready(type) != 0) return false;
   }

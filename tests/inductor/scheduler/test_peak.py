@@ -17,6 +17,8 @@ from dynamo.aot.capture import capture_forward
 from dynamo.aot.worlds import capture_in_world
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.config import config
+from inductor.driver import cuda
 from inductor.fx_passes.pipeline import decompositions
 from inductor.ir.graph import LoopGraph
 from inductor.lowering.registry import LOWERINGS
@@ -228,3 +230,14 @@ def test_lists_that_would_hold_more_stay_apart() -> None:
     lists = [len(step.kernels) for step in joined.steps if isinstance(step, KernelList)]
     assert peak_of(graph, joined, dying) <= 1.02 * peak_of(graph, schedule, dying)
     assert lists == [4]
+
+
+def test_wrappers_batch_launches_only_where_that_is_wanted() -> None:
+    def text_with(**options: bool) -> str:
+        graph, schedule = planned(lambda x: torch.softmax(torch.softmax(x, 0), 1), (64, 64))
+        with config.patch(**options):
+            return cuda.generate(graph, schedule).text
+
+    assert "batched=True" in text_with(batched_launches=True)
+    for options in ({}, {"batched_launches": True, "cudagraphs": True}):
+        assert "batched" not in text_with(**options)
