@@ -20,7 +20,6 @@ import torch
 
 from dynamo.base import logs
 from dynamo.base.signals import is_of_signal
-from dynamo.base.waiting import in_threads
 from dynamo.store.content import Key, Store, make_key
 from inductor import metrics
 from inductor.autotune.measure import random_sets, time_calls, uncached_bytes
@@ -28,7 +27,6 @@ from inductor.ir.extent import hint_of
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
 
-WORKERS = 8  # threads that build candidates; chosen, not measured: bounds memory
 MOST_REPORTED = 4  # the fastest
 Times = dict[str, float]
 
@@ -57,14 +55,16 @@ class Question:
 
 
 class Loader(Protocol):
-    """`cuda.load`."""
+    """`cuda.load_all`."""
 
-    def __call__(self, text: str, graph: LoopGraph, measure: bool) -> Callable[..., Any]: ...
+    def __call__(
+        self, modules: Sequence[tuple[str, LoopGraph]]
+    ) -> Sequence[Callable[..., Any] | Exception]: ...
 
 
 @dataclass(slots=True)
 class Tuner:
-    """Asks the store, then the device. load: compiles a module; timer: runs it."""
+    """Asks the store, then the device. load: compiles modules; timer: runs one."""
 
     store: Store
     load: Loader
@@ -101,14 +101,15 @@ class Tuner:
 
     def _measured(self, questions: list[Question]) -> dict[str, Times]:
         candidates = [(each, candidate) for each in questions for candidate in each.candidates()]
-        calls = in_threads(self._built, [candidate for _, candidate in candidates], WORKERS)
+        loaded = self.load([(candidate.text, candidate.graph) for _, candidate in candidates])
         measured: dict[str, Times] = {question.key.digest: {} for question in questions}
         trial: _Trial | None = None
-        for number, ((question, candidate), call) in enumerate(zip(candidates, calls, strict=True)):
+        asked = zip(candidates, loaded, strict=True)
+        for number, ((question, candidate), made) in enumerate(asked):
             if trial is None or trial.question is not question:
                 trial = _Trial(question, _sets_of(candidate.graph))
             self._show(f"{number + 1} of {len(candidates)}: {question.what}, {candidate.name}")
-            took = None if call is None else self._timed(candidate, call, trial)
+            took = self._timed(candidate, made, trial)
             if took is not None:
                 measured[question.key.digest][candidate.name] = round(took, 3)
         self._show("")
@@ -121,22 +122,16 @@ class Tuner:
         metrics.count("measured", len(candidates))
         return measured
 
-    def _built(self, candidate: Candidate) -> Callable[..., Any] | None:
+    def _timed(
+        self, candidate: Candidate, made: Callable[..., Any] | Exception, trial: _Trial
+    ) -> float | None:
         try:
-            make = self.load(candidate.text, candidate.graph, False)
-            made: Callable[..., Any] = make(*candidate.sizes)
-            return made
-        except Exception as error:  # what Triton raises has no common base
-            if is_of_signal(error):
-                raise
-            self._report_failure(candidate, error)
-            return None
-
-    def _timed(self, candidate: Candidate, call: Callable[..., Any], trial: _Trial) -> float | None:
-        try:
+            if isinstance(made, Exception):
+                raise made
+            call = made(*candidate.sizes)
             trial.compare(call)
             return self.timer(call, trial.sets)
-        except Exception as error:
+        except Exception as error:  # what Triton raises has no common base
             if is_of_signal(error):
                 raise
             self._report_failure(candidate, error)

@@ -17,6 +17,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.fallbacks import KERNEL, failed, refused
+from dynamo.base.signals import is_of_signal
 from dynamo.store.content import cache_store, make_key
 from dynamo.store.records import report_lookup
 from inductor import metrics
@@ -36,7 +37,7 @@ from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.modules import import_file
-from inductor.runtime.triton_launch import Preparation
+from inductor.runtime.triton_launch import Preparation, compile_launchers
 from inductor.scheduler.lists import join_lists
 from inductor.scheduler.schedule import Kernel, KernelList, Schedule, TemplateKernel
 from inductor.scheduler.verify import is_scattered
@@ -230,6 +231,72 @@ def load_module(
     cached: for a module that another process may take over, what profilers show of it; the second
     result is what that process makes it of.
     """
+    made = _imported(text, graph, measure)
+    with timed("inductor.build"):
+        errors = made.preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
+    if errors:
+        raise KernelErrors(errors)
+    bound = made.bound(graphed, title_of(logs.compile_now()))
+    if cached is None:
+        return bound, None
+    return bound, GpuModule(
+        text, graph.device, tuple(made.constants), binaries_of(made.preparation), graphed,
+        cached.steps, cached.functions)
+
+
+def load_all(
+    modules: Sequence[tuple[str, LoopGraph]],
+) -> list[Callable[..., Callable[..., Any]] | Exception]:
+    """`load` of many modules, whose kernels are compiled together. For one that is not there for
+    use, why: what importing it raises, or Triton with one of its kernels."""
+    found: list[_Imported | Exception] = []
+    for text, graph in modules:
+        try:
+            found.append(_imported(text, graph, False))
+        except Exception as error:  # the others are of use without it
+            if is_of_signal(error):
+                raise
+            found.append(error)
+    errors: dict[int, Exception] = {}
+    with timed("inductor.build"):
+        for device in dict.fromkeys(graph.device for _, graph in modules):
+            likely = [
+                launcher for one in found
+                if isinstance(one, _Imported) and one.preparation.device == device
+                for launcher in one.preparation.likely()
+            ]
+            failed = compile_launchers(likely, device, min(WORKERS, os.cpu_count() or 1))
+            errors |= {id(launcher): error for launcher, error in failed}
+    return [
+        one if isinstance(one, Exception) else one.first_error(errors) or one.bound(None, "")
+        for one in found
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Imported:
+    """A module whose kernels are not compiled yet."""
+
+    preparation: Preparation
+    constants: list[torch.Tensor]
+    bind: Callable[..., Callable[..., Any]]
+
+    def first_error(self, errors: Mapping[int, Exception]) -> Exception | None:
+        """errors: by the identities of launchers."""
+        own = map(id, self.preparation.launchers)
+        return next((errors[each] for each in own if each in errors), None)
+
+    def bound(self, graphed: Graphing | None, title: str) -> Callable[..., Callable[..., Any]]:
+        """Takes the values of symbols and gives the callable for them."""
+
+        def with_sizes(*sizes: int) -> Callable[..., Any]:
+            device = self.preparation.device
+            return finished(self.bind(*sizes), device, self.constants, graphed, title)
+
+        return with_sizes
+
+
+def _imported(text: str, graph: LoopGraph, measure: bool) -> _Imported:
     store = cache_store()
     key = make_key("triton", {"source": text})
     path, known = store.file_of(key, ".py", text.encode())
@@ -240,20 +307,7 @@ def load_module(
         preparation = Preparation(graph.device, measure)
         constants = [constant.value.detach() for constant in graph.constants]
         bind = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
-    with timed("inductor.build"):
-        errors = preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
-    if errors:
-        raise KernelErrors(errors)
-    title = title_of(logs.compile_now())
-
-    def bound(*sizes: int) -> Callable[..., Any]:
-        return finished(bind(*sizes), graph.device, constants, graphed, title)
-
-    if cached is None:
-        return bound, None
-    return bound, GpuModule(
-        text, graph.device, tuple(constants), binaries_of(preparation), graphed, cached.steps,
-        cached.functions)
+    return _Imported(preparation, constants, bind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _build(
 
 
 def _tuner() -> Tuner | None:
-    return Tuner(cache_store(), cuda.load) if config.max_autotune else None
+    return Tuner(cache_store(), cuda.load_all) if config.max_autotune else None
 
 
 def _graphing(

@@ -359,16 +359,27 @@ class Preparation:
         self.launchers.append(made)
         return made
 
-    def compile_all(self, workers: int) -> dict[str, Exception]:
-        """Compile ahead what the first call will run, several at a time, in other processes where
-        that is worth it, else in threads. The result: names of the functions with which Triton has
-        failed, and its errors."""
+    def likely(self) -> list[Launcher]:
+        """Those whose kernels are compiled ahead."""
         if self.device.type != "cuda" or self.measure:
-            return {}
-        likely = [launcher for launcher in self.launchers if launcher.ahead]
-        left = by_processes(likely, self.device)
-        outcomes = zip(left, in_threads(_error_of, left, workers), strict=True)
-        return {name_of(one.function): error for one, error in outcomes if error is not None}
+            return []
+        return [launcher for launcher in self.launchers if launcher.ahead]
+
+    def compile_all(self, workers: int) -> dict[str, Exception]:
+        """See `compile_launchers`; the result: the errors by the names of the functions."""
+        failed = compile_launchers(self.likely(), self.device, workers)
+        return {name_of(launcher.function): error for launcher, error in failed}
+
+
+def compile_launchers(
+    launchers: list[Launcher], device: torch.device, workers: int
+) -> list[tuple[Launcher, Exception]]:
+    """Compile ahead what first calls will run, several at a time, in other processes where that is
+    worth it, else in threads. The result: launchers with which Triton has failed, and its errors.
+    """
+    left = by_processes(launchers, device)
+    outcomes = zip(left, in_threads(_error_of, left, workers), strict=True)
+    return [(launcher, error) for launcher, error in outcomes if error is not None]
 
 
 @dataclass(slots=True)
@@ -404,17 +415,24 @@ def by_processes(launchers: list[Launcher], device: torch.device) -> list[Launch
         jobs = [launcher.job(target) for launcher in able]
         for number, result in compile_jobs.compiled(jobs, lambda at: _error_of(able[at])):
             if isinstance(result, Compiled) and result.cubin:
-                able[number].take(
-                    Binary(result.name, result.cubin, result.threads, result.shared))
-                result = None
+                result = _not_taken(able[number], result)
             if result is None:
                 made.add(id(able[number]))
             else:
                 log.emit(f"{jobs[number].name} is compiled in a thread: {result}")
-    except (OSError, NotLoaded) as error:
+    except OSError as error:
         log.emit(f"kernels are compiled in threads: {error}")
     metrics.count("not_by_processes", len(able) - len(made))
     return [launcher for launcher in launchers if id(launcher) not in made]
+
+
+def _not_taken(launcher: Launcher, made: Compiled) -> NotLoaded | None:
+    """Why the driver does not load it, if it does not: more than the device has, say."""
+    try:
+        launcher.take(Binary(made.name, made.cubin, made.threads, made.shared))
+    except NotLoaded as error:
+        return error
+    return None
 
 
 def _error_of(launcher: Launcher) -> Exception | None:

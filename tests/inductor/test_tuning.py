@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -34,9 +35,11 @@ def question(store, ran, text="a") -> Question:
     return Question(make_question_key(CPU, {"text": text}), "a product", candidates)
 
 
-def load(text, graph, measure):
-    if text == "broken":
-        raise RuntimeError("does not compile")
+def load(modules):
+    return [RuntimeError("does not compile") if text == "broken" else loaded(text) for text, _ in modules]
+
+
+def loaded(text):
     return lambda: (lambda x: text)
 
 
@@ -77,8 +80,11 @@ def test_ways_with_other_results_are_left_out(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("inductor.autotune.tuning._triton_version", lambda: "3.6")
     results = {"first": 1.0, "near": 1.001, "wrong": 1.2, "nan": float("nan")}
 
-    def bound(text, graph, measure):
-        return lambda: (lambda x: (torch.full((3,), results[text]),))
+    def bound(modules):
+        return [functools.partial(made, results[text]) for text, _ in modules]
+
+    def made(result):
+        return lambda x: (torch.full((3,), result),)
 
     for tolerance, expected in ((0.01, {"first", "near"}), (0.0, set(results))):
         key = make_question_key(CPU, {"text": str(tolerance)})

@@ -162,7 +162,7 @@ def test_measured_at_the_sizes_of_the_compile(tmp_path, monkeypatch) -> None:
     counts = []
     function = linear()
     for first in (20, 20, 33):
-        tuner = Tuner(Store(tmp_path), cuda.load, timer)
+        tuner = Tuner(Store(tmp_path), cuda.load_all, timer)
         check(function, lambda n: [noise(n, 24), noise(n, 40)], (17, 64), first,
               builds=None, compile_module=functools.partial(compile_module, tuner=tuner))
         counts.append(len(asked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 
@@ -441,7 +442,7 @@ def test_convolutions_are_measured_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(gpu_gemms, "neighbours", lambda best, t: ())
 
     def choose(graph, schedule):
-        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load_all, timer))
 
     x, w = images(20, 33, (3, 3), (6, 7))
     function = lambda x, w: F.conv2d(x, w, padding=1).relu()  # noqa: E731
@@ -471,7 +472,7 @@ def test_choosing_measures_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda t: candidate_blocks(t)[:1])
 
     def choose(graph, schedule):
-        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load_all, timer))
 
     got, (schedule,) = run(function, x, w, b, choose=choose)
     assert [len(each.nodes) for each in schedule.templates()] == [2]
@@ -494,7 +495,7 @@ def test_convolutions_alone_are_asked_where_nothing_follows(tmp_path, monkeypatc
 
     def choose(graph, schedule):
         timer = lambda call, sets: call(*sets[0]) and 1.0  # noqa: E731
-        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load_all, timer))
 
     monkeypatch.setattr(gpu_gemms, "_question", question)
     x, w = images(20, 33, (3, 3), (6, 7))
@@ -515,7 +516,7 @@ def test_a_way_that_fails_is_left_out(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(gpu_gemms, "candidate_blocks", lambda t: candidate_blocks(t)[:1])
 
     def choose(graph, schedule):
-        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
+        return gpu_gemms.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load_all, timer))
 
     x, w = noise(33, 40), noise(40, 20)
     got, (schedule,) = run(lambda x, w: (x @ w).relu(), x, w, choose=choose)
@@ -539,15 +540,13 @@ def test_blocks_are_searched_and_kept(tmp_path, monkeypatch) -> None:
             taken.append(1)
             return float(re.search(r"\(\((\d+), \d+, \d+\),\)", texts[call]).group(1))
 
-        def load(text, graph, measure):
-            bound = cuda.load(text, graph, measure)
+        def load(modules):
+            return [functools.partial(bind, text, graph) for text, graph in modules]
 
-            def bind():
-                call = bound()
-                texts[call] = text
-                return call
-
-            return bind
+        def bind(text, graph):
+            call = cuda.load(text, graph, False)()
+            texts[call] = text
+            return call
 
         generated.append(cuda.generate(graph, schedule, (), Tuner(Store(tmp_path), load, timer)).text)
         return schedule

@@ -209,3 +209,36 @@ def test_programs_that_hold_python_compile_in_threads(monkeypatch):
             assert not compile_jobs.are_worth_it()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert not compile_jobs.are_worth_it()
+
+
+BROKEN = """
+def make(constants, prepare, slow):
+    launcher = prepare(wrong, ((256, 1, 4),), (torch.float32,) * 3, (), False, True, kinds="i")
+    return lambda: launcher
+"""
+
+
+def test_modules_are_compiled_together(no_gpu, monkeypatch):
+    """Candidates of a measurement, say: one that Triton can't compile is left out alone."""
+    asked = []
+    compile_together = cuda.compile_launchers
+
+    def noted(launchers, device, workers):
+        asked.append(len(launchers))
+        return compile_together(launchers, device, workers)
+
+    monkeypatch.setattr(cuda, "compile_launchers", noted)
+    monkeypatch.setattr(
+        triton_launch, "_error_of",
+        lambda launcher: ValueError("not here") if launcher.function.__name__ == "wrong" else None)
+    there = torch.device("cuda", 0)
+    modules = []
+    with config.patch(gpu="sm_90"):
+        for count in (300, 301, 302):
+            graph = replace(lower_graph(capture(program, [torch.empty(count, 96)], mode="fake")).graph, device=there)
+            modules.append((cuda.generate(graph, schedule_graph(graph, 8)).text, graph))
+    modules[1:1] = [(TEXT + BROKEN, graph), ("def make(", graph)]
+    found = cuda.load_all(modules)
+    assert len(asked) == 1 and asked[0] > 3 and len(no_gpu) == asked[0] - 1
+    assert [type(one) for one in found[1:3]] == [ValueError, SyntaxError]
+    assert all(map(callable, (found[0], *found[3:])))
