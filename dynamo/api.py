@@ -6,6 +6,7 @@ import contextlib
 import copyreg
 import functools
 import importlib
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -185,7 +186,8 @@ def module_twin(
     functions = {"forward": _calling_own_forward(cls)} if "_forward" in own else {}
     twin_class = type(cls.__name__, (cls,), {
         "__slots__": tuple(own), "__module__": cls.__module__, "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy, **functions,
+        "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy,
+        "__signature__": _SignatureOfOriginal(), **functions,
     })
     twin = _sharing(twin_class, module)
     for name, value in own.items():
@@ -195,6 +197,15 @@ def module_twin(
     if composable and state:  # `fully_shard` keeps its state by the module's identity
         composable._insert_module_state(twin, state)
     return twin
+
+
+class _SignatureOfOriginal:
+    """What `inspect.signature` gives for a twin: it finds no function in the slot `__call__`."""
+
+    def __get__(self, twin: Any, cls: type) -> inspect.Signature:
+        if twin is None:  # then it is how the class is called
+            raise AttributeError("__signature__")
+        return inspect.signature(twin._original)
 
 
 def _calling_own_forward(cls: Any) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from dynamo.codegen.rebuild_iterators import advance
 from dynamo.hook import Disabled
 from dynamo.symbolic.core import trace_result as tr
 from dynamo.symbolic.core.constant import ConstVar
-from dynamo.symbolic.core.lookup import all_in_mro, find_in_mro, is_own_method
+from dynamo.symbolic.core.lookup import all_in_mro, class_dict, find_in_mro, is_own_method
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.binders import is_data_descriptor
 from dynamo.symbolic.python.dicts import DictVar
@@ -52,12 +52,23 @@ def hold(rebuilder: Rebuilder, effect: tr.Effect) -> None:
     elif isinstance(effect, tr.StoreItemEffect) and not replaces_plain(effect.value):
         rebuilder.call_const(dict.get, effect.target, effect.key)
         emitter.store_fresh("held")
+    elif isinstance(effect, tr.StoreClassAttrEffect) and not replaces_plain(effect.value):
+        emitter.start_call_const(own_class_entry)
+        emitter.load_const(effect.cls)
+        emitter.load_const(effect.name)
+        emitter.call(2)
+        emitter.store_fresh("held")
     elif isinstance(effect, tr.StoreGlobalEffect) and not replaces_plain(effect.value):
         emitter.start_call_const(dict.get)
         emitter.load_const(effect.module_globals)
         emitter.load_const(effect.name)
         emitter.call(2)
         emitter.store_fresh("held")
+
+
+def own_class_entry(cls: type, name: str) -> Any:
+    """What a class itself has by this name, None where it has nothing."""
+    return class_dict(cls).get(name)
 
 
 def replaces_plain(value: Var | None) -> bool:
@@ -271,6 +282,13 @@ def store_global(rebuilder: Rebuilder, effect: tr.StoreGlobalEffect) -> None:
     emitter.emit("STORE_SUBSCR")
 
 
+def store_class_attr(rebuilder: Rebuilder, effect: tr.StoreClassAttrEffect) -> None:
+    emitter = rebuilder.emitter
+    rebuilder.load(effect.value)
+    emitter.load_const(effect.cls)
+    emitter.store_attr(effect.name)
+
+
 def store_cell(rebuilder: Rebuilder, effect: tr.StoreCellEffect) -> None:
     if not is_fetched(effect.cell):
         return  # a cell made in the trace is built with its contents
@@ -328,6 +346,7 @@ ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
     tr.GrowEffect: grow,
     tr.StoreItemEffect: store_key,
     tr.StoreGlobalEffect: store_global,
+    tr.StoreClassAttrEffect: store_class_attr,
     tr.StoreCellEffect: store_cell,
     tr.ConsumeEffect: consume,
     tr.CallEffect: call,

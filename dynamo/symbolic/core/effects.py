@@ -16,7 +16,7 @@ from typing import Any
 
 from dynamo.hook import Disabled
 from dynamo.symbolic.core.constant import ConstVar
-from dynamo.symbolic.core.lookup import instance_dict
+from dynamo.symbolic.core.lookup import class_dict, instance_dict
 from dynamo.symbolic.core.trace_result import (
     CallEffect,
     ConsumeEffect,
@@ -27,6 +27,7 @@ from dynamo.symbolic.core.trace_result import (
     RegisterEffect,
     StoreAttrEffect,
     StoreCellEffect,
+    StoreClassAttrEffect,
     StoreGlobalEffect,
     StoreItemEffect,
 )
@@ -43,6 +44,7 @@ class Effects:
         self.clock = 0
         self._places: dict[Hashable, Effect] = {}
         self._globals: dict[tuple[int, str], Var | None] = {}
+        self.of_classes: dict[tuple[type, str], Var] = {}  # attributes written, by name
         self._calls = 0
         self._hooked: set[Var] = set()
         self.taken: Counter[int] = Counter()  # locks, by identity
@@ -99,6 +101,16 @@ class Effects:
         self._globals[id(module_globals), name] = value
         effect = StoreGlobalEffect(module_globals, name, value)
         self._write_name(("global", id(module_globals), name), effect)
+
+    def store_class_attr(self, cls: type, name: str, value: Var) -> None:
+        """Attribute `name` of a class becomes `value`."""
+        self.of_classes[cls, name] = value
+        place = ("class", cls, name)
+        if place in self._places:  # the name stands where it stands
+            self.clock += 1
+            self._places[place] = StoreClassAttrEffect(cls, name, value)
+        else:
+            self._write(place, StoreClassAttrEffect(cls, name, value))
 
     def consume(self, iterator: Var, count: int) -> None:
         """In all, `count` items were taken from a real iterator."""
@@ -244,7 +256,7 @@ def closure(roots: Iterable[Var]) -> set[Var]:
     return reached
 
 
-BY_NAME = (StoreGlobalEffect, StoreCellEffect, RegisterEffect)
+BY_NAME = (StoreGlobalEffect, StoreClassAttrEffect, StoreCellEffect, RegisterEffect)
 IN_PLACE = (StoreAttrEffect, ContentsEffect, GrowEffect, StoreItemEffect)
 
 
@@ -300,29 +312,39 @@ def _in_words(effect: Effect) -> str:
         return f"the state of {effect.target!r}"
     if isinstance(effect, StoreGlobalEffect):
         return f"the global name {name}"
+    if isinstance(effect, StoreClassAttrEffect):
+        return f"the attribute {effect.cls.__qualname__}.{name}"
     part = f"attribute {name}" if name else "contents"
     return f"{part} of {_target(effect)!r}"
 
 
 def _is_undone(effect: Effect) -> bool:
-    """True where an attribute of a real object has got its old value again."""
+    """True where an attribute of a real object or class has got its old value again."""
+    if isinstance(effect, StoreClassAttrEffect):
+        return _is_old(effect.value, class_dict(effect.cls).get(effect.name, effect))
     if not isinstance(effect, StoreAttrEffect) or effect.value is None or effect.renewed:
         return False
     real = getattr(effect.target, "real", None)
     own = None if real is None else instance_dict(real)
-    value = effect.value
-    if own is None or not isinstance(value, ConstVar) or not value.is_constant():
+    if own is None or not dict.__contains__(own, effect.name):
         return False
-    if not dict.__contains__(own, effect.name):
+    return _is_old(effect.value, dict.__getitem__(own, effect.name))
+
+
+def _is_old(value: Var, old: Any) -> bool:
+    """True where None or a bool takes its own place."""
+    if not isinstance(value, ConstVar) or not value.is_constant():
         return False
-    old, new = dict.__getitem__(own, effect.name), value.as_constant()
+    new = value.as_constant()
     return old is new and (new is None or type(new) is bool)
 
 
 def _written(effect: Effect) -> list[Var]:
     if isinstance(effect, RegisterEffect):
         return [effect.target] if effect.value is None else [effect.target, effect.value]
-    if isinstance(effect, StoreAttrEffect | StoreGlobalEffect | StoreItemEffect):
+    if isinstance(effect, StoreClassAttrEffect):
+        found = [effect.value]
+    elif isinstance(effect, StoreAttrEffect | StoreGlobalEffect | StoreItemEffect):
         found = [] if effect.value is None else [effect.value]
     elif isinstance(effect, GrowEffect):
         found = list(effect.items)

@@ -80,6 +80,15 @@ class StoreGlobalEffect(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreClassAttrEffect(Effect):
+    """`cls.name = value` of an existing class, whose metaclass has no part in it."""
+
+    cls: type
+    name: str
+    value: Var
+
+
+@dataclass(frozen=True, slots=True)
 class StoreCellEffect(Effect):
     """`cell.cell_contents = value` of a cell that existed before the frame (None: emptied)."""
 

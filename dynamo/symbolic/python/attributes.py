@@ -39,6 +39,13 @@ from dynamo.symbolic.python.binders import (
     property_value,
     slot_name,
 )
+from dynamo.symbolic.python.class_attributes import (
+    CLASS_PARTS,
+    WRITTEN,
+    check_unwritten,
+    find_now,
+    store,
+)
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.functions import FunctionVar
 from dynamo.symbolic.python.objects import InstanceDictVar, ObjectVar
@@ -61,6 +68,16 @@ class Attributes:
     def __init__(self, trace: Evaluation) -> None:
         self.trace = trace
         self._searched: set[tuple[type, str, int]] = set()
+        self.opened: set[type] = set()  # classes whose dict is a value of the trace
+
+    def find(self, cls: type, name: str) -> tuple[type, Any] | None:
+        """The class of the MRO that has an attribute, with what the trace has stored, and its raw
+        value."""
+        return find_now(self.trace, cls, name)
+
+    def set_on_class(self, tx: Frame, cls: type, name: str, value: Var) -> None:
+        """`cls.name = value`."""
+        store(tx, cls, name, value)
 
     def searched_classes(self) -> set[type]:
         """Classes in which attributes were looked up."""
@@ -82,8 +99,10 @@ class Attributes:
 
     def guard_presence(self, cls: type, name: str) -> None:
         """Guards that the class of the MRO that has an attribute keeps it."""
-        found = find_owner(cls, name)
-        if found is not None and not is_settled(found[0]):
+        found = self.find(cls, name)
+        if found is None or found[1] is WRITTEN:
+            return
+        if not is_settled(found[0]):
             owner = ObjectSource(found[0], found[0].__qualname__)
             self.trace.guard("DICT_HAS", DictSource(owner), name)
 
@@ -110,7 +129,9 @@ class Attributes:
 
     def guard_names(self, cls: type) -> None:
         """Guards that no class of the MRO gets or loses an attribute."""
-        for part in type.__dict__["__mro__"].__get__(cls):
+        parts = type.__dict__["__mro__"].__get__(cls)
+        check_unwritten(self.trace, parts)
+        for part in parts:
             if not is_settled(part):
                 place = DictSource(ObjectSource(part, part.__qualname__))
                 self.trace.guard("DICT_KEYS", place, tuple(class_dict(part)))
@@ -139,7 +160,7 @@ class Attributes:
         entry: the class attribute of this name, which stays behind what an instance holds.
         """
         self.guard_search(cls, name, None if entry is None else entry[0])
-        if entry is not None and not is_settled(entry[0]):
+        if entry is not None and entry[1] is not WRITTEN and not is_settled(entry[0]):
             place = RawAttribute(entry[1], entry[0], name, cls, None).source()
             self.trace.guard("TYPE", place, type(entry[1]))
             for method in ("__get__", "__set__", "__delete__"):
@@ -186,7 +207,7 @@ class Attributes:
     def missing(self, tx: Frame, var: Var, name: str) -> Var:
         """What happens when the plain lookup finds nothing."""
         cls = var.python_type()
-        if find_owner(cls, name) is None:  # else it is there, and reading it has failed
+        if self.find(cls, name) is None:  # else it is there, and reading it has failed
             self.guard_search(cls, name, None)
         if self.has_special(cls, "__getattr__"):
             getter = self.bind(tx, var, cls, "__getattr__")
@@ -202,7 +223,7 @@ class Attributes:
         if name == "__dict__" and has_instance_dict(cls) and not hides_dict(cls):
             shared = var.real_dict(tx) is var.real is not None
             return var if shared else InstanceDictVar(var)
-        found = find_owner(cls, name)
+        found = self.find(cls, name)
         if found == CLASS_OF_OBJECT:
             self.guard_search(cls, name, object)
             return self.trace.wrap(cls, None)
@@ -251,7 +272,7 @@ class Attributes:
         if name == "__class__":
             return self.trace.wrap(cls, None)
         self.guard_reader(cls)
-        found = find_owner(cls, name)
+        found = self.find(cls, name)
         if found is None:
             return self.missing(tx, var, name)
         self.guard_search(cls, name, found[0])
@@ -287,7 +308,7 @@ class Attributes:
         if meta_found is not None and is_read_first(meta_found[1]):
             return self._from_metaclass(tx, var, meta_found, name)
         self.guard_unhidden(type(cls), name, meta_found)
-        found = find_owner(cls, name)
+        found = self.find(cls, name)
         if found is not None:
             members = cls._member_map_ if issubclass(cls, enum.Enum) else {}
             if not isinstance(members, dict):
@@ -331,14 +352,14 @@ class Attributes:
         # In a metaclass the receiver is a class and the instance at once.
         through_class = isinstance(receiver, ClassVar) and receiver.cls is var.cls
         instance = None if through_class else receiver
-        for owner in mro[mro.index(var.start) + 1 :]:
-            attributes = class_dict(owner)
-            if name in attributes:
-                self.guard_search(var.cls, name, owner, start=mro.index(var.start) + 1)
-                raw = RawAttribute(attributes[name], owner, name, var.cls, instance)
-                if name == "__new__" and not isinstance(raw.value, staticmethod):
-                    return self.trace.wrap(getattr(owner, "__new__"), None)  # noqa: B009
-                return self.bind_raw(tx, raw)
+        start = mro.index(var.start) + 1
+        found = find_now(self.trace, var.cls, name, start)
+        if found is not None:
+            self.guard_search(var.cls, name, found[0], start=start)
+            raw = RawAttribute(found[1], found[0], name, var.cls, instance)
+            if name == "__new__" and not isinstance(raw.value, staticmethod):
+                return self.trace.wrap(getattr(found[0], "__new__"), None)  # noqa: B009
+            return self.bind_raw(tx, raw)
         if find_in_mro(super, name) is not None:
             raise Break("attribute_unknown", f"{name} of super()")
         self.trace.raise_exception(
@@ -427,7 +448,7 @@ class Attributes:
                 return
             raise Break("attribute_store_unknown", f"del {name} of {var!r}")
         else:
-            self.guard_unhidden(cls, name, find_owner(cls, name))
+            self.guard_unhidden(cls, name, self.find(cls, name))
             self._check_dict(cls, name, find_owner(cls, name))
             present = var.read_own(tx, name)
         if present is None:  # CPython says no more of a slot than its name
@@ -458,40 +479,3 @@ PLAIN_STORES = tuple(
 def has_instance_dict(cls: type) -> bool:
     """True where instances can take any attribute."""
     return bool(cls.__dictoffset__) or issubclass(cls, threading.local)
-
-
-def class_text(name: str) -> Callable[[Frame, type], Var]:
-    """Reads a text that a class has, which is guarded."""
-
-    def read(tx: Frame, cls: type) -> Var:
-        value = getattr(cls, name)
-        if not is_settled(cls):
-            place = AttrSource(ObjectSource(cls, cls.__qualname__), name)
-            if value is not None and type(value) is not str:
-                raise Break("attribute_unknown", f"{name} of {cls.__qualname__}")
-            tx.trace.guard("CONST", place, value)
-        return ConstVar(value)
-
-    return read
-
-
-def class_tuple(name: str) -> Callable[[Frame, type], Var]:
-    """Reads a tuple that a class keeps: one object, each time that it is read."""
-
-    def read(tx: Frame, cls: type) -> Var:
-        place = AttrSource(ObjectSource(cls, cls.__qualname__), name)
-        return tx.trace.wrap(getattr(cls, name), place)
-
-    return read
-
-
-CLASS_PARTS: dict[str, Callable[[Frame, type], Var]] = {
-    **{name: class_text(name) for name in ("__name__", "__qualname__", "__module__", "__doc__")},
-    "__mro__": class_tuple("__mro__"),
-    "__bases__": class_tuple("__bases__"),
-    "__base__": lambda tx, cls: tx.trace.constant(cls.__base__),
-    "__class__": lambda tx, cls: tx.trace.wrap(type(cls), None),
-    "__dict__": lambda tx, cls: tx.trace.wrap(
-        cls.__dict__, DictSource(ObjectSource(cls, cls.__qualname__))
-    ),
-}

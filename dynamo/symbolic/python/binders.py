@@ -49,6 +49,9 @@ class RawAttribute:
     def wrap(self, trace: Evaluation) -> Var:
         """The raw value itself. Where it is only passed on it may be gone later, or be another
         kind of descriptor."""
+        written = trace.effects.of_classes.get((self.owner, self.name))
+        if written is not None:
+            return written
         self.guard_kind(trace)
         return trace.wrap(self.value, self.source())
 

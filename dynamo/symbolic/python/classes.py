@@ -80,7 +80,7 @@ class ClassVar(Var):
     def set_attr(self, tx: Frame, name: str, value: Var) -> None:
         if self.cls.__flags__ & IMMUTABLE_TYPE:
             tx.trace.run_real(lambda: type.__setattr__(self.cls, name, None))
-        raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
+        tx.trace.attributes.set_on_class(tx, self.cls, name, value)
 
     def del_attr(self, tx: Frame, name: str) -> None:
         if self.cls.__flags__ & IMMUTABLE_TYPE:

@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -97,6 +97,11 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
         return trace.wrap(var.python_type(), None)
     raw = find_in_mro(var.cls, name)
     if raw is None:
+        set_here = var.written.get(name)
+        if set_here is not None:
+            return set_here
+        if name in var.written:
+            lacks_attribute(tx, var, name)
         if var.real is not None and name in getattr(var.real, "__dict__", {}):
             assert var.source is not None
             return wrap_named(trace, var.real.__dict__[name], AttrSource(var.source, name))
@@ -104,14 +109,18 @@ def get_attr(tx: Frame, var: TensorVar, name: str) -> Var:
             trace.guard("LACKS_ATTR", var.source, name)
         elif name.startswith("_") and not name.startswith("__"):  # else only of subclasses
             raise Break("attribute_unknown", f"{name} of {var!r}")
-        trace.raise_exception(
-            AttributeError, f"'{var.cls.__name__}' object has no attribute '{name}'"
-        )
+        lacks_attribute(tx, var, name)
     if isinstance(raw, METHODS):
         return MethodVar(BuiltinVar(raw), var)
     if isinstance(raw, types.FunctionType):
         return MethodVar(trace.wrap(raw, None), var)
     raise Break("attribute_unknown", f"{name} of {var!r}")
+
+
+def lacks_attribute(tx: Frame, var: TensorVar, name: str) -> NoReturn:
+    tx.trace.raise_exception(
+        AttributeError, f"'{var.cls.__name__}' object has no attribute '{name}'"
+    )
 
 
 def of_program(tx: Frame, var: TensorVar, name: str) -> Var | None:
@@ -160,7 +169,27 @@ def set_attr(tx: Frame, var: TensorVar, name: str, value: Var) -> None:
         var.grad = value
         trace.effects.store_attr(var, "grad", value, raw=False)
         return
+    if is_of_instances(tx, var, name):
+        trace.effects.store_attr(var, name, value, raw=False)
+        var.written[name] = value
+        return
     raise Break("attribute_store_unknown", f"{name} of {var!r}")
+
+
+def is_of_instances(tx: Frame, var: TensorVar, name: str) -> bool:
+    """True for what a plain tensor holds in its own dict: the program's notes on it."""
+    return (
+        var.cls in PLAIN and find_in_mro(var.cls, name) is None and not name.startswith("__")
+        and not torch_functions.in_transform() and not tensor_state(tx.trace).function_modes
+    )
+
+
+def del_attr(tx: Frame, var: TensorVar, name: str) -> None:
+    """`del tensor.name`."""
+    if not is_of_instances(tx, var, name) or not var.has_attr(tx, name):
+        raise Break("attribute_store_unknown", f"del {name} of {var!r}")
+    tx.trace.effects.store_attr(var, name, None, raw=False)
+    var.written[name] = None
 
 
 def set_data(tx: Frame, var: TensorVar, value: TensorVar) -> None:

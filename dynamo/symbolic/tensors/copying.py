@@ -92,6 +92,8 @@ def copy_alone(tx: Frame, var: TensorVar, memo: Var) -> Var:
     dense = is_plain and torch.ops.aten.is_non_overlapping_and_dense.default(fake)
     if not dense or fake.is_quantized or fake.is_conj() or fake.is_neg():
         raise Break("call_of_unknown_function", f"deepcopy({var!r}), which is not dense")
+    if var.written:
+        raise Break("call_of_unknown_function", f"deepcopy({var!r}), which has attributes")
     if var.source is not None:
         grad = var.get_attr(tx, "grad")
         if not (grad.is_constant() and grad.as_constant() is None) or var.real.__dict__:

@@ -32,6 +32,7 @@ class TensorRules(Protocol):
 
     def get_attr(self, tx: Frame, var: TensorVar, name: str) -> Var: ...
     def set_attr(self, tx: Frame, var: TensorVar, name: str, value: Var) -> None: ...
+    def del_attr(self, tx: Frame, var: TensorVar, name: str) -> None: ...
     def call_method(
         self, tx: Frame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var: ...
@@ -45,7 +46,7 @@ class TensorVar(Var):
     real: the existing tensor while it is unread; then node and fake are made on demand.
     cls: torch.Tensor, torch.nn.Parameter or another subclass. grad: what the program has stored
     as its gradient. parts: inner tensors of a wrapper, those that the program has read. written:
-    other attributes that the program has set.
+    other attributes that the program has set (None: deleted).
     """
 
     is_tensor = True
@@ -72,7 +73,7 @@ class TensorVar(Var):
         self.cls = cls
         self.grad: Var | None = None
         self.parts: dict[str, TensorVar] = {}
-        self.written: dict[str, Var] = {}
+        self.written: dict[str, Var | None] = {}
 
     # -- facts ------------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class TensorVar(Var):
         return self.cls
 
     def children(self) -> Iterable[Var]:
-        return self.written.values()
+        return [value for value in self.written.values() if value is not None]
 
     def as_proxy(self) -> Any:
         return self.node
@@ -215,6 +216,9 @@ class TensorVar(Var):
 
     def set_attr(self, tx: Frame, name: str, value: Var) -> None:
         self.rules.set_attr(tx, self, name, value)
+
+    def del_attr(self, tx: Frame, name: str) -> None:
+        self.rules.del_attr(tx, self, name)
 
     def call_method(
         self, tx: Frame, name: str, args: list[Var], kwargs: dict[str, Var]
