@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dynamo
-from tests.features.harness import make_tests, table
+from tests.features.harness import codes_of, make_tests, table
 
 SETUP = r"""
 import abc, contextlib, copy, enum
@@ -116,6 +116,24 @@ z.me = z
 return z.me.me is z, x * z.me
 ''')
 
+PICKLES = table(r'''
+# keys of arguments
+def key(*args, **kw): return pickle.dumps(kw), pickle.dumps(args), pickle.dumps([1, 2.5, None, True, "x", b"y"]), pickle.dumps("a")
+return x + 1, key(), key(1, diag=False, method="chol"), key(-1, 2 ** 80, a=1.5, b=None)
+''')
+
+OTHER_PICKLES = table(r'''
+# one text twice, and another like it
+text = "ab" * len(str(7))
+return x + 1, pickle.dumps({"a": text, "b": text}), pickle.dumps(["ab", text])
+# containers in containers
+inner = [1]
+return x + 1, pickle.dumps([inner, inner]), pickle.dumps({"a": {}})
+# a dict from outside
+KW["b"] = len(KW)
+return x + 1, pickle.dumps(KW), pickle.dumps(KW, 2)
+''')
+
 ANY_GRAPHS = table(r'''
 # a method is replaced
 old = Flag.method
@@ -167,6 +185,13 @@ except AttributeError as e: return x + 1, type(e).__name__
 ''')
 
 test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP)
+test_keys, test_other_keys = make_tests(PICKLES, OTHER_PICKLES, "import pickle\nKW = {'a': 1}")
+
+
+@pytest.mark.parametrize("call", ["torch.equal(x, y)", "torch.allclose(x, y)"])
+def test_break_of_a_bool_from_values(call: str) -> None:
+    """What is said is not about sizes."""
+    assert codes_of(f"return x + 1 if {call} else y") == {"item"}
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

@@ -11,7 +11,7 @@ load_all(__name__, """
     binders supers builtin_attributes dict_views partials polyfills weakrefs
     python_random cached iteration builtins
     python_modules texts operators comparisons containers set_methods deques context_variables
-    dispatching folding foreign identity symbolic_texts
+    dispatching folding foreign identity pickles symbolic_texts
     standard_library polyfill_iterators polyfill_heaps exception_rules attributes
     construction
 """)
