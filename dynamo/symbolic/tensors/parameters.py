@@ -30,7 +30,8 @@ def make_parameter(
     is_plain = data.cls in (torch.Tensor, torch.nn.Parameter) and type(flag) is bool
     inference = tensor_state(tx.trace).inference_mode
     is_wrapper = is_wrapper_class(data.cls) and not data.overrides and type(flag) is bool
-    if not (is_plain or is_wrapper) or (flag and not can_learn) or in_transform() or inference:
+    inside = in_transform() and (flag or is_wrapper)  # what learns there is of no level
+    if not (is_plain or is_wrapper) or (flag and not can_learn) or inside or inference:
         raise Break("module_structure_change", f"Parameter({data!r}, {requires_grad!r})")
     made = put_in_graph(tx, torch.Tensor.detach, [data], {})
     assert isinstance(made, TensorVar)

@@ -527,7 +527,7 @@ def _node_target(function: Any) -> tuple[Any, str, Any]:
     return function, "call_function", function
 
 
-def gives_number(operator: Any) -> bool:
+def gives_no_tensor(operator: Any) -> bool:
     """True for an operator whose results are numbers or bools, as of `torch.equal`."""
     schema = getattr(operator, "_schema", None)
     return schema is not None and not any("Tensor" in str(each.type) for each in schema.returns)
@@ -542,7 +542,7 @@ def run_on_fakes(
     try:
         return tensor_state(tx.trace).run_fake(function, *args, **kwargs)
     except DataDependent as error:
-        code = "item" if gives_number(error.op) else "dynamic_output_shape"
+        code = "item" if gives_no_tensor(error.op) else "dynamic_output_shape"
         if code == "dynamic_output_shape":
             tx.trace.symbols.unbacked.restart_for_shapes()
         raise Break(code, text_of(error.op)) from error
