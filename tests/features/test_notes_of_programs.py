@@ -45,6 +45,7 @@ class Block(torch.nn.Module):
         type(self).last = x * 2
         return x * self.w * self.made
 BLOCK, OTHER = Block(), Block()
+WEIGHTS = {"w": torch.ones(3)}
 P = torch.nn.Parameter(torch.ones(2, 3))
 """
 
@@ -110,6 +111,24 @@ return z, hasattr(z, "mark"), text
 P.mark = x
 del P.mark
 return x + 1, hasattr(P, "mark")
+# put into a dict for a while, inside of a transform
+def product(row):
+    before = WEIGHTS["w"]
+    WEIGHTS["w"] = row
+    result = x * WEIGHTS["w"]
+    WEIGHTS["w"] = before
+    return result
+WEIGHTS["b"] = 1
+WEIGHTS["b"] = 2
+WEIGHTS["c"] = x
+return torch.vmap(product)(y), WEIGHTS
+# a parameter without gradients, inside of a transform
+def product(row):
+    p, q = torch.nn.Parameter(row, requires_grad=False), torch.nn.Parameter(x, False)
+    kinds.append((type(p).__name__, isinstance(q, torch.nn.Parameter), p.requires_grad))
+    return q * p, p
+kinds = []
+return torch.vmap(product)(y), kinds, torch.func.grad(lambda z: (torch.nn.Parameter(z, False) * z).sum())(x)
 # itself
 z = x + 1
 z.me = z

@@ -86,11 +86,17 @@ class Effects:
         known = before.items if isinstance(before, GrowEffect) else ()
         self._write(("grow", target), GrowEffect(method, target, (*known, *items)))
 
-    def store_item(self, target: Var, key: Var, value: Var) -> None:
+    def store_item(self, target: Var, name: Hashable, key: Var, value: Var) -> None:
         """A dict from outside whose keys are not read gets an entry. Each is stored in its turn:
-        the first store of a key decides its place in the order."""
-        self._calls += 1
-        self._write(("item", self._calls), StoreItemEffect(target, key, value))
+        the first store of a key decides its place in the order, the last one its value.
+        name: what the key is equal to."""
+        place = ("item", target, name)
+        before = self._places.get(place)
+        if isinstance(before, StoreItemEffect):
+            self.clock += 1
+            self._places[place] = replace(before, value=value)
+        else:
+            self._write(place, StoreItemEffect(target, key, value))
 
     def store_cell(self, cell: Var) -> None:
         """The contents of a cell change; the final ones are read from the Var."""

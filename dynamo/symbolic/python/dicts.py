@@ -209,7 +209,7 @@ class DictVar(NativeVar):
         self.python_type()
         self._seen[name] = value
         self._stored[hash_key] = (key, value)
-        tx.trace.effects.store_item(self, key, value)
+        tx.trace.effects.store_item(self, name, key, value)
 
     def del_item(self, tx: Frame, key: Var) -> None:
         hash_key = hash_of_key(tx, key, self.python_type())
