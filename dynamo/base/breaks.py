@@ -71,7 +71,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("module_structure_change",
      "a parameter or module is made of a kind that the compiler can't make", EAGER),
     ("import_of_new_module", "a module is imported for the first time", "Import it at the top."),
-    ("class_attribute_store", "an attribute of a class is written", EAGER),
+    ("class_attribute_store", "an attribute of a class is written that is no plain data", EAGER),
     ("container_changed_in_loop", "a container changes while it is iterated", EAGER),
     ("argument_mismatch", "a call's arguments do not fit", EAGER),
     ("traceback_read", "a traceback is read", EAGER),

@@ -52,7 +52,8 @@ def store(tx: Frame, cls: type, name: str, value: Var) -> None:
     attributes = tx.trace.attributes
     before = find_owner(cls, name)
     if (
-        name.startswith("__") or is_settled(cls) or issubclass(cls, enum.Enum | torch.Tensor)
+        name.startswith("__") or is_settled(cls)
+        or issubclass(cls, enum.Enum | torch.Tensor | tuple)
         or not is_data(value.python_type())
         or (before is not None and not is_data(type(before[1])))
         or find_in_mro(type(cls), name) is not None
