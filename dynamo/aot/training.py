@@ -14,8 +14,8 @@ called. An output that nothing differentiates has no gradient, as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -32,6 +32,8 @@ from dynamo.aot.chained_backward import (
     make_relay,
 )
 from dynamo.aot.fakes import number_at
+from dynamo.aot.followed_inputs import OURS, has_followed
+from dynamo.aot.groups import outputs_apart
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.lazy_backward import LazyBackward, is_in_transform, likely_missing
 from dynamo.aot.partition import Backward, Partition
@@ -60,7 +62,8 @@ class NodePlan:
     among the shown, what its gradient looks like). arrival: the order
     in which eager gives the gradients. cut: inputs that get no edge. dirty: (input, value) of the
     inputs that it writes. order: where backward's placeholders lie among the saved. marks: it saves
-    something for an error that eager raises.
+    something for an error that eager raises. absent: outputs whose gradients its graph takes and
+    another node has. apart: what stands for it where an input at `partial` is followed.
     """
 
     graph: CachedGraph
@@ -86,6 +89,9 @@ class NodePlan:
     second: SecondOrder | None
     order: tuple[int, ...]
     marks: bool
+    absent: tuple[int, ...]
+    apart: tuple[NodePlan, ...]
+    partial: tuple[int, ...]
 
 
 def make_function(
@@ -94,7 +100,8 @@ def make_function(
 ) -> Callable[..., Any]:
     """The differentiable callable; gm: the program as it was captured."""
     alone = len(partition.backwards) == 1
-    plans = tuple([_plan_node(gm, joint, half, alone) for half in partition.backwards])
+    plans = tuple([_plan_parts(gm, joint, half, _plan_node(gm, joint, half, alone))
+                   for half in partition.backwards])
     return function_of(plans, joint.values, forward, compiler, keeping)
 
 
@@ -111,8 +118,21 @@ def function_of(
     only = functions[0]
     backward = backwards[0]
     chains: dict[Any, Callable[..., Any]] = {}
+    partial = [plan.partial for plan in plans]
+    may_part = any(partial)
+    parted: dict[int, list[Any]] = {}
+
+    def nodes_of(at: int, args: tuple[Any, ...]) -> Iterable[tuple[NodePlan, Any]]:
+        """The nodes of a group for this call, one if nothing of it shows."""
+        if not has_followed(args, partial[at]):
+            return ((plans[at], functions[at]),)
+        if at not in parted:
+            parted[at] = [_make_node(part, backwards[at]) for part in plans[at].apart]
+        return zip(plans[at].apart, parted[at], strict=True)
 
     def call_one(*args: Any) -> Any:
+        if may_part and has_followed(args, partial[0]):
+            return call(*args)
         if DistributedDataParallel._active_ddp_module is None or transforms_active():
             return only(forward, args)
         key = limits, singly = bucket_limits(), arrival_counts()
@@ -131,10 +151,11 @@ def function_of(
         with torch.no_grad():
             results = forward_alone(forward, args, range(count))
         shown = results[:count]
-        for plan, function in zip(plans, functions, strict=True):
-            for at, value in zip(plan.half_outputs, function(lambda *_: results, args),
-                                 strict=True):
-                shown[at] = value
+        for group in range(len(plans)):
+            for plan, function in nodes_of(group, args):
+                for at, value in zip(plan.half_outputs, function(lambda *_: results, args),
+                                     strict=True):
+                    shown[at] = value
         return tuple(shown)
 
     chosen = call_one if len(functions) == 1 else call
@@ -142,8 +163,35 @@ def function_of(
         chosen, function_of, plans, count, forward, compiler, keeping)
 
 
-def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: bool) -> NodePlan:
-    """alone: the node gives all values, not only those of its group."""
+def _plan_parts(
+    gm: fx.GraphModule, joint: JointGraph, half: Backward, whole: NodePlan
+) -> NodePlan:
+    """The plan, with the nodes that stand for it (`followed_inputs.py`)."""
+    if len(half.outputs) < 2 or whole.dirty:
+        return whole
+    parts = outputs_apart(joint, half.outputs)
+    edges: list[frozenset[int]] = [*parts.values()]
+    partial = frozenset().union(*edges) - edges[0].intersection(*edges)
+    if not partial:
+        return whole
+    every = frozenset(joint.gradients)
+    apart = [
+        replace(
+            _plan_node(gm, joint, replace(half, outputs=outputs), False, every - inputs),
+            graph=whole.graph, restore=whole.restore,
+            absent=tuple([at for at in half.outputs if at not in outputs]),
+        )
+        for outputs, inputs in parts.items()
+    ]  # fmt: skip
+    return replace(whole, apart=tuple(apart), partial=tuple(sorted(partial)))
+
+
+def _plan_node(
+    gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: bool,
+    without: frozenset[int] = frozenset(),
+) -> NodePlan:
+    """alone: the node gives all values, not only those of its group. without: inputs that get no
+    edge beside those that get no gradient."""
     shown = tuple(range(joint.values)) if alone else half.outputs
     inputs = tuple(at for kind, at in half.saved if kind == "input")
     outputs = tuple(at for kind, at in half.saved if kind == "output")
@@ -157,7 +205,7 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
     )
     views = tuple([(at, view) for at, view in joint.plan.views.items() if at in half.outputs])
     viewed = {view.index for _, view in views if view.is_input and not view.detach}
-    cut = _without_edge(joint, half) - {given for given, _ in dirty} - viewed
+    cut = (_without_edge(joint, half) | without) - {given for given, _ in dirty} - viewed
     if not set(inputs).isdisjoint(at for at, _ in dirty):
         raise Unsupported("backward needs the old value of a mutated input")
     second = second_order(gm, joint, inputs, cut, half.outputs)
@@ -195,6 +243,9 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
         second=second,
         order=_restore_order(half, len(inputs) + len(outputs)),
         marks=not known and leading.isdisjoint(outputs),
+        absent=(),
+        apart=(),
+        partial=(),
     )  # fmt: skip
 
 
@@ -202,7 +253,7 @@ def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
     """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs."""
     cut, second, marks = plan.cut, plan.second, plan.marks
     count = len(plan.shown)
-    members = {"forward": staticmethod(_forward_of(plan)),
+    members = {"forward": staticmethod(_forward_of(plan)), OURS: True,
                "backward": staticmethod(_backward_of(plan, backward, _in_places(plan, backward)))}
     node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = node.apply
@@ -268,7 +319,7 @@ def _make_chain(
         return (None, None, None, carrier.load(rest), *found)
 
     ends = Ends(nothing, chain.start, chain.ready, give)
-    members = {"forward": staticmethod(forward),
+    members = {"forward": staticmethod(forward), OURS: True,
                "backward": staticmethod(_backward_of(plan, backward, ends))}
     node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
     apply = super(torch.autograd.Function, node).apply
@@ -330,7 +381,7 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
     nothing, start, ready, give = ends.nothing, ends.start, ends.ready, ends.give
     inputs, outputs, sizes, restore = plan.inputs, plan.outputs, plan.sizes, plan.restore
     second, tangents, gradients = plan.second, plan.tangents, plan.gradients
-    values = plan.values
+    values, absent = plan.values, plan.absent
     place = {output: at for at, output in enumerate(plan.shown)}
     restored = picker(plan.order)
 
@@ -347,7 +398,7 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
                 return give(ready([second_gradients[at] for at in gradients]))
         if restore is not None:
             tensors = tensors[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, tensors)
-        given, missing = list(restored(tensors)), []
+        given, missing = list(restored(tensors)), [*absent]
         if sizes:
             given += ctx.sizes
         for output, at, tangent in tangents:
