@@ -39,6 +39,7 @@ from dynamo.aot.reference import (
     run_reference,
 )
 from dynamo.aot.shared_inputs import used_inputs, with_views_of_inputs
+from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION, note_materializing
 from dynamo.base.errors import Signal
 from dynamo.base.user_lines import with_ranges
 from dynamo.graph_operators.kernel_launches import launches_recorded
@@ -79,6 +80,9 @@ def record_program(
 ) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
     """The recorded program: what its outputs are, their values, and the inputs that it writes."""
     prepare_operators(gm)
+    for node in gm.graph.nodes:
+        if hasattr(node.target, AUTOGRAD_FUNCTION):
+            note_materializing(getattr(node.target, AUTOGRAD_FUNCTION))
     with launches_recorded():
         return _record_program(world, gm, example_inputs)
 

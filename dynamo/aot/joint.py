@@ -181,7 +181,7 @@ def _differentiate(
     tangents, grads = _add_tangents(session, leaving, sources)
     wanted = list(session.leaves)
     seen_outside = [session.inputs[index] for index in session.insides] + [*outputs, *grads]
-    backwards = Backwards(session.gm, recorder, session.value, seen_outside)
+    backwards = Backwards(session.gm, recorder, session.value, seen_outside, grads)
     backwards.attach(sources.values())
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
