@@ -106,7 +106,8 @@ class Backwards:
 
         Errors: BackwardFails where the function tells None from zeros."""
         tensors = [grad for grad in grads if isinstance(grad, torch.Tensor)]
-        if min(len(tensors), len(self.tangents)) < 2 or not all(_is_functional(inner_of(grad)) for grad in tensors):
+        is_plain = all(_is_functional(inner_of(grad)) for grad in tensors)
+        if min(len(tensors), len(self.tangents)) < 2 or not is_plain:
             return grads
         nodes = [self.recorder.node_of(self.value(grad)) for grad in tensors]
         if len({frozenset(self.tangents.intersection(ancestors([node]))) for node in nodes}) < 2:
