@@ -20,8 +20,8 @@ and done again at run time on the real tensors, in this order:
      one index are one object. Its storage is shared with no input and no other output; under
      autograd a `NodeView` is one all the same, which the autograd function makes itself.
    - `InputOutput`: the input object itself.
-   - `ViewOutput`: a view by `as_strided` of an input (after its mutation), or of an output of the
-     graph that other outputs share a storage with; its offset counts from where that base begins,
+   - `ViewOutput`: a view by `as_strided` of an input (after its mutation), of an output of the
+     graph that other outputs share a storage with, or of another such view; its offset counts from where that base begins,
      since inputs of other calls begin elsewhere. So `_base` and `_is_view()` are as in eager;
      `detach` tells where the program cut that tie. A lone view of an intermediate is a
      `FreshOutput`, or a view of one where autograd refuses writes into it.
@@ -168,12 +168,12 @@ class ViewOutput:
     one_of_many: made by an operation that returns several views (`chunk`, `unbind`): autograd lets
         nobody write into it.
     no_grad: made without grad mode of what requires grad: it says that it requires grad, too, and
-        has no history.
+        has no history. inference: made in inference mode.
     dtype: what the elements of base are read as; None for its own. size, stride and offset count
         in elements of this one. conjugated, negated: lazily, after that.
     """
 
-    base: FreshOutput | InputOutput | ConstantOutput
+    base: FreshOutput | InputOutput | ConstantOutput | ViewOutput
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     offset: Any
@@ -183,6 +183,7 @@ class ViewOutput:
     dtype: torch.dtype | None = None
     conjugated: bool = False
     negated: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
