@@ -97,7 +97,7 @@ class _Planner:
         record: Output
         if base is not None:
             if out._base is not base[1] and id(out._base) in self.different:
-                return self._of_view(position, out, out._base)
+                return self._of_view(self._position(out._base), out, out._base)
             record = self._seen(position, out, *base)
         elif self._is_alone(out) or _owns_storage(out):
             record = self._fresh(position, False)
@@ -127,6 +127,9 @@ class _Planner:
             made = replace(made, detach="", no_grad=False)
         self.objects[id(out)] = made
         return made
+
+    def _position(self, given: Fake) -> int:
+        return next(at for at, out in enumerate(self.reference.outputs) if out is given)
 
     def _view(self, out: Fake, record: Output, base: Fake) -> ViewOutput:
         made = _view(out, record, base)
@@ -231,9 +234,7 @@ def _is_without_grad(out: torch.Tensor) -> bool:
 def _rank(out: Any) -> int:
     if not is_fake(out):
         return 0
-    if not _owns_storage(out):
-        return 3 if out._is_view() else 2
-    return 0 if out.requires_grad else 1
+    return 2 if not _owns_storage(out) else 0 if out.requires_grad else 1
 
 
 def plan_outputs(reference: Reference) -> OutputPlan:

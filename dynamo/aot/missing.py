@@ -21,7 +21,7 @@ from dynamo.aot.numbers import NumberNodes
 from dynamo.graph_operators.arrived import ARRIVED
 
 aten = torch.ops.aten
-CONTIGUOUS = {"memory_format": torch.contiguous_format}
+CONTIGUOUS: Any = {"memory_format": torch.contiguous_format}
 
 
 def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.GraphModule:

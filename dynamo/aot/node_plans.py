@@ -57,9 +57,9 @@ class NodePlan:
     second: SecondOrder | None
     order: tuple[int, ...]
     marks: bool
-    absent: tuple[int, ...]
-    apart: tuple[NodePlan, ...]
-    partial: tuple[int, ...]
+    absent: tuple[int, ...] = ()
+    apart: tuple[NodePlan, ...] = ()
+    partial: tuple[int, ...] = ()
 
 
 def plan_nodes(
@@ -151,9 +151,6 @@ def _plan_node(
         second=second,
         order=_restore_order(half, len(inputs) + len(outputs)),
         marks=not known and leading.isdisjoint(outputs),
-        absent=(),
-        apart=(),
-        partial=(),
     )  # fmt: skip
 
 
@@ -182,5 +179,6 @@ def may_learn(plan: NodePlan, at: int, tensors: Sequence[torch.Tensor]) -> bool:
     count = len(plan.inputs)
     if at < count:
         return tensors[at].requires_grad or plan.inputs[at] in plan.cut
-    return at - count >= len(plan.outputs) or plan.outputs[at - count] >= plan.values or (
-        tensors[at].requires_grad)
+    given = set(plan.half_outputs).difference(written for _, written in plan.dirty)
+    is_given = at - count < len(plan.outputs) and plan.outputs[at - count] in given
+    return tensors[at].requires_grad or not is_given

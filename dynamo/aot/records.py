@@ -21,8 +21,9 @@ and done again at run time on the real tensors, in this order:
      autograd a `NodeView` is one all the same, which the autograd function makes itself.
    - `InputOutput`: the input object itself.
    - `ViewOutput`: a view by `as_strided` of an input (after its mutation), of an output of the
-     graph that other outputs share a storage with, or of another such view; its offset counts from where that base begins,
-     since inputs of other calls begin elsewhere. So `_base` and `_is_view()` are as in eager;
+     graph that other outputs share a storage with, or of another such view; its offset counts from
+     where that base begins, since inputs of other calls begin elsewhere. So `_base` and
+     `_is_view()` are as in eager;
      `detach` tells where the program cut that tie. A lone view of an intermediate is a
      `FreshOutput`, or a view of one where autograd refuses writes into it.
    - `ConstantOutput`: a tensor attribute of the captured module, itself.
@@ -278,7 +279,8 @@ class AtenGraph:
         `SymbolTable`.
     needs_grad: flat positions of program outputs that the graph computes and that require grad.
     mutates_history: mutated inputs whose new value has a gradient.
-    inference: the graph's outputs are made in inference mode.
+    inference: the graph's outputs are made in inference mode; in_inference: those of its outputs
+        that are, where others are not.
     quiet: mutated inputs whose version counter does not move (`x.data.zero_()`).
     touched: inputs whose counter moves though their data stays (`x[0].unsqueeze_(0)`).
     spent: outputs of the graph that require grad, though a backward in the program has freed what
@@ -297,6 +299,7 @@ class AtenGraph:
     symbols: Mapping[Any, Place] = field(default_factory=dict)
     assumptions: tuple[Any, ...] = ()
     inference: bool = False
+    in_inference: tuple[int, ...] = ()
     quiet: tuple[int, ...] = ()
     touched: tuple[int, ...] = ()
     spent: tuple[int, ...] = ()
@@ -321,6 +324,7 @@ class AtenGraph:
             not self.mutations_outside
             and not self.touched
             and not self.spent
+            and not self.in_inference
             and not self.numbers
             and self.form.kind is tuple
             and self.outputs == straight

@@ -104,6 +104,9 @@ class _Writer:
             m.input for m in graph.mutations if m.output is None and m.input not in graph.quiet
         ]
         lines += self._written(inside)
+        for index in graph.in_inference:
+            self.names["as_inference_tensor"] = as_inference_tensor
+            lines.append(f"    v{index} = as_inference_tensor(v{index})")
         if graph.spent:
             self.names["spend"] = spend
             spent = "".join(f"v{index}, " for index in graph.spent)
@@ -255,6 +258,14 @@ def no_grad_view(
         view = view.as_strided(size, stride, view.storage_offset() + offset)
         view = view.conj() if conjugated else view
         return view._neg_view() if negated else view
+
+
+def as_inference_tensor(value: torch.Tensor) -> torch.Tensor:
+    """The same memory as inference mode would have made it."""
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=value.dtype, device=value.device)
+        return made.set_(
+            value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
 
 
 def one_of_many(view: torch.Tensor) -> torch.Tensor:
