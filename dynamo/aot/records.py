@@ -281,8 +281,9 @@ class AtenGraph:
     mutates_history: mutated inputs whose new value has a gradient.
     inference: the graph's outputs are made in inference mode; in_inference: those of its outputs
         that are, where others are not.
-    quiet: mutated inputs whose version counter does not move (`x.data.zero_()`).
-    touched: inputs whose counter moves though their data stays (`x[0].unsqueeze_(0)`).
+    quiet: mutated inputs whose version counter does not move by that (`x.data.zero_()`).
+    touched: inputs whose counter moves before the graph runs: their data stays
+        (`x[0].unsqueeze_(0)`), or is written later.
     spent: outputs of the graph that require grad, though a backward in the program has freed what
         theirs needs. leaves: inputs that require grad. within: inputs that the graph does not read,
         since it has made them views of others.
