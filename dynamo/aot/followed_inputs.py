@@ -33,8 +33,6 @@ def has_followed(args: Sequence[Any], places: Sequence[int]) -> bool:
 def is_followed(tensor: torch.Tensor) -> bool:
     """True where a backward that comes to this tensor without a gradient does something: a hook is
     there, or an autograd function of the program not far before it."""
-    if not tensor.requires_grad:
-        return False
     if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
         return True
     if tensor.is_leaf:

@@ -20,6 +20,9 @@ from dynamo.aot.records import NodeView, Place, Unsupported
 from dynamo.aot.second_order import SecondOrder, second_order
 
 
+MOST_PARTS = 16  # nodes that stand for one, each with a backward; chosen, not measured
+
+
 @dataclass(frozen=True, slots=True)
 class NodePlan:
     """What a node of autograd's graph does beside the two halves of its graph.
@@ -80,7 +83,7 @@ def _plan_parts(
     parts = outputs_apart(joint, half.outputs)
     edges: list[frozenset[int]] = [*parts.values()]
     partial = frozenset().union(*edges) - edges[0].intersection(*edges)
-    if not partial:
+    if not partial or len(parts) > MOST_PARTS:
         return whole
     every = frozenset(joint.gradients)
     apart = [
