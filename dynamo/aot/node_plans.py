@@ -19,7 +19,6 @@ from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.records import NodeView, Place, Unsupported
 from dynamo.aot.second_order import SecondOrder, second_order
 
-
 MOST_PARTS = 16  # nodes that stand for one, each with a backward; chosen, not measured
 
 
