@@ -122,6 +122,8 @@ class _Planner:
     def _of_view(self, position: int, out: Fake, view: Fake) -> Output:
         """A view of one that the program cuts off from its base: that one is made, too."""
         record = self.plan(position, view)
+        if view.requires_grad and isinstance(record, ViewOutput) and record.detach:
+            raise Unsupported("an output is a view made in another grad mode")
         made = self._view(out, record, view)
         if id(out) in self.reference.cut_off:  # it says of itself what it has from that view
             made = replace(made, detach="", no_grad=False)
