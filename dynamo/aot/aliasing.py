@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -90,13 +90,16 @@ class _Planner:
         known = self.objects.get(id(out))
         if known is not None:
             return known
+        above = self.reference.cut_off.get(id(out))
+        if above is not None:
+            return self._of_view(position, out, above)
         base = self._base_of(out)
         record: Output
         if base is not None:
             if out._base is not base[1] and id(out._base) in self.different:
-                raise Unsupported("an output is a view of another, which is a detached one")
+                return self._of_view(self._position(out._base), out, out._base)
             record = self._seen(position, out, *base)
-        elif (self.sharing[storage_key(out)] == 1 and not facts_of(out).bits) or _owns_storage(out):
+        elif self._is_alone(out) or _owns_storage(out):
             record = self._fresh(position, False)
             self.bases[storage_key(out)] = (record, out)
             if out.requires_grad and is_one_of_many(out):
@@ -111,6 +114,31 @@ class _Planner:
         self.objects[id(out)] = record
         return record
 
+    def _is_alone(self, out: Fake) -> bool:
+        """True for a result that nothing tells from one with a storage of its own."""
+        alone = self.sharing[storage_key(out)] == 1 and not facts_of(out).bits
+        return alone and not _has_no_history(out)
+
+    def _of_view(self, position: int, out: Fake, view: Fake) -> Output:
+        """A view of one that the program cuts off from its base: that one is made, too."""
+        record = self.plan(position, view)
+        if view.requires_grad and isinstance(record, ViewOutput) and record.detach:
+            raise Unsupported("an output is a view made in another grad mode")
+        made = self._view(out, record, view)
+        if id(out) in self.reference.cut_off:  # it says of itself what it has from that view
+            made = replace(made, detach="", no_grad=False)
+        self.objects[id(out)] = made
+        return made
+
+    def _position(self, given: Fake) -> int:
+        return next(at for at, out in enumerate(self.reference.outputs) if out is given)
+
+    def _view(self, out: Fake, record: Output, base: Fake) -> ViewOutput:
+        made = _view(out, record, base)
+        if made.no_grad and id(out) in self.reference.inference_views:
+            made = replace(made, inference=True)
+        return made
+
     def _base_of(self, out: Fake) -> tuple[Output, Fake] | None:
         """What `out` is made from at run time: the very base where several inputs share memory."""
         root: Any = out._base
@@ -123,7 +151,7 @@ class _Planner:
     def _seen(self, position: int, out: Fake, record: Output, base: Fake) -> Output:
         """A view of what this record gives."""
         if not out.requires_grad or not has_own_backward(out, out._base):
-            return _view(out, record, base)
+            return self._view(out, record, base)
         if isinstance(record, InputOutput) and self.reference.written[record.index]:
             raise Unsupported("an output is a written input behind an autograd.Function")
         if isinstance(record, ConstantOutput):
@@ -176,12 +204,10 @@ def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
         detach = "after"
     else:
         detach = "" if base is out or base is out._base else "before"
-    assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput))
+    assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput, ViewOutput))
     size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
     offset = expression_of(facts.offset) - expression_of(whole.offset) * scale
     without = not detach and base.requires_grad and _is_without_grad(out)
-    if without and (changed or dtype is not None):
-        raise Unsupported("an output is a view made in another grad mode")
     return ViewOutput(
         record, size, stride, offset, detach, is_one_of_many(out), without, dtype,
         bool(changed & CONJUGATED), bool(changed & NEGATED))

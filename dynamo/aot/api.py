@@ -16,7 +16,7 @@ from torch import fx
 from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
 from dynamo.aot.captured_backward import plan_backward, with_own_backward
 from dynamo.aot.decompose import Chosen, decompose, each
-from dynamo.aot.epilogue import write_in_forward
+from dynamo.aot.epilogue import counted_first, write_in_forward
 from dynamo.aot.flat_programs import compile_flat, has_wrapped_ends
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
@@ -240,6 +240,7 @@ def compile_training(
     if epilogue_in_graph and mutations:
         mutations = write_in_forward(joint, halves)
     graph = describe(joint.reference, joint.plan, halves.forward, mutations, False)
+    graph = counted_first(graph, joint, halves)
     graph = with_symbols(graph, world)
     halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)

@@ -39,6 +39,7 @@ from dynamo.aot.reference import (
     run_reference,
 )
 from dynamo.aot.shared_inputs import used_inputs, with_views_of_inputs
+from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION, note_materializing
 from dynamo.base.errors import Signal
 from dynamo.base.user_lines import with_ranges
 from dynamo.graph_operators.kernel_launches import launches_recorded
@@ -79,6 +80,9 @@ def record_program(
 ) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
     """The recorded program: what its outputs are, their values, and the inputs that it writes."""
     prepare_operators(gm)
+    for node in gm.graph.nodes:
+        if hasattr(node.target, AUTOGRAD_FUNCTION):
+            note_materializing(getattr(node.target, AUTOGRAD_FUNCTION))
     with launches_recorded():
         return _record_program(world, gm, example_inputs)
 
@@ -399,6 +403,8 @@ def describe(
 ) -> AtenGraph:
     """The record of a graph that was made of this program."""
     mutated = {mutation.input for mutation in mutations}
+    in_inference = _inference_outputs(reference, plan)
+    only = 0 < len(in_inference) == len(plan.values) and not any(reference.written)
     return AtenGraph(
         module=module,
         outputs=plan.outputs,
@@ -412,7 +418,8 @@ def describe(
         needs_grad=tuple(at for at, _ in plan.values if needs_grad(reference, at)),
         mutates_history=tuple(m.input for m in mutations if reference.histories[m.input]),
         epilogue_in_graph=epilogue_in_graph,
-        inference=_makes_inference_tensors(reference, plan),
+        inference=only,
+        in_inference=() if only else in_inference,
         quiet=tuple(m.input for m in mutations if not reference.written[m.input]),
         touched=tuple(
             index for index, moves in enumerate(reference.written)
@@ -424,14 +431,10 @@ def describe(
     )
 
 
-def _makes_inference_tensors(reference: Reference, plan: OutputPlan) -> bool:
-    """True where the program's own blocks make all of the graph's outputs inference tensors."""
-    results = [reference.outputs[position] for position, _ in plan.values]
-    results += itertools.compress(reference.inputs, reference.written)
-    kinds = {storage_key(result) in reference.inference for result in results}
-    if len(kinds) > 1:
-        raise Unsupported("some results are inference tensors, and some are not")
-    return True in kinds
+def _inference_outputs(reference: Reference, plan: OutputPlan) -> tuple[int, ...]:
+    """The graph's outputs that the program's own blocks make inference tensors."""
+    keys = [storage_key(reference.outputs[position]) for position, _ in plan.values]
+    return tuple([at for at, key in enumerate(keys) if key in reference.inference])
 
 
 def with_symbols(graph: AtenGraph, world: Any) -> AtenGraph:

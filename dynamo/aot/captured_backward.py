@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.records import AtenGraph, FreshOutput, Unsupported
-from dynamo.aot.second_order import SecondOrder, may_rerun
+from dynamo.aot.second_order import SecondOrder, autocast_now, may_rerun
 from dynamo.aot.training import forward_alone
 from dynamo.graph_operators.cuts import is_own
 
@@ -60,7 +60,8 @@ def plan_backward(
     count = len(values)
     # Whatever is given is saved: a write meanwhile is an error, as it may be in eager.
     gradients = SecondOrder(gm, tuple(range(len(examples))), (), (),
-                        tuple([places[at] for at in range(count)]), wanted)  # fmt: skip
+                        tuple([places[at] for at in range(count)]), wanted,
+                        autocast_now())  # fmt: skip
     return _Plan(gradients, count, differentiable, tell)
 
 

@@ -23,6 +23,7 @@ from torch import fx
 from torch.nn.parallel import DistributedDataParallel
 
 from dynamo.aot.boxed import call_with
+from dynamo.aot.followed_inputs import OURS
 from dynamo.aot.lazy_backward import LazyBackward, Missing, is_in_transform
 from dynamo.aot.segments import (
     Cut,
@@ -165,7 +166,7 @@ def make_relay(carrier: Carrier, count: int, is_last: bool) -> Callable[..., Any
         found = next(rest)
         return (None if is_last else carrier.load(rest), *found)
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward), OURS: True}
     node: Any = type("CompiledFunctionPart", (torch.autograd.Function,), members)
     relay: Callable[..., Any] = super(torch.autograd.Function, node).apply
     return relay

@@ -7,13 +7,14 @@ compiler may write in place, and nothing is copied once more.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from dynamo.aot.joint import JointGraph
+from dynamo.aot.joint import JointGraph, shares_storage
 from dynamo.aot.partition import Partition
-from dynamo.aot.records import Mutation
+from dynamo.aot.records import AtenGraph, Mutation, Unsupported
 
 aten = torch.ops.aten
 
@@ -45,3 +46,20 @@ def write_in_forward(joint: JointGraph, partition: Partition) -> tuple[Mutation,
     end.args = (tuple(results),)
     partition.forward.recompile()
     return tuple(mutations)
+
+
+def counted_first(graph: AtenGraph, joint: JointGraph, partition: Partition) -> AtenGraph:
+    """The record of a forward graph, whose writes count before it runs where backward does not keep
+    the input: others may share its counter, and what is kept of these is kept as it is after the
+    write. Errors: Unsupported where both are so."""
+    saved = {place for half in partition.backwards for place in half.saved}
+    first = []
+    for mutation in graph.mutations:
+        at = mutation.input
+        if at in graph.mutates_history or not joint.reference.written[at]:
+            continue
+        if ("input", at) not in saved:
+            first.append(at)
+        elif shares_storage(joint.reference, at):
+            raise Unsupported("a mutated input shares a storage with another input")
+    return replace(graph, quiet=(*graph.quiet, *first), touched=(*graph.touched, *first))

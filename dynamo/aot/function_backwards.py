@@ -6,6 +6,9 @@ ways, and the gradients are chosen by the condition when the graph runs. And wha
 into what the program's caller can see, which eager's backward would change when it runs, is noted.
 Where neither will do, `blamed` has the class: a backend runs its calls as they are.
 
+Of several results of a function, a backward may differentiate some: it gets zeros for the others,
+which the graph notes (`arrived`), or None where it has asked for that: then it is blamed.
+
     >>> class Twice(torch.autograd.Function):
     ...     forward = staticmethod(lambda ctx, x: x * 2)
     ...     backward = staticmethod(lambda ctx, g: g + g)
@@ -23,14 +26,16 @@ from torch import fx
 
 from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.functional_tensors import inner_of
-from dynamo.aot.graphs import is_effect, is_once
+from dynamo.aot.graphs import ancestors, is_effect, is_once
 from dynamo.aot.histories import nodes_behind
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import FAILS, BackwardFails
-from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION
+from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION, materializes
+from dynamo.graph_operators.arrived import ARRIVED
 from dynamo.shapes.fake import DataDependent, Fake
 
 aten = torch.ops.aten
+_is_functional: Any = torch._is_functional_tensor  # type: ignore[attr-defined]
 MOST_RUNS = 8  # of one backward; each branch doubles them
 PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Tensor, type(None))
 
@@ -43,22 +48,23 @@ def contexts_of(results: Iterable[Any]) -> Iterator[Any]:
 class Backwards:
     """Watches the backward of the functions that a captured graph calls.
 
-    watched: functional tensors whose data the caller of the program sees. blamed: the functions
+    watched: functional tensors whose data the caller of the program sees. tangents: those of the
+    gradients of the program's results. blamed: the functions
     that can't be recorded; why: the reason.
     """
 
     def __init__(
         self, gm: fx.GraphModule, recorder: Recorder, value: Callable[[Any], Fake],
-        watched: Iterable[Any],
+        watched: Iterable[Any], tangents: Iterable[Any],
     ) -> None:
         self.functions = {
             getattr(node.target, AUTOGRAD_FUNCTION) for node in gm.graph.nodes
             if hasattr(node.target, AUTOGRAD_FUNCTION)
         }
         self.recorder, self.value = recorder, value
-        is_functional: Callable[[Any], bool] = torch._is_functional_tensor  # type: ignore[attr-defined]
         self.watched = [one for one in watched
-                        if isinstance(one, torch.Tensor) and is_functional(inner_of(one))]
+                        if isinstance(one, torch.Tensor) and _is_functional(inner_of(one))]
+        self.tangents = {recorder.node_of(value(one)) for one in tangents}
         self.blamed: set[type] = set()
 
     def attach(self, results: Iterable[Any]) -> None:
@@ -77,7 +83,7 @@ class Backwards:
         def backward(context: Any, *grads: Any) -> Any:
             before = [self.value(one) for one in self.watched]
             try:
-                result = self._run(inner, context, grads)
+                result = self._run(inner, context, self._arrived(context, grads))
             except BackwardFails:
                 self.blamed.add(function)
                 raise
@@ -94,6 +100,24 @@ class Backwards:
             return result
 
         return type(function.__name__, (function,), {takes: staticmethod(backward)})
+
+    def _arrived(self, context: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradients, noted where some of them may be missing while others are there.
+
+        Errors: BackwardFails where the function tells None from zeros."""
+        tensors = [grad for grad in grads if isinstance(grad, torch.Tensor)]
+        is_plain = all(_is_functional(inner_of(grad)) for grad in tensors)
+        if min(len(tensors), len(self.tangents)) < 2 or not is_plain:
+            return grads
+        nodes = [self.recorder.node_of(self.value(grad)) for grad in tensors]
+        if len({frozenset(self.tangents.intersection(ancestors([node]))) for node in nodes}) < 2:
+            return grads
+        if not materializes(context):
+            raise BackwardFails("an autograd function asks which of its results are differentiated")
+        return tuple([
+            ARRIVED(grad, [other for other in tensors if other is not grad])
+            if isinstance(grad, torch.Tensor) else grad for grad in grads
+        ])  # fmt: skip
 
     def _run(self, inner: Any, context: Any, grads: tuple[Any, ...]) -> Any:
         outer = self.recorder.answers

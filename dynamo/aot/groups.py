@@ -74,6 +74,19 @@ def find_groups(joint: JointGraph) -> tuple[Group, ...]:
     return (*[Group(tuple(sorted(a)), tuple(sorted(b))) for a, b in parts], *dead)
 
 
+def outputs_apart(joint: JointGraph, outputs: tuple[int, ...]) -> Mapping[tuple[int, ...], Any]:
+    """Of the outputs of a group, those that lead to the same inputs together, with these inputs."""
+    reached = _tangents_reaching(joint)
+    results: Any = joint.module.graph.output_node().args[0]
+    grads = [*zip(joint.gradients, results[joint.values :], strict=True)]
+    found: dict[frozenset[int], list[int]] = {}
+    for output in outputs:
+        inputs = frozenset([
+            at for at, node in grads if node is not None and output in reached[node]])
+        found.setdefault(inputs, []).append(output)
+    return {tuple(each): inputs for inputs, each in found.items()}
+
+
 def _dead_groups(joint: JointGraph) -> tuple[Group, ...]:
     """Those of outputs that give no input a gradient: they require grad all the same, and backward
     goes on from them as eager's does. Errors: Unsupported where there are many."""

@@ -122,11 +122,16 @@ def capture_joint(
 
 
 def _check_shared(session: Session, mutated: list[int]) -> None:
-    storages = [storage_key(fake) for fake in session.reference.inputs if is_fake(fake)]
+    """Raises Unsupported for an input that is written and gets a history, in memory of others."""
     for index in mutated:
-        # one storage often means one version counter, which the late write would bump for all
-        if storages.count(storage_key(session.reference.inputs[index])) > 1:
+        if session.reference.histories[index] and shares_storage(session.reference, index):
             raise Unsupported("a mutated input shares a storage with another input")
+
+
+def shares_storage(reference: Reference, index: int) -> bool:
+    """True where another input lies in the storage of this one."""
+    storages = [storage_key(fake) for fake in reference.inputs if is_fake(fake)]
+    return storages.count(storage_key(reference.inputs[index])) > 1
 
 
 def _check_histories(examples: list[Any], session: Session, mutated: list[int]) -> None:
@@ -181,7 +186,7 @@ def _differentiate(
     tangents, grads = _add_tangents(session, leaving, sources)
     wanted = list(session.leaves)
     seen_outside = [session.inputs[index] for index in session.insides] + [*outputs, *grads]
-    backwards = Backwards(session.gm, recorder, session.value, seen_outside)
+    backwards = Backwards(session.gm, recorder, session.value, seen_outside, grads)
     backwards.attach(sources.values())
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy

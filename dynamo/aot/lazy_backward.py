@@ -18,7 +18,7 @@ from torch import fx
 from dynamo.aot.anomalies import check_gradients, copies_of, is_looking
 from dynamo.aot.boxed import call_with, run_as_it_is
 from dynamo.aot.joint import Tangent, tangent_name
-from dynamo.aot.missing import without_tangents
+from dynamo.aot.missing import has_arrivals, without_tangents
 from dynamo.aot.plain_graphs import CachedGraph
 from dynamo.aot.records import Compiler, Keeping
 from dynamo.background.jobs import is_background, later, note_part
@@ -103,7 +103,8 @@ class LazyBackward:
     def module(self, missing: Missing) -> fx.GraphModule:
         """The graph of that set."""
         module: fx.GraphModule = self._graph.module()
-        return without_tangents(module, _names(missing)) if missing else module
+        is_whole = not missing and not has_arrivals(module)
+        return module if is_whole else without_tangents(module, _names(missing))
 
     def _made(self, missing: Missing) -> Callable[..., Any]:
         return self._keeping((self._half, missing), lambda: self._compile(self.module(missing)))

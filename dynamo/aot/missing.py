@@ -16,17 +16,20 @@ from torch import fx
 
 from dynamo.aot.fakes import expression_of, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
-from dynamo.aot.joint import TANGENT
+from dynamo.aot.joint import TANGENT, viewed
 from dynamo.aot.numbers import NumberNodes
+from dynamo.graph_operators.arrived import ARRIVED
 
 aten = torch.ops.aten
+CONTIGUOUS: Any = {"memory_format": torch.contiguous_format}
 
 
 def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.GraphModule:
     """A copy without the placeholders named in `missing`; gradients that need one of them are None.
 
     A sum goes on with its other half; any other operation that also needs a tangent that is there
-    takes zeros, as autograd's own formulas do.
+    takes zeros, as autograd's own formulas do. So does an autograd function of the program where
+    one of its results has a gradient (`arrived`): all of it runs.
     """
     return Rest(module, missing).graph_module()
 
@@ -43,6 +46,7 @@ class Rest:
         self.copies: dict[fx.Node, fx.Node] = {}
         self.absent: set[fx.Node] = set()
         self.fed: set[fx.Node] = set()
+        self.shown = _shown(module)
         self.table = module.meta.get("symbols")
         self.numbers: NumberNodes | None = None  # made behind the placeholders
 
@@ -69,6 +73,9 @@ class Rest:
         is_tangent = node.op == "placeholder" and node.name.startswith(TANGENT)
         if is_tangent or any(source in self.fed for source in sources):
             self.fed.add(node)
+        if node.target is ARRIVED:
+            self.take_arrived(node)
+            return
         if any(source in absent for source in sources):
             if node not in self.fed:
                 absent.add(node)
@@ -82,6 +89,20 @@ class Rest:
                     return
         copies[node] = self.graph.node_copy(
             node, lambda n: self.zeros(n) if n in absent else copies[n])
+
+    def take_arrived(self, node: fx.Node) -> None:
+        """What an autograd function gets: zeros for what is absent, if it runs at all."""
+        grad: Any = node.args[0]
+        if node not in self.fed:
+            self.absent.add(node)
+        elif grad in self.absent:
+            self.copies[node] = self.zeros(node)
+        elif _alike(grad, node) and node not in self.shown:
+            self.copies[node] = self.copies[grad]
+        else:
+            given = (self.copies[grad],)
+            self.copies[node] = self.graph.call_function(aten.clone.default, given, CONTIGUOUS)
+            self.copies[node].meta = {**node.meta}
 
     def zeros(self, node: fx.Node) -> fx.Node:
         value = node.meta["val"]
@@ -98,6 +119,22 @@ class Rest:
             assert self.table is not None
             self.numbers = NumberNodes(self.graph, self.table.symbols)
         return self.numbers.node(size)
+
+
+def has_arrivals(module: fx.GraphModule) -> bool:
+    """True for a graph that runs as it is once it is known which of its tangents there are."""
+    return bool(module.graph.find_nodes(op="call_function", target=ARRIVED))
+
+
+def _shown(module: fx.GraphModule) -> set[fx.Node]:
+    """The results of the graph and what they are views of: they share memory with nothing."""
+    found: set[fx.Node] = set()
+    for node in module.graph.output_node().all_input_nodes:
+        root: fx.Node | None = node
+        while root is not None and root not in found:
+            found.add(root)
+            root = viewed(root)
+    return found
 
 
 def _alike(half: fx.Node, total: fx.Node) -> bool:

@@ -20,9 +20,10 @@ and done again at run time on the real tensors, in this order:
      one index are one object. Its storage is shared with no input and no other output; under
      autograd a `NodeView` is one all the same, which the autograd function makes itself.
    - `InputOutput`: the input object itself.
-   - `ViewOutput`: a view by `as_strided` of an input (after its mutation), or of an output of the
-     graph that other outputs share a storage with; its offset counts from where that base begins,
-     since inputs of other calls begin elsewhere. So `_base` and `_is_view()` are as in eager;
+   - `ViewOutput`: a view by `as_strided` of an input (after its mutation), of an output of the
+     graph that other outputs share a storage with, or of another such view; its offset counts from
+     where that base begins, since inputs of other calls begin elsewhere. So `_base` and
+     `_is_view()` are as in eager;
      `detach` tells where the program cut that tie. A lone view of an intermediate is a
      `FreshOutput`, or a view of one where autograd refuses writes into it.
    - `ConstantOutput`: a tensor attribute of the captured module, itself.
@@ -168,12 +169,12 @@ class ViewOutput:
     one_of_many: made by an operation that returns several views (`chunk`, `unbind`): autograd lets
         nobody write into it.
     no_grad: made without grad mode of what requires grad: it says that it requires grad, too, and
-        has no history.
+        has no history. inference: made in inference mode.
     dtype: what the elements of base are read as; None for its own. size, stride and offset count
         in elements of this one. conjugated, negated: lazily, after that.
     """
 
-    base: FreshOutput | InputOutput | ConstantOutput
+    base: FreshOutput | InputOutput | ConstantOutput | ViewOutput
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     offset: Any
@@ -183,6 +184,7 @@ class ViewOutput:
     dtype: torch.dtype | None = None
     conjugated: bool = False
     negated: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +279,11 @@ class AtenGraph:
         `SymbolTable`.
     needs_grad: flat positions of program outputs that the graph computes and that require grad.
     mutates_history: mutated inputs whose new value has a gradient.
-    inference: the graph's outputs are made in inference mode.
-    quiet: mutated inputs whose version counter does not move (`x.data.zero_()`).
-    touched: inputs whose counter moves though their data stays (`x[0].unsqueeze_(0)`).
+    inference: the graph's outputs are made in inference mode; in_inference: those of its outputs
+        that are, where others are not.
+    quiet: mutated inputs whose version counter does not move by that (`x.data.zero_()`).
+    touched: inputs whose counter moves before the graph runs: their data stays
+        (`x[0].unsqueeze_(0)`), or is written later.
     spent: outputs of the graph that require grad, though a backward in the program has freed what
         theirs needs. leaves: inputs that require grad. within: inputs that the graph does not read,
         since it has made them views of others.
@@ -296,6 +300,7 @@ class AtenGraph:
     symbols: Mapping[Any, Place] = field(default_factory=dict)
     assumptions: tuple[Any, ...] = ()
     inference: bool = False
+    in_inference: tuple[int, ...] = ()
     quiet: tuple[int, ...] = ()
     touched: tuple[int, ...] = ()
     spent: tuple[int, ...] = ()
@@ -320,6 +325,7 @@ class AtenGraph:
             not self.mutations_outside
             and not self.touched
             and not self.spent
+            and not self.in_inference
             and not self.numbers
             and self.form.kind is tuple
             and self.outputs == straight

@@ -144,8 +144,9 @@ class Reference:
     inputs require grad before the program. histories: which ones it gives another `grad_fn`.
     inference: storages of tensors that are made in an inference mode. written: for each input,
     whether a version counter tells that it was written; `x.data.zero_()` moves none. spent: outputs
-    of which a backward of the program itself has freed what their own needs. within: see
-    `AtenGraph`.
+    of which a backward of the program itself has freed what their own needs. cut_off: outputs that
+    view a view of no-grad mode, and that view. inference_views: the ids of such views that an
+    inference mode of the program has made. within: see `AtenGraph`.
     """
 
     inputs: tuple[Any, ...]
@@ -159,6 +160,8 @@ class Reference:
     inference: frozenset[int]
     written: tuple[bool, ...]
     spent: frozenset[int]
+    cut_off: Mapping[int, Fake]
+    inference_views: frozenset[int]
     within: tuple[Within, ...] = ()
 
 
@@ -183,8 +186,9 @@ class _CutOffViews:
     def __init__(self) -> None:
         self._made: dict[int, Fake] = {}
         self._read: dict[int, tuple[Fake, int]] = {}  # in grad mode; with their versions then
-        self._above: dict[int, Fake] = {}  # views that grad mode made of those
-        self._sources: list[Fake] = []  # those and others above, of the node that runs
+        self._above: dict[int, tuple[Fake, Fake]] = {}  # views that grad mode made of those
+        self._sources: list[tuple[Fake, Fake]] = []  # such, of what the node takes that runs
+        self.inference: set[int] = set()  # those that an inference mode has made
 
     def before(self, node: fx.Node, arguments: Any) -> None:
         """What grad mode reads. Errors: Unsupported for what changes a view in place."""
@@ -197,24 +201,30 @@ class _CutOffViews:
             raise Unsupported(f"{name} of a view that was made in no-grad mode")
         for view in views:
             self._read.setdefault(id(view), (view, view._version))
-        self._sources = [*views, *(x for x in leaves if id(x) in self._above)]
+        self._sources = [*((x, x) for x in views),
+                         *(self._above[id(x)] for x in leaves if id(x) in self._above)]
 
-    def after(self, made: Fake) -> None:
-        """A result, which may be such a view or above one."""
+    def after(self, made: Fake, inference: bool) -> None:
+        """A result, which may be such a view or above one. inference: of an inference mode."""
         if not made.requires_grad or not made._is_view():
             return
         if not torch.is_grad_enabled():
             self._made[id(made)] = made
-        elif any(storage_key(made) == storage_key(source) for source in self._sources):
-            self._above[id(made)] = made
+            if inference:
+                self.inference.add(id(made))
+            return
+        for _, source in self._sources:
+            if storage_key(made) == storage_key(source):
+                self._above[id(made)] = (made, source)
 
-    def check(self, outputs: list[Any]) -> None:
-        """Errors: Unsupported where a view would be made of its base again, which the gradient then
-        goes to, or where backward would tell that one was written after it was saved."""
-        if any(id(out) in self._above for out in outputs):
-            raise Unsupported("an output views a view that was made in no-grad mode")
+    def above(self, outputs: list[Any]) -> dict[int, Fake]:
+        """The outputs that view such a view in grad mode, by their ids, with that view: made again
+        of the base, the gradient would go there.
+
+        Errors: Unsupported where backward would tell that one was written after it was saved."""
         if any(view._version != version for view, version in self._read.values()):
             raise Unsupported("a view that was made in no-grad mode is written after it is used")
+        return {id(out): self._above[id(out)][1] for out in outputs if id(out) in self._above}
 
 
 class _Collector(Observer):
@@ -250,7 +260,7 @@ class _Collector(Observer):
         self.metadata[node] = (self._arguments, metadata_of(value))
         for fake in value if isinstance(value, (tuple, list)) else (value,):
             if is_fake(fake):
-                self.cut_off.after(fake)
+                self.cut_off.after(fake, self.inference)
                 self.storages.setdefault(storage_key(fake), self.inference)
 
 
@@ -280,7 +290,7 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
         result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
     outputs, form = _flatten(result)
-    collector.cut_off.check(outputs)
+    cut_off = collector.cut_off.above(outputs)
     with world:
         spent = spent_outputs(outputs) if has_gradients(gm) else frozenset()
     if any(_changed(*pair) for pair in zip(facts, map(_facts, inputs), strict=True)):
@@ -307,6 +317,8 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
             for item, version in zip(inputs, versions, strict=True)
         ),
         spent=spent,
+        cut_off=cut_off,
+        inference_views=frozenset(collector.cut_off.inference),
     )
 
 

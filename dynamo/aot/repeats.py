@@ -47,8 +47,8 @@ _MOVES = frozenset(
     """view _unsafe_view reshape expand permute transpose t squeeze unsqueeze slice select split
     split_with_sizes unbind chunk as_strided alias detach diagonal unfold flip roll repeat cat stack
     clone contiguous copy lift_fresh_copy constant_pad_nd gather index _unsafe_index index_select
-    factor embedding take slice_scatter select_scatter diagonal_scatter as_strided_scatter where
-    masked_fill tril triu movedim swapaxes narrow expand_as view_as
+    factor arrived embedding take slice_scatter select_scatter diagonal_scatter
+    as_strided_scatter where masked_fill tril triu movedim swapaxes narrow expand_as view_as
     repeat_interleave reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
     replication_pad2d replication_pad3d channel_shuffle pixel_shuffle pixel_unshuffle im2col
     full full_like zeros zeros_like ones ones_like new_full new_zeros new_ones scalar_tensor fill

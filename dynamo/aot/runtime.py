@@ -104,6 +104,9 @@ class _Writer:
             m.input for m in graph.mutations if m.output is None and m.input not in graph.quiet
         ]
         lines += self._written(inside)
+        for index in graph.in_inference:
+            self.names["as_inference_tensor"] = as_inference_tensor
+            lines.append(f"    v{index} = as_inference_tensor(v{index})")
         if graph.spent:
             self.names["spend"] = spend
             spent = "".join(f"v{index}, " for index in graph.spent)
@@ -124,7 +127,7 @@ class _Writer:
         return reads(self.graph.symbols, inputs) if wanted else []
 
     def _result_count(self) -> int:
-        bases = [o.base if isinstance(o, ViewOutput) else o for o in self.graph.outputs]
+        bases = map(root_of, self.graph.outputs)
         indices = [base.index for base in bases if isinstance(base, FreshOutput)]
         indices += [m.output for m in self.graph.mutations if m.output is not None]
         return max(indices, default=-1) + 1
@@ -184,38 +187,53 @@ class _Writer:
         known = seen.get(id(output))
         if known is not None:
             return known
-        text = self._view(output)
-        if sum(other is output for other in self.graph.outputs) > 1:
+        text = self._view(output, seen)
+        others = (other for given in self.graph.outputs for other in with_bases(given))
+        if sum(other is output for other in others) > 1:
             name = f"w{next(self._numbers)}"
             seen[id(output)] = name
             return f"({name} := {text})"
         return text
 
-    def _view(self, output: ViewOutput) -> str:
-        base = self._output(output.base, {})
+    def _view(self, output: ViewOutput, seen: dict[Any, str]) -> str:
+        base = self._output(output.base, seen)
         text = f"{base}.detach()" if output.detach == "before" else base
-        if output.dtype is not None:
-            self.names["read_as"] = read_as
-            base = text = f"read_as({text}, {self._name(output.dtype)})"
         size, stride = (
             f"({''.join(f'{text_of(extent, self._symbols)}, ' for extent in part)})"
             for part in (output.size, output.stride)
         )
+        if output.no_grad:
+            self.names["no_grad_view"] = no_grad_view
+            form = f"{size}, {stride}, {text_of(output.offset, self._symbols)}"
+            kind = output.dtype, output.conjugated, output.negated, output.inference
+            return f"no_grad_view({text}, {form}, *{self._name(kind)})"
+        if output.dtype is not None:
+            self.names["read_as"] = read_as
+            base = text = f"read_as({text}, {self._name(output.dtype)})"
         # without an offset, `as_strided` takes that of its tensor
         offset = ""
         if output.offset != 0:
             offset = f", {text_of(output.offset, self._symbols)}"
+            if isinstance(output.base, ViewOutput):
+                text = f"({(base := f'w{next(self._numbers)}')} := {text})"
             if not isinstance(output.base, FreshOutput):
                 offset += f" + {base}.storage_offset()"
-        if output.no_grad:
-            self.names["no_grad_view"] = no_grad_view
-            return f"no_grad_view({text}, {size}, {stride}{offset})"
         text += f".as_strided({size}, {stride}{offset})"
         text += ".conj()" * output.conjugated + "._neg_view()" * output.negated
         if output.one_of_many:
             self.names["one_of_many"] = one_of_many
             text = f"one_of_many({text})"
         return f"{text}.detach()" if output.detach == "after" else text
+
+
+def with_bases(output: Output) -> list[Output]:
+    """The record, and those of what it is a view of."""
+    return [output, *with_bases(output.base)] if isinstance(output, ViewOutput) else [output]
+
+
+def root_of(output: Output) -> Output:
+    """The record of what an output is a view of, directly or by way of others."""
+    return with_bases(output)[-1]
 
 
 def run_as_captured(original: Callee, reason: str, *inputs: Any) -> Any:
@@ -230,10 +248,24 @@ def read_as(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.view_as_real(base) if base.dtype.is_complex else base.view(dtype)
 
 
-def no_grad_view(base: torch.Tensor, *form: Any) -> torch.Tensor:
-    """`base.as_strided(*form)` without grad mode, whatever it is."""
-    with torch.no_grad():
-        return base.as_strided(*form)
+def no_grad_view(
+    base: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int,
+    dtype: torch.dtype | None, conjugated: bool, negated: bool, inference: bool,
+) -> torch.Tensor:
+    """A view made without grad mode, whatever it is: see `ViewOutput`."""
+    with torch.inference_mode() if inference else torch.no_grad():
+        view = base if dtype is None else read_as(base, dtype)
+        view = view.as_strided(size, stride, view.storage_offset() + offset)
+        view = view.conj() if conjugated else view
+        return view._neg_view() if negated else view
+
+
+def as_inference_tensor(value: torch.Tensor) -> torch.Tensor:
+    """The same memory as inference mode would have made it."""
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=value.dtype, device=value.device)
+        return made.set_(
+            value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
 
 
 def one_of_many(view: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 In: a captured module, its joint graph, which inputs autograd saves anyway. Out: a `SecondOrder`,
 which the autograd function of the compiled program asks when `create_graph=True`; None where the
-program can't run twice (random numbers, writes) or under other modes than those of its call.
+program can't run twice (random numbers, writes).
 
 Backward of `tanh`, `exp` and others reads their result. Where that is a result of the program, a
 second derivative goes to the program's own tensor, past the hooks that were put on it (`Bridge`).
@@ -10,9 +10,10 @@ second derivative goes to the program's own tensor, past the hooks that were put
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +27,21 @@ from dynamo.aot.lazy_backward import is_in_transform
 
 TWICE = (
     "this compiled backward can't be differentiated again (create_graph=True, double backward): "
-    "its program draws random numbers, writes into its inputs, or runs under autocast, or an "
-    "input has changed since or has died. Compile it with backend=\"eager\", or run it uncompiled"
+    "its program draws random numbers or writes into its inputs, or an input has changed since or "
+    "has died. Compile it with backend=\"eager\", or run it uncompiled"
 )
 
 
 # Elements of an input without a gradient that is kept: the time of an equation's step, for one,
 # dies before its gradient is wanted. What has more would be memory that eager does not hold.
 LITTLE = 1 << 10
+
+DEVICES = ("cpu", "cuda")  # of which autocast counts
+# They read no element of their argument.
+CONSTANT = frozenset([
+    getattr(torch.ops.aten, name).default
+    for name in "zeros_like ones_like full_like empty_like new_zeros new_ones new_full".split()
+])  # fmt: skip
 
 # Eager's backward of these reads their result, the recorded one does not.
 SAVE_RESULTS = (torch.ops.aten.prod.default, torch.ops.aten.prod.dim_int)
@@ -51,12 +59,49 @@ class Refusal(torch.autograd.Function):
         raise RuntimeError(TWICE)
 
 
+def refuse_to_differentiate(
+    found: Sequence[Any], is_open: Sequence[bool], given: Sequence[Any]
+) -> list[Any]:
+    """Gradients of which those that are open can't be differentiated by any of the given."""
+    results = list(found)
+    places = [at for at, is_refused in enumerate(is_open) if is_refused and found[at] is not None]
+    refused = Refusal.apply(len(places), *[found[at] for at in places], *given) if places else ()  # type: ignore[no-untyped-call]
+    for at, grad in zip(places, refused, strict=True):
+        results[at] = grad
+    return results
+
+
+def learnable_sources(module: fx.GraphModule) -> list[frozenset[int]]:
+    """For each gradient of a backward graph: the places of the placeholders that it has a
+    derivative by. What counts, compares or only asks for sizes has none."""
+    places = {node: at for at, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    found: dict[fx.Node, frozenset[int]] = {}
+    none: frozenset[int] = frozenset()
+    for node in module.graph.nodes:
+        if not _has_derivative(node):
+            found[node] = none
+        elif node in places:
+            found[node] = frozenset([places[node]])
+        else:
+            found[node] = none.union(*[found[given] for given in node.all_input_nodes])
+    results: Any = module.graph.output_node().args[0]
+    return [none if node is None else found[node] for node in results]
+
+
+def _has_derivative(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
+        return False
+    return node.target not in CONSTANT
+
+
 @dataclass(frozen=True, slots=True)
 class SecondOrder:
     """gm: the captured program. saved: the inputs that `save_for_backward` keeps, in order. others:
     the rest, and those without history there: these get no gradient, but gradients may depend on
     them. results: see `_saved_results`. places: where values of the program lie among its outputs.
-    wanted: the inputs that get a gradient."""
+    wanted: the inputs that get a gradient. autocast: the devices that have it in the program's
+    call, with their dtypes."""
 
     gm: fx.GraphModule
     saved: tuple[int, ...]
@@ -64,6 +109,7 @@ class SecondOrder:
     results: tuple[int, ...]
     places: tuple[int, ...]
     wanted: tuple[int, ...]
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
 
     def keep(self, args: tuple[Any, ...]) -> Any:
         """What finds the other inputs again: leaves are not kept alive, but for little ones."""
@@ -114,7 +160,8 @@ class SecondOrder:
         args = list(args)
         for at, value in zip(self.wanted, inputs, strict=True):
             args[at] = value
-        leaves = pytree.tree_leaves(self.gm.forward(*args))
+        with _under_autocast(dict(self.autocast)):
+            leaves = pytree.tree_leaves(self.gm.forward(*args))
         given = [(leaves[place], grad) for place, grad in zip(self.places, grads, strict=False)
                  if grad is not None]  # fmt: skip
         found = torch.autograd.grad(
@@ -212,13 +259,29 @@ def second_order(
     count = len(joint.reference.inputs)
     others = tuple(at for at in range(count) if at not in saved or at in cut)
     places = tuple(position for position, _ in joint.plan.values)
-    return SecondOrder(gm, saved, others, results, places, joint.gradients)
+    return SecondOrder(gm, saved, others, results, places, joint.gradients, autocast_now())
+
+
+def autocast_now() -> tuple[tuple[str, torch.dtype], ...]:
+    """The devices with autocast, and their dtypes."""
+    return tuple([(device, torch.get_autocast_dtype(device)) for device in DEVICES
+                  if torch.is_autocast_enabled(device)])  # fmt: skip
+
+
+@contextlib.contextmanager
+def _under_autocast(dtypes: Mapping[str, torch.dtype]) -> Iterator[None]:
+    """As a program ran that had autocast on these devices; who wants its gradient may have it on
+    others."""
+    with contextlib.ExitStack() as stack:
+        for device in DEVICES:
+            if device in dtypes or torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(
+                    device, dtypes.get(device), enabled=device in dtypes))  # fmt: skip
+        yield
 
 
 def may_rerun(nodes: Iterable[fx.Node]) -> bool:
-    """False for a program that has effects or draws random numbers, or runs under autocast."""
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return False
+    """False for a program that has effects or draws random numbers."""
     return not any(map(is_once, nodes))
 
 

@@ -14,7 +14,7 @@ called. An output that nothing differentiates has no gradient, as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -32,13 +32,18 @@ from dynamo.aot.chained_backward import (
     make_relay,
 )
 from dynamo.aot.fakes import number_at
+from dynamo.aot.followed_inputs import OURS, has_followed
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.lazy_backward import LazyBackward, is_in_transform, likely_missing
-from dynamo.aot.partition import Backward, Partition
-from dynamo.aot.plain_graphs import CachedGraph
+from dynamo.aot.node_plans import NodePlan, may_learn, plan_nodes
+from dynamo.aot.partition import Partition
 from dynamo.aot.recipes import noted
-from dynamo.aot.records import Compiler, Keeping, NodeView, Place, Unsupported
-from dynamo.aot.second_order import TWICE, Refusal, SecondOrder, second_order
+from dynamo.aot.records import Compiler, Keeping, Place
+from dynamo.aot.second_order import (
+    TWICE,
+    learnable_sources,
+    refuse_to_differentiate,
+)
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 transforms_active = torch._C._are_functorch_transforms_active
@@ -50,51 +55,12 @@ WRITTEN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlan:
-    """What a node of autograd's graph does beside the two halves of its graph.
-
-    shown: the values of the program that it gives. inputs, outputs, loose: what it saves; strict:
-    the kinds of those that are not loose, in backward's order. foreign: what other nodes give.
-    views: (value, what it is a view of) of those that it makes itself. tangents: (output, its place
-    among the shown, what its gradient looks like). arrival: the order
-    in which eager gives the gradients. cut: inputs that get no edge. dirty: (input, value) of the
-    inputs that it writes. order: where backward's placeholders lie among the saved. marks: it saves
-    something for an error that eager raises.
-    """
-
-    graph: CachedGraph
-    shown: tuple[int, ...]
-    half_outputs: tuple[int, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    loose: tuple[int, ...]
-    strict: tuple[str, ...]
-    helpers: tuple[int, ...]
-    restore: CachedGraph | None
-    foreign: frozenset[int]
-    sizes: tuple[Place, ...]
-    views: tuple[tuple[int, NodeView], ...]
-    without_gradient: tuple[int, ...]
-    tangents: tuple[tuple[int, int, Tangent], ...]
-    gradients: tuple[int, ...]
-    arrival: tuple[int, ...]
-    values: int
-    arity: int
-    dirty: tuple[tuple[int, int], ...]
-    cut: frozenset[int]
-    second: SecondOrder | None
-    order: tuple[int, ...]
-    marks: bool
-
-
 def make_function(
     gm: fx.GraphModule, joint: JointGraph, partition: Partition, forward: Callable[..., Any],
     compiler: Compiler, keeping: Keeping,
 ) -> Callable[..., Any]:
     """The differentiable callable; gm: the program as it was captured."""
-    alone = len(partition.backwards) == 1
-    plans = tuple([_plan_node(gm, joint, half, alone) for half in partition.backwards])
+    plans = plan_nodes(gm, joint, partition)
     return function_of(plans, joint.values, forward, compiler, keeping)
 
 
@@ -111,8 +77,21 @@ def function_of(
     only = functions[0]
     backward = backwards[0]
     chains: dict[Any, Callable[..., Any]] = {}
+    partial = [plan.partial for plan in plans]
+    may_part = any(partial)
+    parted: dict[int, list[Any]] = {}
+
+    def nodes_of(at: int, args: tuple[Any, ...]) -> Iterable[tuple[NodePlan, Any]]:
+        """The nodes of a group for this call, one if nothing of it shows."""
+        if not has_followed(args, partial[at]):
+            return ((plans[at], functions[at]),)
+        if at not in parted:
+            parted[at] = [_make_node(part, backwards[at]) for part in plans[at].apart]
+        return zip(plans[at].apart, parted[at], strict=True)
 
     def call_one(*args: Any) -> Any:
+        if may_part and has_followed(args, partial[0]):
+            return call(*args)
         if DistributedDataParallel._active_ddp_module is None or transforms_active():
             return only(forward, args)
         key = limits, singly = bucket_limits(), arrival_counts()
@@ -131,10 +110,11 @@ def function_of(
         with torch.no_grad():
             results = forward_alone(forward, args, range(count))
         shown = results[:count]
-        for plan, function in zip(plans, functions, strict=True):
-            for at, value in zip(plan.half_outputs, function(lambda *_: results, args),
-                                 strict=True):
-                shown[at] = value
+        for group in range(len(plans)):
+            for plan, function in nodes_of(group, args):
+                for at, value in zip(plan.half_outputs, function(lambda *_: results, args),
+                                     strict=True):
+                    shown[at] = value
         return tuple(shown)
 
     chosen = call_one if len(functions) == 1 else call
@@ -142,67 +122,11 @@ def function_of(
         chosen, function_of, plans, count, forward, compiler, keeping)
 
 
-def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: bool) -> NodePlan:
-    """alone: the node gives all values, not only those of its group."""
-    shown = tuple(range(joint.values)) if alone else half.outputs
-    inputs = tuple(at for kind, at in half.saved if kind == "input")
-    outputs = tuple(at for kind, at in half.saved if kind == "output")
-    mutated = {mutation.output for mutation in joint.mutations}
-    absent = {at for at in range(len(joint.plan.values), joint.values) if at not in mutated}
-    place = {output: at for at, output in enumerate(shown)}
-    dirty = tuple(
-        (mutation.input, mutation.output)
-        for mutation in joint.mutations
-        if mutation.output is not None and joint.reference.histories[mutation.input]
-    )
-    views = tuple([(at, view) for at, view in joint.plan.views.items() if at in half.outputs])
-    viewed = {view.index for _, view in views if view.is_input and not view.detach}
-    cut = _without_edge(joint, half) - {given for given, _ in dirty} - viewed
-    if not set(inputs).isdisjoint(at for at, _ in dirty):
-        raise Unsupported("backward needs the old value of a mutated input")
-    second = second_order(gm, joint, inputs, cut, half.outputs)
-    # What the other nodes give has their history, which is none of this node's affair.
-    foreign = frozenset() if alone else frozenset(outputs) - set(half.outputs)
-    if second is not None:
-        outputs += tuple(at for at in second.results if at not in outputs)
-    # Some kept tensor leads to every input: what can't be differentiated again is refused there.
-    # What an input is overwritten with is not given: it has no history.
-    known = second is not None or set(joint.gradients) - cut <= set(inputs)
-    leading = set(half.outputs) - {at for _, at in dirty}
-    return NodePlan(
-        graph=CachedGraph(half.module),
-        shown=shown,
-        half_outputs=half.outputs,
-        inputs=inputs,
-        outputs=outputs,
-        loose=tuple(at for kind, at in half.saved if kind == "loose"),
-        strict=tuple(kind for kind, _ in half.saved if kind != "loose"),
-        helpers=half.helpers,
-        restore=None if half.restore is None else CachedGraph(half.restore),
-        foreign=foreign,
-        sizes=half.sizes,
-        views=views,
-        without_gradient=tuple(
-            at for at in shown if at not in half.outputs and at not in absent),
-        tangents=tuple((tangent.output, place[tangent.output], tangent)
-                       for tangent in joint.tangents if tangent.output in half.outputs),
-        gradients=joint.gradients,
-        arrival=joint.arrival,
-        values=joint.values,
-        arity=len(joint.reference.inputs),
-        dirty=dirty,
-        cut=cut,
-        second=second,
-        order=_restore_order(half, len(inputs) + len(outputs)),
-        marks=not known and leading.isdisjoint(outputs),
-    )  # fmt: skip
-
-
 def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
     """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs."""
     cut, second, marks = plan.cut, plan.second, plan.marks
     count = len(plan.shown)
-    members = {"forward": staticmethod(_forward_of(plan)),
+    members = {"forward": staticmethod(_forward_of(plan)), OURS: True,
                "backward": staticmethod(_backward_of(plan, backward, _in_places(plan, backward)))}
     node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = node.apply
@@ -268,7 +192,7 @@ def _make_chain(
         return (None, None, None, carrier.load(rest), *found)
 
     ends = Ends(nothing, chain.start, chain.ready, give)
-    members = {"forward": staticmethod(forward),
+    members = {"forward": staticmethod(forward), OURS: True,
                "backward": staticmethod(_backward_of(plan, backward, ends))}
     node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
     apply = super(torch.autograd.Function, node).apply
@@ -330,9 +254,18 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
     nothing, start, ready, give = ends.nothing, ends.start, ends.ready, ends.give
     inputs, outputs, sizes, restore = plan.inputs, plan.outputs, plan.sizes, plan.restore
     second, tangents, gradients = plan.second, plan.tangents, plan.gradients
-    values = plan.values
+    values, absent = plan.values, plan.absent
     place = {output: at for at, output in enumerate(plan.shown)}
     restored = picker(plan.order)
+    sources: dict[tuple[int, ...], list[frozenset[int]]] = {}
+
+    def refuse(found: Any, missing: tuple[int, ...], learns: list[bool], given: Any) -> Any:
+        """Gradients that can't be differentiated. learns: which of what backward takes may."""
+        known = sources.get(missing)
+        if known is None:
+            known = sources[missing] = learnable_sources(backward.module(missing))
+        is_open = [any(learns[at] for at in places) for places in known]
+        return refuse_to_differentiate(found, is_open, given)
 
     def gradients_of(ctx: Any, *grads: Any) -> Any:
         # See above: an edge that carries nothing.
@@ -347,7 +280,7 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
                 return give(ready([second_gradients[at] for at in gradients]))
         if restore is not None:
             tensors = tensors[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, tensors)
-        given, missing = list(restored(tensors)), []
+        given, missing = list(restored(tensors)), [*absent]
         if sizes:
             given += ctx.sizes
         for output, at, tangent in tangents:
@@ -357,16 +290,19 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
             else:
                 given.append(_fit(grad, tangent))
         is_differentiable = torch.is_grad_enabled()
-        if is_differentiable and is_in_transform():  # which loses the history of `Refusal`
+        if is_differentiable and is_in_transform():  # which loses the history of a refusal
             raise RuntimeError(TWICE)
         if not keeps_graph():  # each of them dies at its last use
             ctx.maybe_clear_saved_tensors()
             ctx.references = ctx.loose = None
         if is_differentiable:
+            learns = [second is not None or may_learn(plan, at, tensors) for at in plan.order]
+            learns += [isinstance(value, torch.Tensor) and value.requires_grad
+                       for value in given[len(learns) :]]
             with torch.no_grad():
                 found = backward(tuple(missing), given)
             others = [] if second is None else second.history(ctx.references)
-            return give(ready(Refusal.apply(len(found), *found, *tensors, *others, *grads)))
+            return give(ready(refuse(found, tuple(missing), learns, (*tensors, *others, *grads))))
         tensors = ()
         return give(start(tuple(missing), given))
 
@@ -407,13 +343,6 @@ def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return lambda items: tuple([items[at] for at in places])
 
 
-def _without_edge(joint: JointGraph, half: Backward) -> frozenset[int]:
-    """The inputs that require a gradient, and get none from this half, nor are behind it."""
-    found: Any = half.module.graph.output_node().args[0]
-    without = [at for at, grad in zip(joint.gradients, found, strict=True) if grad is None]
-    return frozenset(without) - half.edges
-
-
 def _read(inputs: tuple[Any, ...], place: Place) -> int:
     index, dim = place
     return number_at(inputs[index], dim)  # type: ignore[no-any-return]
@@ -443,18 +372,6 @@ def _current(
     assert plan.restore is not None
     with torch.no_grad():
         return tuple(plan.restore.module()(*given, *values[count:]))
-
-
-def _restore_order(half: Backward, count: int) -> tuple[int, ...]:
-    """Where each of backward's placeholders lies among the `count` saved tensors, inputs first,
-    and the loose ones behind them."""
-    kinds = [kind for kind, _ in half.saved]
-    counts = {"input": 0, "output": kinds.count("input"), "loose": count}
-    order = []
-    for kind in kinds:
-        order.append(counts[kind])
-        counts[kind] += 1
-    return tuple(order)
 
 
 def _fit(grad: torch.Tensor, tangent: Tangent) -> torch.Tensor:

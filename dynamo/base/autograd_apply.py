@@ -57,6 +57,29 @@ def apply_in_graph(function: type[torch.autograd.Function], compiles: bool = Fal
     return apply
 
 
+MATERIALIZES = "materializes"  # in the attributes of a context
+
+
+def note_materializing(function: type[torch.autograd.Function]) -> None:
+    """From now on the contexts of a function tell whether its backward gets zeros for what is
+    missing: torch lets nobody read that."""
+    context: Any = function._backward_cls  # type: ignore[attr-defined]
+    if MATERIALIZES in vars(context):
+        return
+
+    def set_materialize_grads(ctx: Any, value: bool) -> None:
+        ctx.materialize_grads = value
+        ctx.__dict__[MATERIALIZES] = value
+
+    context.set_materialize_grads = set_materialize_grads
+    setattr(context, MATERIALIZES, True)
+
+
+def materializes(context: Any) -> bool:
+    """True where the backward of this call gets zeros for what is missing."""
+    return bool(getattr(context, MATERIALIZES))
+
+
 def place_of_apply(function: Any) -> tuple[str, str, bool] | None:
     """The module and the name of the class that a function of a graph applies, for another process;
     None for other functions, and where no module has the class by its name."""

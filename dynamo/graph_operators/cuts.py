@@ -36,6 +36,7 @@ ASSERTIONS = frozenset({
     torch._assert_async, torch.ops.aten._assert_async,
     torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg,
 })
+MAKES_LEAF = "requires_grad"  # true among the arguments of what makes a tensor
 # Functions that ATen's own depend on: these take the default dtype when they run. Or that raise by
 # the values of a tensor.
 FUNCTIONS = frozenset({
@@ -123,8 +124,9 @@ def is_own(target: Any) -> bool:
 
 def is_cut(node: fx.Node) -> bool:
     """True for a node that is run as it is."""
-    if node.op == "call_function" and ALONE in node.meta:
-        return True
+    if node.op == "call_function":
+        if ALONE in node.meta or node.kwargs.get(MAKES_LEAF) is True:
+            return True
     if node.op == "call_method":
         return node.target in METHODS
     if node.target in RECURRENT:

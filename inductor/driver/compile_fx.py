@@ -68,6 +68,7 @@ from inductor.driver.known_results import (
     settings_now,
     with_known_calls,
 )
+from inductor.driver.lazy_inputs import of_lazy, with_plain_inputs
 from inductor.driver.survive import surviving
 from inductor.driver.wrapped_ends import compile_wrapped
 from inductor.dynamic_shapes.numbers.choose import Compilers, compile_for_numbers
@@ -101,6 +102,10 @@ def compile_fx(
     """
     settings = settings_now(mode, options)
     example_inputs = real_examples(example_inputs)
+    plain = with_plain_inputs(gm, example_inputs) if any(map(is_lazy, example_inputs)) else None
+    if plain is not None:
+        compiled = compile_fx(*plain, mode=mode, options=options)
+        return of_lazy(compiled, gm.forward, example_inputs)
     strategies = Strategies(settings, logs.compile_now())
     entry = strategies.entry_for_sizes(gm, example_inputs)
     cached = None if entry is None else strategies.found(entry)

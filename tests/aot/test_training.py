@@ -393,12 +393,11 @@ def test_which_gradients_of_gradients_there_are(program: Any, learned: bool) -> 
     assert run(dynamo.compile(program)) == run(program)
 
 
-@pytest.mark.parametrize("case", ["random", "autocast", "changed"])
+@pytest.mark.parametrize("case", ["random", "changed"])
 def test_double_backward_is_refused(case: str) -> None:
     x, k = leaf(3), torch.ones(3).double()
     program = (lambda x, k: F.dropout(x.sin(), 0.1) + k) if case == "random" else (lambda x, k: x.sin() + k)
-    with torch.autocast("cpu", enabled=case == "autocast"):
-        out = train(program, [leaf(3), k])(x, k).sum()
+    out = train(program, [leaf(3), k])(x, k).sum()
     if case == "changed":
         k.add_(1)
     (grad,) = torch.autograd.grad(out, x, create_graph=True)

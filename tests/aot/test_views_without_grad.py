@@ -44,9 +44,41 @@ def facts(result: tuple[torch.Tensor, ...]) -> list[object]:
     ]
 
 
+def of_what_is_not_given(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = w.exp()
+    with torch.no_grad():
+        view = y.view(-1)[3:]
+    return view, x * 2, view
+
+
+def viewed_with_grad(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = w.exp()
+    with torch.no_grad():
+        given, row = y.t(), w[1]
+    return given[1:].t(), given, given.t(), row[2:], x * y
+
+
+def as_other_numbers(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.complex(w, x)
+    with torch.no_grad():
+        return torch.view_as_real(y)[1:], y.conj(), y.conj().imag[2:], y.abs()
+
+
+def in_inference_mode(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = w.exp()
+    with torch.inference_mode():
+        given, row = y.t(), w[1]
+    return given, row, y, row[1:]
+
+
 @pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("program", [of_an_input, in_a_block, of_a_result, live_at_a_break])
+@pytest.mark.parametrize("program", [
+    of_an_input, in_a_block, of_a_result, live_at_a_break, of_what_is_not_given, viewed_with_grad,
+    as_other_numbers, in_inference_mode,
+])
 def test_equals_eager(program: Program, grad: bool) -> None:
+    if program in (of_what_is_not_given, in_inference_mode) and not grad:
+        pytest.skip("what needs no gradient does not tell how it was viewed")
     w, x = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
     dynamo.reset()  # what other tests left uncompiled is not counted
     compiled = dynamo.compile(program)
@@ -57,6 +89,8 @@ def test_equals_eager(program: Program, grad: bool) -> None:
             assert facts(got) == facts(want)
             shares = [t.untyped_storage()._cdata == w.untyped_storage()._cdata for t in want]
             assert [t.untyped_storage()._cdata == w.untyped_storage()._cdata for t in got] == shares
+            bases = [[t._base is other for other in (w, *want)] for t in want]
+            assert [[t._base is other for other in (w, *got)] for t in got] == bases
     assert_compiled()
 
 
@@ -117,6 +151,13 @@ def viewed_again(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return y * row, row[1:], y
 
 
+def detached_beside(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.sin()
+    with torch.no_grad():
+        row = y.view(16)
+    return y.detach(), row.view(4, 4), x * 2
+
+
 def written_later(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
         flat = x.view(-1)
@@ -128,7 +169,7 @@ def written_later(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("program", "compiles"), [
-    (of_an_input_read, True), (of_a_result_read, True), (given_and_read, True), (viewed_again, False), (written_later, False),
+    (of_an_input_read, True), (of_a_result_read, True), (given_and_read, True), (viewed_again, True), (detached_beside, False), (written_later, False),
 ], ids=lambda p: getattr(p, "__name__", ""))  # fmt: skip
 def test_grad_mode_reads_a_view(
     program: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], compiles: bool, dynamic: bool
@@ -146,7 +187,7 @@ def test_grad_mode_reads_a_view(
     torch.testing.assert_close(found[2], found[0])
     assert found[3] == found[1]
     reasons = list(dynamo.counters["not_compiled"])
-    assert not reasons if compiles else "made in no-grad mode" in reasons[0]
+    assert not reasons if compiles else "made in" in reasons[0]
 
 
 @pytest.mark.parametrize("write", [lambda v, y: v.mul_(2), lambda v, y: y.mul_(2) * v, lambda v, y: v.requires_grad_() * y.mul_(2)])

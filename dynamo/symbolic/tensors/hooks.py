@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.utils.hooks import RemovableHandle
 
 from dynamo.base.errors import Break
@@ -68,9 +69,11 @@ def register_hook(tx: Frame, var: TensorVar, hook: Var) -> Var:
 
 def register_alone(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
     """Registers a hook on what an operation with one result gives. Where a backend has made one
-    node of many operations, that also tells of results to which no gradient comes."""
+    node of many operations, that also tells of results to which no gradient comes, and so does one
+    that takes this result among others."""
     node = tensor.grad_fn
-    shares = node is not None and len(node._input_metadata) > 1
+    shares = isinstance(node, BackwardCFunction) or (
+        node is not None and len(node._input_metadata) > 1)
 
     def with_gradient(gradient: torch.Tensor | None) -> Any:
         return None if gradient is None else hook(gradient)
