@@ -60,7 +60,7 @@ HEAD = '''\
 {kernel_imports}
 from inductor.runtime.list_launches import over
 from inductor.runtime.triton_launch import (
-    Allocation, BySize, OperatorCall, boxed, current_stream, recorded, view,
+    Allocation, BySize, OperatorCall, boxed, current_stream, recorded, view, without_views,
 )
 
 inf, nan = float("inf"), float("nan")
@@ -169,6 +169,8 @@ class _Writer:
         if not self.slow:  # those run in Python
             how = ", batched=True" if batched else ""
             yield f"\n        of_list = recorded(of_list, {len(self.inputs)}, device{how})"
+        if any(isinstance(o, ViewRef) and not self._is_whole(o) for o in self.graph.outputs):
+            yield "\n        of_list = without_views(of_list)"
         yield "\n        return boxed(of_list)\n\n    return bind\n"
 
     def _sources(self) -> Iterator[TritonSource | TemplateSource | ListSource]:

@@ -54,6 +54,7 @@ Choice = tuple[int, int, int]  # XBLOCK, RBLOCK, warps
 Grid = tuple[int, int, int]
 ALIGNED = 15  # bits of an address that are 0 where Triton may move 16 bytes at a time
 MEASURED_RUNS = 5  # of a candidate, timed together; chosen, not measured
+VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def view(
@@ -81,6 +82,17 @@ def recorded(
     program: Callable[[list[Any]], Any] = Program(
         of_list, inputs, stream, device.index or 0, graphs)
     return program
+
+
+def without_views(of_list: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """The function with results that are no views for autograd, though they show buffers of other
+    sizes: a view that was made without gradients can't be written once gradients are wanted."""
+
+    def plain(args: list[Any]) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(VIEWS):
+            return of_list(args)
+
+    return plain
 
 
 def boxed(of_list: Callable[[list[Any]], Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from inductor.scheduler.verify import verify_steps
 
 def schedule_graph(graph: LoopGraph, threads: int, share: bool = True) -> Schedule:
     """The schedule of a graph for a machine with `threads` threads. share: kernels compute more
-    than one buffer, where that is faster."""
+    than one buffer, where that is faster. What nobody reads, and can't fail, is left out."""
     fused = fuse(graph, threads, share)
     outside = {output.buffer for output in graph.outputs if isinstance(output, ViewRef)}
     steps: list[Step] = []
@@ -23,7 +23,8 @@ def schedule_graph(graph: LoopGraph, threads: int, share: bool = True) -> Schedu
         if computed:
             needed = _needed(fused, members, outside)
             kernel = assemble(f"kernel{len(steps)}", computed, rows, needed)
-            steps.append(split_kernel(kernel))
+            if needed or kernel.may_fail() or any(node.mutates for node in computed):
+                steps.append(split_kernel(kernel))
         else:
             assert not isinstance(nodes[0], ComputedBuffer)
             steps.append(nodes[0])

@@ -64,6 +64,20 @@ def test_one_kernel(function: Any, inputs: list[torch.Tensor]) -> None:
     assert len(kernels(function, *inputs)) == 1
 
 
+def test_what_nobody_reads_is_no_kernel() -> None:
+    """Operators without users are lowered for their errors; those that have none to raise compute nothing."""
+    captured = capture_forward(torch.fx.symbolic_trace(lambda x, y: x + 1), [X[0], X])
+    nodes = captured.module.graph
+    _, y = nodes.find_nodes(op="placeholder")
+    with nodes.inserting_after(y):
+        unread = nodes.call_function(torch.ops.aten.sin.default, (y,))
+        unread.meta["val"] = captured.fakes[1]
+    graph = lower_graph(captured.module).graph
+    assert len(graph.nodes) == 2
+    [kernel] = schedule_graph(graph, THREADS).kernels()
+    assert kernel.writes() == (graph.outputs[0].buffer,)
+
+
 def test_values_inside_of_a_kernel_have_no_memory() -> None:
     graph, schedule = scheduled(lambda x: F.layer_norm((x + 1).exp(), (64,)), X)
     [kernel] = schedule.kernels()
