@@ -77,6 +77,7 @@ from inductor.dynamic_shapes.subgraph import CompileSubgraph
 from inductor.dynamic_shapes.subgraphs import compile_subgraphs, has_unbacked
 from inductor.dynamic_shapes.symbolic import CompileSymbolic, check_of, places_of
 from inductor.fx_passes.custom import with_joint_passes
+from inductor.fx_passes.fakes import any_on_gpu
 from inductor.fx_passes.pipeline import decompositions, in_loops, joint_laid_out, laid_out
 from inductor.runtime import _launch, compile_jobs
 
@@ -348,7 +349,7 @@ def _compile_program(
     table = decompositions()
     trains = has_learners(example_inputs)
     if trains and has_gradients(gm):  # its own are done with
-        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+        on_gpu = any_on_gpu(example_inputs)
         step = compile_plainly if on_gpu else from_aten.compile_aten  # its layouts are a GPU's
         with contextlib.suppress(NeedsGradients):
             return compile_inference(
@@ -397,8 +398,7 @@ def _compile_symbolic(
     """One ATen graph for all sizes that the capture left open, and what tells where it holds."""
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
-    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
-    if on_gpu and not is_enabled("symbolic"):
+    if any_on_gpu(example_inputs) and not is_enabled("symbolic"):
         raise Unsupported("kernels for all sizes on a GPU are off (leave_out)")
     checks = []
     trains = has_learners(example_inputs)

@@ -31,6 +31,7 @@ from inductor.driver.failures import report_defect
 from inductor.driver.freezing import FrozenCall, frozen_inputs, steady_inputs
 from inductor.fx_passes.checks import apply, checked
 from inductor.fx_passes.constant_parts import compute_constants_once
+from inductor.fx_passes.fakes import any_on_gpu
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.join_gemms import addresses_of, join_gemms
 from inductor.fx_passes.pipeline import in_chunks, in_float32, laid_out, rewritten
@@ -48,7 +49,7 @@ def inference_compiler(
 ) -> AtenCompiler:
     """What compiles the ATen graph of a captured one, by what is known of these inputs. learns:
     whether some are learnt, though this graph gives no gradient: weights that change in between."""
-    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    on_gpu = any_on_gpu(example_inputs)
     if on_gpu and config.kernels and is_enabled("patterns"):
         joined = functools.partial(_compile_joined, addresses_of(example_inputs))
         return cached(joined, "joined", example_inputs)

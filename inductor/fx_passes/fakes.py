@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,6 +14,11 @@ from dynamo.shapes.fake import Fake
 def on_gpu(device: torch.device) -> bool:
     """Whether tensors there are computed by Triton kernels, and by a GPU's libraries."""
     return device.type == "cuda"
+
+
+def any_on_gpu(values: Iterable[Any]) -> bool:
+    """Whether there are tensors on a GPU among the inputs of a program."""
+    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
 
 
 def fake_runner(value: Any) -> Callable[..., Any]:

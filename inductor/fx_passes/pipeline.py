@@ -25,6 +25,7 @@ from inductor.fx_passes.complex_pairs import compute_on_pairs
 from inductor.fx_passes.counted_sorts import sort_by_counts
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
+from inductor.fx_passes.fakes import any_on_gpu
 from inductor.fx_passes.fold import fold_constants
 from inductor.fx_passes.grouped_channels import pad_groups
 from inductor.fx_passes.grouped_pixels import grouped_pixels_as_gemms
@@ -59,7 +60,7 @@ def replace_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains
     """Attention of a captured graph, which is changed in place."""
     if not is_enabled("patterns"):
         return
-    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
+    if any_on_gpu(example_inputs):
         replace_attention(gm)
     elif not trains:
         replace_written_attention(gm)
