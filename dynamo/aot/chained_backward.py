@@ -166,7 +166,7 @@ def make_relay(carrier: Carrier, count: int, is_last: bool) -> Callable[..., Any
         found = next(rest)
         return (None if is_last else carrier.load(rest), *found)
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward), OURS: True}
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward), OURS: count}
     node: Any = type("CompiledFunctionPart", (torch.autograd.Function,), members)
     relay: Callable[..., Any] = super(torch.autograd.Function, node).apply
     return relay

@@ -126,7 +126,7 @@ def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
     """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs."""
     cut, second, marks = plan.cut, plan.second, plan.marks
     count = len(plan.shown)
-    members = {"forward": staticmethod(_forward_of(plan)), OURS: True,
+    members = {"forward": staticmethod(_forward_of(plan)), OURS: plan.arity,
                "backward": staticmethod(_backward_of(plan, backward, _in_places(plan, backward)))}
     node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = node.apply
@@ -192,7 +192,7 @@ def _make_chain(
         return (None, None, None, carrier.load(rest), *found)
 
     ends = Ends(nothing, chain.start, chain.ready, give)
-    members = {"forward": staticmethod(forward), OURS: True,
+    members = {"forward": staticmethod(forward), OURS: plan.arity,
                "backward": staticmethod(_backward_of(plan, backward, ends))}
     node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
     apply = super(torch.autograd.Function, node).apply
