@@ -39,6 +39,7 @@ from inductor.fx_passes.layout_choice import (
     is_padded,
     may_stay,
     operands_of,
+    picks_pixels,
     sees_strides,
     wants_last,
 )
@@ -111,6 +112,9 @@ class _Rewriter:
             new.meta["val"] = self._value(new)
             if wants_last(node):
                 new.meta["val"] = self._as_the_library_gives_it(new.meta["val"])
+        if picks_pixels(new):
+            last = LAST[new.meta["val"].dim()]
+            return Calls(new, new.next)(aten.clone.default, new, memory_format=last)
         return self._cut(node, new)
 
     def _pad_channels(self, new: fx.Node) -> None:

@@ -23,6 +23,7 @@ STRIDES_MATTER = {
     aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default,
     aten._reshape_alias.default,
 }  # fmt: skip
+PICKS = (aten._unsafe_index.Tensor, aten.index.Tensor)
 CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 HALVES = (torch.bfloat16, torch.float16)
@@ -182,6 +183,20 @@ def _is_of_rows(node: fx.Node) -> bool:
     kernel more than ours that compute them. Those of single channels are ours."""
     value = operands_of(node)[0].meta["val"]
     return value.dim() == 3 and on_gpu(value.device) and not _is_of_single_channels(node)
+
+
+def picks_pixels(node: fx.Node) -> bool:
+    """Whether a node picks pixels of channels-last images or films, as upsampling to the nearest
+    does, and its result is not channels last as it stands: an index gives row-major tensors."""
+    if node.target not in PICKS:
+        return False
+    source: Any = node.args[0]
+    before, after = source.meta["val"], node.meta["val"]
+    indices: Any = node.args[1]
+    alone = all(index is None for index in indices[:2])
+    return (
+        alone and before.dim() == after.dim() and is_last(before) and not is_last(after)
+        and before.device == after.device)
 
 
 def sees_strides(node: fx.Node, has_kernel: Callable[[OpOverload], bool]) -> bool:

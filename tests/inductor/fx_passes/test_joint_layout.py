@@ -117,3 +117,36 @@ def test_a_whole_step_on_a_cpu_keeps_its_layout() -> None:
         lasts = [node for node in module.graph.nodes
                  if node.kwargs.get("memory_format") is torch.channels_last]  # fmt: skip
         assert bool(lasts) == is_copied
+
+
+def up(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    large = F.interpolate(F.conv2d(x, w, padding=1), scale_factor=2.0)
+    joined = torch.cat([large, F.conv2d(y, v, padding=1)], 1)
+    return F.conv2d(F.silu(joined), torch.cat([w, v]), padding=1).sum((2, 3))
+
+
+def test_what_upsampling_picks_stays_channels_last() -> None:
+    """So does what is joined with it, of which backward would keep both forms."""
+    seen: list[fx.GraphModule] = []
+
+    def rewrite(module: fx.GraphModule) -> fx.GraphModule:
+        seen.append(channels_last(module, LOWERINGS.__contains__))
+        return seen[-1]
+
+    shapes = ((2, 8, 6, 6), (2, 8, 12, 12), (4, 8, 3, 3), (4, 8, 3, 3))
+    inputs = [torch.randn(shape).requires_grad_() for shape in shapes]
+    compiled = compile_training(
+        fx.symbolic_trace(up), inputs, compile_aten, compile_aten, decompositions=decompositions(), rewrite=rewrite)
+    again = [value.detach().clone().double().requires_grad_() for value in inputs]
+    found, expected = compiled(*inputs), up(*again)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in zip(inputs, again, strict=True):
+        assert (one.grad.double() - other.grad).norm() < 1e-5 * other.grad.norm()
+    graph = seen[0].graph
+    (picked,) = graph.find_nodes(op="call_function", target=aten._unsafe_index.Tensor)
+    (copy,) = picked.users
+    (joined,) = (node for node in graph.find_nodes(op="call_function", target=aten.cat.default) if copy in node.args[0])
+    assert all(node.meta["val"].is_contiguous(memory_format=torch.channels_last) for node in (copy, joined))
+    assert not [user for user in joined.users if user.target is aten.clone.default]
