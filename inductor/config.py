@@ -23,6 +23,7 @@ from dynamo.base.config import config as of_compile
 from inductor import torch_options
 from inductor.collectives.machine import machine_of
 
+BATCHES = "batches"  # as a value of `cudagraphs`
 PATIENCE = 10.0  # seconds for a rank that compiles for others, where `compile_on` names none
 
 config = Config(
@@ -87,13 +88,12 @@ config = Config(
             "that early starts may take, links and kernels (`inductor.collectives.machine`).",
             (),
         ),
-        Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
-            "batched_launches",
+            "cudagraphs",
             False,
-            "Consecutive kernels on a GPU are handed to the driver in one go, and as a CUDA graph "
-            "where they get the same addresses again; no memory is kept for that.",
-            ("DYNAMO_BATCHED_LAUNCHES",),
+            "Record graphs on a GPU as CUDA graphs, where that is safe. batches: consecutive "
+            "kernels alone, where they get the same addresses again; no memory is kept for that.",
+            choices=(BATCHES,),
         ),
         Knob(
             "gpu",
@@ -221,6 +221,16 @@ def compiling_rank() -> tuple[int, float] | None:
         raise ValueError(
             f"compile_on takes 'rank0', 'rank0:30' or the like, not {config.compile_on!r}")
     return int(rank), float(seconds or PATIENCE)
+
+
+def records_graphs() -> bool:
+    """Whether whole graphs on a GPU are recorded as CUDA graphs.
+
+    >>> with config.patch(cudagraphs="batches"):
+    ...     records_graphs()
+    False
+    """
+    return bool(config.cudagraphs) and config.cudagraphs != BATCHES
 
 
 def is_enabled(stage: str) -> bool:

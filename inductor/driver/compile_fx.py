@@ -54,7 +54,7 @@ from dynamo.graph_operators.gradients import has_gradients
 from inductor.cache.graph_cache import CacheEntry, cache_entry_of, symbolic_entry_of
 from inductor.cache.graph_key import shows_symbols
 from inductor.collectives.settings import tie
-from inductor.config import check_options, config, is_enabled
+from inductor.config import check_options, config, is_enabled, records_graphs
 from inductor.driver import from_aten
 from inductor.driver.cached_aten import Cached, as_it_is, looking
 from inductor.driver.cpu import NoCompiler
@@ -474,6 +474,6 @@ def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
     """True where CUDA graphs are wanted, and some inputs on a CPU: forward, backward and the
     optimizer (which counts steps there) stay apart, so that the others are recorded."""
     with config.patch(**settings):
-        wanted = config.cudagraphs
+        wanted = records_graphs()
     on_gpu = {x.is_cuda for x in example_inputs if isinstance(x, torch.Tensor)}
     return wanted and len(on_gpu) == 2

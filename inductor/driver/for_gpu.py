@@ -18,7 +18,7 @@ from inductor.autotune.tuning import Tuner
 from inductor.cache.gpu_module import Bind, by_sizes
 from inductor.codegen.bind import where_it_holds
 from inductor.collectives.settings import with_overlap
-from inductor.config import config, is_enabled
+from inductor.config import config, is_enabled, records_graphs
 from inductor.driver import cuda
 from inductor.driver.report import report_steps
 from inductor.ir.extent import Sizes
@@ -93,7 +93,7 @@ def _graphing(
 ) -> Graphing | None:
     """What makes callables that are recorded as CUDA graphs; None where they must not be, or
     nobody asks for it. values: see `GraphedCall`."""
-    if not config.cudagraphs:
+    if not records_graphs():
         return None
     why = refusal(graph, schedule, slow)
     if why:

@@ -72,7 +72,7 @@ TEXTS: dict[str, tuple[Any, str]] = {
     "caught": (failing, "an operation fails, or may fail by the values in a tensor, and the program "
                         "catches the error: linalg_cholesky."),
     "class": (lambda x: (x + 1, setattr(Box, "__init__", Box.__init__)),
-              "an attribute of a class is written: Box.__init__."),
+              "an attribute of a class is written that is no plain data: Box.__init__."),
     "generator": (suspended, "a suspended generator leaves the compiled part: a generator of "
                              "suspended.<locals>.<genexpr>, alive at: return."),
 }

@@ -190,7 +190,7 @@ def lost_mutation(x: torch.Tensor) -> Any:
 
 def copied_views(patch: pytest.MonkeyPatch) -> None:
     right = _Writer._view
-    patch.setattr(_Writer, "_view", lambda self, output: f"{right(self, output)}.clone()")
+    patch.setattr(_Writer, "_view", lambda self, *given: f"{right(self, *given)}.clone()")
 
 
 @defect(copied_views, "view reshape __getitem__", "x.view(6)", (2, 3), stage="aot_eager")

@@ -1,4 +1,4 @@
-"""Kernels that are started together (`batched_launches`): eager's values, whatever memory a call gets."""
+"""Kernels that are started together (`cudagraphs="batches"`): eager's values, whatever memory a call gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 import dynamo
 
 pytestmark = pytest.mark.gpu
-OPTIONS = {"batched_launches": True}
+OPTIONS = {"cudagraphs": "batches"}
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:

@@ -149,6 +149,7 @@ def gradient_of(tx: Frame, var: TensorVar) -> Var:
 def set_attr(tx: Frame, var: TensorVar, name: str, value: Var) -> None:
     """`tensor.name = value`."""
     trace = tx.trace
+    var.python_type()  # guarded: what is stored is no attribute of others
     if var.cls not in PLAIN or tensor_state(trace).function_modes:
         if write_attribute(tx, var, name, value) or write_own(tx, var, name, value):
             return
@@ -186,6 +187,7 @@ def is_of_instances(tx: Frame, var: TensorVar, name: str) -> bool:
 
 def del_attr(tx: Frame, var: TensorVar, name: str) -> None:
     """`del tensor.name`."""
+    var.python_type()
     if not is_of_instances(tx, var, name) or not var.has_attr(tx, name):
         raise Break("attribute_store_unknown", f"del {name} of {var!r}")
     tx.trace.effects.store_attr(var, name, None, raw=False)
