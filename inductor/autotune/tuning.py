@@ -104,8 +104,8 @@ class Tuner:
         loaded = self.load([(candidate.text, candidate.graph) for _, candidate in candidates])
         measured: dict[str, Times] = {question.key.digest: {} for question in questions}
         trial: _Trial | None = None
-        asked = zip(candidates, loaded, strict=True)
-        for number, ((question, candidate), made) in enumerate(asked):
+        pairs = zip(candidates, loaded, strict=True)
+        for number, ((question, candidate), made) in enumerate(pairs):
             if trial is None or trial.question is not question:
                 trial = _Trial(question, _sets_of(candidate.graph))
             self._show(f"{number + 1} of {len(candidates)}: {question.what}, {candidate.name}")

@@ -13,7 +13,7 @@ from inductor.scheduler.verify import verify_steps
 
 def schedule_graph(graph: LoopGraph, threads: int, share: bool = True) -> Schedule:
     """The schedule of a graph for a machine with `threads` threads. share: kernels compute more
-    than one buffer, where that is faster. What nobody reads, and can't fail, is left out."""
+    than one buffer, where that is faster. Kernels without readers that can't fail are left out."""
     fused = fuse(graph, threads, share)
     outside = {output.buffer for output in graph.outputs if isinstance(output, ViewRef)}
     steps: list[Step] = []

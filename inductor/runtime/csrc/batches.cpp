@@ -340,7 +340,7 @@ int make_graph(Batch& batch, Remembered& one) {
   return code == 0 && !all ? kNone : code;
 }
 
-// Another thread's recording must not hear of the memory that a graph takes.
+// In the mode in which the memory that a graph takes does not end another thread's recording.
 void make_graph_apart(Batch& batch, Remembered& one) {
   int mode = kRelaxed;
   batch.driver->exchange_mode(&mode);
@@ -349,7 +349,7 @@ void make_graph_apart(Batch& batch, Remembered& one) {
   if (batch.error == 0) ++batch.graphs;
 }
 
-// What cannot be asked is taken for a recording.
+// A stream of which the driver does not tell is taken for one that is recorded.
 bool is_recorded(const Batch& batch, void* stream) {
   int status = 0;
   return stream != nullptr && (batch.driver->is_capturing(stream, &status) != 0 || status != 0);
