@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.runtime import run_as_captured
+
+OTHERWISE = "inputs are conjugated or negated otherwise than in the first"
 Compiled = Callable[..., Any]
 Bits = tuple[bool, bool]
 
@@ -75,12 +78,13 @@ def made_of(last: fx.Node, first: fx.Node) -> set[fx.Node]:
 
 
 def of_lazy(compiled: Compiled, original: Compiled, inputs: Sequence[Any]) -> Compiled:
-    """The callable of such inputs. compiled: of plain ones. original: for others."""
+    """The callable of such inputs. compiled: of plain ones. original: for others, which are counted
+    as not compiled."""
     bits = [*map(bits_of, inputs)]
 
     def call(*args: Any) -> Any:
         if [*map(bits_of, args)] != bits:
-            return original(*args)
+            return run_as_captured(original, OTHERWISE, *args)
         return compiled(*[flipped(value, own) for value, own in zip(args, bits, strict=True)])
 
     return call

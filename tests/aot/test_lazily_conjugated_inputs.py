@@ -11,6 +11,7 @@ from torch import Tensor
 
 import dynamo
 from dynamo.testing import assert_compiled
+from inductor.driver.compile_fx import compile_fx
 
 
 def numbers() -> Tensor:
@@ -66,3 +67,18 @@ def test_equals_eager(program: Callable[[Tensor], Any], kind: str, learns: bool,
         torch.testing.assert_close(found[1][2], found[0][2])
     if program is not given and (program is not written or kind != "negative"):
         assert_compiled()  # a write into a view with gaps has other strides
+
+
+def test_calls_with_other_inputs_are_counted() -> None:
+    """Guards keep a frame's graph from them; who compiles a graph by hand may bring them."""
+    dynamo.reset()
+    z = numbers()
+    gm = torch.fx.symbolic_trace(lambda x: (x * 2 + 1,))
+    (node,) = gm.graph.find_nodes(op="placeholder")
+    node.meta["example_value"] = z.conj()
+    call = compile_fx(gm, [z.conj()])
+    before = sum(dynamo.counters["not_compiled"].values())
+    torch.testing.assert_close(call(z.conj())[0], z.conj() * 2 + 1)
+    assert sum(dynamo.counters["not_compiled"].values()) == before
+    torch.testing.assert_close(call(z)[0], z * 2 + 1)
+    assert sum(dynamo.counters["not_compiled"].values()) == before + 1
