@@ -7,7 +7,7 @@ into what the program's caller can see, which eager's backward would change when
 Where neither will do, `blamed` has the class: a backend runs its calls as they are.
 
 Of several results of a function, a backward may differentiate some: it gets zeros for the others,
-which the graph notes (`arrived`), or None where it has asked for that: then it is blamed.
+which the graph notes (`arrived`), or None where it has chosen that: then it is blamed.
 
     >>> class Twice(torch.autograd.Function):
     ...     forward = staticmethod(lambda ctx, x: x * 2)

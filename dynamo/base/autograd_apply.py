@@ -62,7 +62,7 @@ MATERIALIZES = "materializes"  # in the attributes of a context
 
 def note_materializing(function: type[torch.autograd.Function]) -> None:
     """From now on the contexts of a function tell whether its backward gets zeros for what is
-    missing: torch lets nobody read that."""
+    missing: torch has no reader of that."""
     context: Any = function._backward_cls  # type: ignore[attr-defined]
     if MATERIALIZES in vars(context):
         return

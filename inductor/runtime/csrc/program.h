@@ -29,7 +29,7 @@ struct KernelCallObject {
   unsigned grid[3];
   unsigned threads;
   unsigned shared;
-  uint64_t version;  // how often it was told of a kernel
+  uint64_t version;  // how often `ready` gave it a kernel
 };
 
 struct AllocationObject {

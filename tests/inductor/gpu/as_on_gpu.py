@@ -86,7 +86,7 @@ class CacheOfGpu(OpCache):
 
 
 class WorldOfGpu(ReferenceWorld):
-    """Shows tensors of `real` as a GPU's. C++ is still told of the real device: autograd would ask
+    """Shows tensors of `real` as a GPU's. C++ still gets the real device: autograd would ask
     a driver about others."""
 
     real = "cpu"
