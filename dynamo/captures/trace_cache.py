@@ -69,6 +69,11 @@ class TraceCache:
         return None if key is None else Place(frame, context, self.continuations, cache, key)
 
 
+def notes_of(code: CodeType) -> Notes:
+    """What tells which line of the code has changed."""
+    return Notes("code", text_of_lines(code), partial(difference, code=code))
+
+
 class Place:
     """One frame, and where its traces lie."""
 
@@ -79,7 +84,7 @@ class Place:
         self.frame, self.context, self.continuations = frame, context, continuations
         self.record = Record(
             cache, cache_store(), key, SUFFIX, f" of {name_of_part(frame.code)}", "function",
-            self._notes)
+            partial(notes_of, frame.code))
         self.hint = keys.hint_of(frame)
         self.knows_gpus = "gpus" in dict(key.parts)
         self.graph: bytes | None = None
@@ -89,11 +94,6 @@ class Place:
 
     def defect(self, what: str, defect: Exception) -> str:
         return self.record.cache.defect(what, defect)
-
-    def _notes(self) -> Notes:
-        """What tells which line of the code has changed."""
-        code = self.frame.code
-        return Notes("code", text_of_lines(code), partial(difference, code=code))
 
     # -- looking up --------------------------------------------------------------------------------
 

@@ -57,6 +57,39 @@ def test_tensors_die_as_in_eager(backend: str, dynamic: bool | None, training: b
     assert [reference() for reference in weights] == [None] * len(weights)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_call_that_is_compiled_lets_go_without_the_collector(backend: str, dynamic: bool | None) -> None:
+    """A program's activations at a graph break, as large as they are, don't wait for the collector."""
+    dynamo.compile(lambda x: x + 1, dynamic=True)(torch.ones(2))  # torch's first symbols hold frames
+    dynamo.reset()
+    seen: list[weakref.ref[Any]] = []
+
+    @dynamo.disable
+    def look(x: torch.Tensor) -> None:
+        seen.append(weakref.ref(x))
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        look(y)
+        z = y.relu(), torch.nonzero(y)
+        look(z[0])
+        return z[0] + 1
+
+    compiled = dynamo.compile(program, backend=backend, dynamic=dynamic)
+    gc.collect()
+    gc.disable()
+    try:
+        for count in (2, 2, 3, 4):
+            x = torch.rand(count, 3)
+            result = compiled(x)
+            seen += [weakref.ref(x), weakref.ref(result)]
+            del x, result
+            assert [reference() for reference in seen] == [None] * len(seen)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_the_collector_waits_while_a_frame_is_traced(collects: bool) -> None:
     seen: list[tuple[str, bool]] = []

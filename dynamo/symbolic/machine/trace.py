@@ -120,6 +120,7 @@ class Trace:
         self.suspended.clear()
         self.observed_locals = None
         self.objects.clear()
+        self.symbols.tensors.clear()
         self._states.clear()
         self.effects = Effects()
         self.guards = GuardSet()  # the result has those of this trace
