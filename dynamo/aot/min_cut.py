@@ -38,6 +38,7 @@ _CHEAP = frozenset(
         aten.triu.default, aten._unsafe_view.default,
     }
 )  # fmt: skip
+_SCALES = frozenset([aten.mul.Tensor, aten.add.Tensor])
 # Tensors of one number, from sizes alone: to write them anew never costs more than to keep them.
 _CONSTANTS = frozenset(
     {
@@ -161,7 +162,7 @@ class _Network:
         if not _is_cheap(node):
             return False
         if self._is_rewritten(node) and not (
-            self._is_input_in_other_layout(node) or _repeats_rows(node)
+            self._is_input_in_other_layout(node) or _repeats_rows(node) or self._is_modulated(node)
         ):
             return False
         if viewed(node) is not None or not node.all_input_nodes or node.target in _CONSTANTS:
@@ -175,6 +176,37 @@ class _Network:
             return False
         given = node.args[0]
         return given in self.inputs and given not in self.halves.differentiated
+
+    def _is_modulated(self, node: fx.Node) -> bool:
+        """True for what few numbers scale and shift on a GPU, as the numbers of each image do to a
+        norm's result, where kernels of backward read that: they write it along with their own
+        results. (DiT-L/2 keeps 128 of 1706 MiB less so, for 1 % of its step.)"""
+        if not _is_on_gpu(node):
+            return False
+        seen = node
+        while seen.target in _SCALES:
+            size = elements_of(seen.meta["val"])
+            large = [given for given in seen.all_input_nodes
+                     if is_fake(given.meta["val"]) and elements_of(given.meta["val"]) == size]
+            if len(large) != 1:
+                return False
+            seen = large[0]
+            while viewed(seen) is not None:
+                seen = seen.all_input_nodes[0]
+            if self._is_read_by_kernels(seen):
+                return True
+        return False
+
+    def _is_read_by_kernels(self, node: fx.Node) -> bool:
+        """Whether kernels of backward read it, through views or not, in any case."""
+        work = [node]
+        while work:
+            for user in work.pop().users:
+                if user.op != "output" and viewed(user) is not None:
+                    work.append(user)
+                elif user in self.halves.backward and _fuses(user):
+                    return True
+        return False
 
     def _is_rewritten(self, node: fx.Node) -> bool:
         """True where some operation of backward that does not fuse would read it from memory."""
