@@ -90,10 +90,12 @@ config = Config(
         ),
         Knob(
             "cudagraphs",
-            False,
-            "Record graphs on a GPU as CUDA graphs, where that is safe. batches: consecutive "
-            "kernels alone, where they get the same addresses again; no memory is kept for that.",
+            BATCHES,
+            "On: record whole graphs on a GPU as CUDA graphs, where that is safe. batches: "
+            "consecutive kernels alone, where they get the same addresses again; no memory is "
+            "kept for that. Off: neither.",
             choices=(BATCHES,),
+            switch=True,
         ),
         Knob(
             "gpu",

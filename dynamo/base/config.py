@@ -26,7 +26,7 @@ from torch.compiler import config as torch_settings
 class Knob:
     """One setting. env: names of environment variables, the first that is set wins; without them
     it is DYNAMO_ and the name in capitals. choices: texts that it may be, too. numbers: what is on
-    or off may be a whole number, too, of which 0 is off."""
+    or off may be a whole number, too, of which 0 is off. switch: it may be on or off, too."""
 
     name: str
     default: Any
@@ -34,9 +34,10 @@ class Knob:
     env: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     numbers: bool = False
+    switch: bool = False
 
     def parse(self, text: str) -> Any:
-        kind = type(self.default)
+        kind = bool if self.switch else type(self.default)
         if text in self.choices:
             return text
         if self.numbers and text.isdecimal() and int(text) > 1:
@@ -65,6 +66,8 @@ class Knob:
         if value in self.choices or self.numbers and type(value) is int and value >= 0:
             return
         if self.default is None or type(value) is type(self.default):
+            return
+        if self.switch and isinstance(value, bool):
             return
         if isinstance(self.default, float) and isinstance(value, int):
             return

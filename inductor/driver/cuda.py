@@ -32,7 +32,7 @@ from inductor.codegen.triton.print_joint import join_small
 from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource, print_kernel
 from inductor.codegen.triton.print_list import ListSource, print_list
 from inductor.codegen.triton.template import print_template
-from inductor.config import BATCHES, config, is_enabled
+from inductor.config import config, is_enabled
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.cuda_graphs import Graphing
@@ -110,7 +110,7 @@ def generate(
         if lists and not symbols and is_enabled("lists"):
             schedule, small = join_small(graph, schedule, kernels)
             printed |= small
-        batched = config.cudagraphs == BATCHES
+        batched = bool(config.cudagraphs)  # where not all of it is recorded, at least these
         text = print_python_wrapper(
             graph, schedule, kernels, symbols, templates, printed, dying, batched)
     logs.log("output_code").emit(text)

@@ -11,6 +11,7 @@ call has compiled is there for all other numbers.
 
 from __future__ import annotations
 
+import contextvars
 import struct
 import sys
 from bisect import bisect_left
@@ -26,7 +27,7 @@ from dynamo.aot.boxed import with_list
 from dynamo.base import logs
 from dynamo.base.fallbacks import AT
 from dynamo.base.signals import is_of_signal
-from dynamo.base.waiting import in_threads
+from dynamo.base.waiting import in_threads, while_waiting, work_now
 from inductor import metrics
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime import compile_jobs
@@ -389,9 +390,21 @@ def compile_launchers(
     """Compile ahead what first calls will run, several at a time, in other processes where that is
     worth it, else in threads. The result: launchers with which Triton has failed, and its errors.
     """
-    left = by_processes(launchers, device)
-    outcomes = zip(left, in_threads(_error_of, left, workers), strict=True)
-    return [(launcher, error) for launcher, error in outcomes if error is not None]
+    failed: list[tuple[Launcher, Exception]] = []
+
+    def compile_here(left: list[Launcher]) -> None:
+        outcomes = zip(left, in_threads(_error_of, left, workers), strict=True)
+        failed.extend((launcher, error) for launcher, error in outcomes if error is not None)
+
+    outer = contextvars.copy_context()
+
+    def meanwhile() -> None:
+        compile_here([one for one in launchers if one.scratch])  # other processes make none of them
+        outer.run(work_now)
+
+    with while_waiting(meanwhile):
+        compile_here(by_processes([one for one in launchers if not one.scratch], device))
+    return failed
 
 
 @dataclass(slots=True)
@@ -415,26 +428,25 @@ class CachedPreparation:
 
 
 def by_processes(launchers: list[Launcher], device: torch.device) -> list[Launcher]:
-    """The launchers whose functions other processes have not compiled: they make kernels without
-    scratch memory, and none with which Triton fails: here the error is Triton's own."""
-    able = [launcher for launcher in launchers if not launcher.scratch]
-    if len(able) < compile_jobs.FEWEST or not compile_jobs.are_worth_it():
+    """The launchers whose functions other processes have not compiled: none of those with which
+    Triton fails: here the error is Triton's own. Launchers without scratch memory are given."""
+    if len(launchers) < compile_jobs.FEWEST or not compile_jobs.are_worth_it():
         return launchers
     target = compile_jobs.target_of(device)
     made: set[int] = set()
     log = logs.log("perf_hints")
     try:
-        jobs = [launcher.job(target) for launcher in able]
-        for number, result in compile_jobs.compiled(jobs, lambda at: _error_of(able[at])):
+        jobs = [launcher.job(target) for launcher in launchers]
+        for number, result in compile_jobs.compiled(jobs, lambda at: _error_of(launchers[at])):
             if isinstance(result, Compiled) and result.cubin:
-                result = _not_taken(able[number], result)
+                result = _not_taken(launchers[number], result)
             if result is None:
-                made.add(id(able[number]))
+                made.add(id(launchers[number]))
             else:
                 log.emit(f"{jobs[number].name} is compiled in a thread: {result}")
     except OSError as error:
         log.emit(f"kernels are compiled in threads: {error}")
-    metrics.count("not_by_processes", len(able) - len(made))
+    metrics.count("not_by_processes", len(launchers) - len(made))
     return [launcher for launcher in launchers if id(launcher) not in made]
 
 

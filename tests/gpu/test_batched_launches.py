@@ -1,4 +1,4 @@
-"""Kernels that are started together (`cudagraphs="batches"`): eager's values, whatever memory a call gets."""
+"""Kernels that are started together, as they are by default: eager's values, whatever memory a call gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import nn
 import dynamo
 
 pytestmark = pytest.mark.gpu
-OPTIONS = {"cudagraphs": "batches"}
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:
@@ -20,7 +19,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_calls_with_results_held_and_let_go_of() -> None:
-    compiled = dynamo.compile(chain, options=OPTIONS)
+    compiled = dynamo.compile(chain)
     held = []
     for n in range(20):
         x = torch.randn(64, 96, device="cuda")
@@ -33,7 +32,7 @@ def test_calls_with_results_held_and_let_go_of() -> None:
 
 
 def test_input_that_is_filled_anew() -> None:
-    compiled = dynamo.compile(chain, options=OPTIONS)
+    compiled = dynamo.compile(chain)
     x = torch.empty(64, 96, device="cuda")
     for _ in range(20):
         x.normal_()
@@ -41,7 +40,7 @@ def test_input_that_is_filled_anew() -> None:
 
 
 def test_other_streams_and_recordings() -> None:
-    compiled = dynamo.compile(chain, options=OPTIONS)
+    compiled = dynamo.compile(chain)
     x = torch.randn(64, 96, device="cuda")
     for _ in range(6):
         compiled(x)
@@ -67,7 +66,7 @@ def test_training_steps() -> None:
         return nn.Sequential(*layers, *layers).cuda()
 
     models = made(), made()
-    calls = models[0], dynamo.compile(models[1], options=OPTIONS)
+    calls = models[0], dynamo.compile(models[1])
     steps = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
     for _ in range(12):
         x = torch.randn(32, 64, device="cuda")

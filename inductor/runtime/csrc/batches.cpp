@@ -23,10 +23,14 @@ namespace inductor {
 namespace {
 
 constexpr size_t kFewestKernels = 4;         // chosen, not measured: a graph's launch costs as much as two
-constexpr size_t kMostBytes = 64 << 20;      // chosen: kernels that move more are no burden to the host
+constexpr size_t kMostBytes = 16 << 20;      // chosen: of kernels that make more, four keep the GPU busy for longer
+                                             // than the host takes to start them
 constexpr size_t kPlacement = 256;           // bytes; what vectors and descriptors want, and caches like
 constexpr size_t kRemembered = 4;            // addresses of so many calls; chosen
-constexpr size_t kMostGraphs = 64;           // that a batch makes in all; chosen
+constexpr size_t kRepeats = 2;               // of the same addresses until a graph is made; chosen, so that
+                                             // the calls before a recording of all make none
+constexpr size_t kWorth = 8;                 // launches of each graph made so far, else a batch makes no more
+                                             // than it remembers: making one costs some ten launches; chosen
 constexpr int kNonBlocking = 1;
 constexpr int kThreadLocal = 1;
 constexpr int kRelaxed = 2;
@@ -47,6 +51,7 @@ struct Remembered {
   std::vector<uintptr_t> addresses;
   uint64_t version = 0;
   uint64_t used = 0;
+  size_t repeats = 0;
   void* graph = nullptr;
 };
 
@@ -349,6 +354,11 @@ void make_graph_apart(Batch& batch, Remembered& one) {
   if (batch.error == 0) ++batch.graphs;
 }
 
+// Whether graphs that were made have been launched often enough for another one.
+bool is_worth_it(const Batch& batch) {
+  return batch.graphs < kRemembered || batch.launches >= kWorth * batch.graphs;
+}
+
 // A stream of which the driver does not tell is taken for one that is recorded.
 bool is_recorded(const Batch& batch, void* stream) {
   int status = 0;
@@ -377,7 +387,7 @@ void start_batch(Batch& batch, const Values& values, std::vector<uintptr_t> addr
         return;
       }
       bool directly = start_all(batch, values, addresses, stream);
-      if (directly && batch.graphs < kMostGraphs) make_graph_apart(batch, one);
+      if (directly && ++one.repeats >= kRepeats && is_worth_it(batch)) make_graph_apart(batch, one);
       return;
     }
     if (one.used < oldest->used) oldest = &one;

@@ -219,15 +219,32 @@ def test_addresses_that_come_again_become_graphs() -> None:
         torch.testing.assert_close(out, 4 * x + 6 * y)
         return driver.seen()
 
-    assert [called(n) for n in (0, 1, 0, 1)] == [ONE_BY_ONE] * 4  # two that take turns
+    assert [called(n) for n in (0, 1) * 3] == [ONE_BY_ONE] * 6  # two that take turns
     assert [called(n) for n in (0, 1, 1, 0)] == [["cuGraphLaunch"]] * 4
     assert programs[0].batches == [(4, 0, 2, 4, 0)]
     assert [called(n) for n in (2, 3, 4, 5)] == [ONE_BY_ONE] * 4  # none of the first two is known now
     assert not driver.graphs and called(0) == ONE_BY_ONE
-    assert called(5) == ONE_BY_ONE and called(5) == ["cuGraphLaunch"]
+    assert [called(5), called(5)] == [ONE_BY_ONE] * 2 and called(5) == ["cuGraphLaunch"]
     assert driver.mode == 0 and len(driver.graphs) == 1
     programs.clear()
     assert not driver.graphs
+
+
+def test_addresses_that_seldom_come_again_get_no_more_graphs() -> None:
+    driver = Driver()
+    program = driver.program(in_place(driver), 3)
+    sets = [[torch.randn(SIZE) for _ in range(3)] for _ in range(12)]
+
+    def four(number: int) -> list[str]:
+        x, y, out = sets[number]
+        for _ in range(4):
+            program([x, y, out])
+            torch.testing.assert_close(out, 4 * x + 6 * y)
+        return driver.seen()
+
+    graph = [*ONE_BY_ONE * 3, "cuGraphLaunch"]
+    assert [four(number) for number in range(12)] == [graph] * 4 + [ONE_BY_ONE * 4] * 8
+    assert program.batches == [(4, 0, 4, 4, 0)]
 
 
 def test_kernels_that_are_not_ready_get_tensors() -> None:
@@ -253,15 +270,15 @@ def test_a_graph_goes_when_a_kernel_changes() -> None:
 
     program = driver.program(of_list, 2)
     x, out = torch.randn(SIZE), torch.empty(SIZE)
-    for _ in range(3):
+    for _ in range(4):
         program([x, out])
-    assert driver.seen() == [*ONE_BY_ONE * 2, "cuGraphLaunch"]
+    assert driver.seen() == [*ONE_BY_ONE * 3, "cuGraphLaunch"]
     driver.functions[3] = (lambda x, out: torch.mul(x, 5, out=out)), 2
     driver.get_ready(twice, 3)
-    for _ in range(3):
+    for _ in range(4):
         program([x, out])
         torch.testing.assert_close(out, 6 * x)
-    assert driver.seen() == [*ONE_BY_ONE * 2, "cuGraphLaunch"]
+    assert driver.seen() == [*ONE_BY_ONE * 3, "cuGraphLaunch"]
 
 
 @pytest.mark.parametrize("failing", [
@@ -284,7 +301,7 @@ def test_where_a_graph_does_not_start_kernels_do(code: int, error: int) -> None:
     driver = Driver()
     program = driver.program(in_place(driver), 3)
     x, y, out = (torch.randn(SIZE) for _ in range(3))
-    for _ in range(2):
+    for _ in range(3):
         program([x, y, out])
     driver.codes["cuGraphLaunch"] = code
     out.zero_()
