@@ -406,6 +406,35 @@ def test_rows_of_a_table_that_eager_keeps_are_read_again() -> None:
     assert min_cut(halves) == [value]
 
 
+@pytest.mark.parametrize("scales", [True, False])
+def test_modulated_norms_are_written_again_on_a_gpu(
+    scales: bool, partitions: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not what is more than scaled and shifted: GELU's result costs arithmetic, too."""
+    def program(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.layer_norm(x, (64,)) * (1 + scale[:, None]) + shift[:, None]
+        return ((y if scales else F.gelu(y)) @ w).sin().sum()
+
+    given = [torch.randn(size, requires_grad=True) for size in ((4, 16, 64), (4, 64), (4, 64), (64, 32))]
+    program(*given).backward()
+    wanted = [each.grad for each in given]
+
+    def saved() -> int:
+        for each in given:
+            each.grad = None
+        dynamo.reset()
+        before = partitions()
+        dynamo.compile(program)(*given).backward()
+        for each, grad in zip(given, wanted, strict=True):
+            torch.testing.assert_close(each.grad, grad, rtol=1e-4, atol=1e-4)
+        return partitions() - before
+
+    here = saved()
+    monkeypatch.setattr(aot.min_cut, "_is_on_gpu", lambda node: True)
+    rows, scale = 16 * 4 * 64 * 4, 4 * 64 * 4  # of which scales are saved instead
+    assert here - saved() == (rows - scale if scales else 0)
+
+
 def test_what_backward_alone_wants_is_made_by_it(partitions: Callable[[], int]) -> None:
     """A weight in another precision for the product of backward; eager saves the weight."""
     class Narrow(torch.autograd.Function):
