@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from dynamo.base.errors import VerifyError
 from inductor.ir.body import LONGEST_SCAN, Op
 from inductor.ir.extent import divides, hint_of, surely_less
-from inductor.ir.graph import ComputedBuffer, LoopGraph, Node
+from inductor.ir.graph import ComputedBuffer, InputBuffer, LoopGraph, Node
 from inductor.ir.index import Index, constant, floordiv
 from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.dependencies import Dependencies, find_dependencies
@@ -51,6 +51,9 @@ SHORTEST_ACROSS = 32  # elements that a tile can read side by side
 # another compiler); the limits are chosen, not measured.
 FAR_ROWS, MANY_ACROSS = 8, 1 << 20
 LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake; not measured
+# Bytes of results, each of which takes longer than a launch; and by how much they are larger than all
+# that two kernels have in common, so that as one they gain little. Both are chosen, not measured.
+LARGE_BESIDE, LITTLE_IN_COMMON = 32 << 20, 8
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
 
@@ -88,7 +91,7 @@ class Facts:
         self.column = bool(body.reduction_ranges) and is_column(body)
 
 
-def _bytes_of(node: Node) -> int:
+def _bytes_of(node: Node | InputBuffer) -> int:
     """Bytes of what a node makes; 0 where that is nothing, or not known."""
     layout = getattr(node, "layout", None)
     count = 0 if layout is None else layout.numel()
@@ -172,6 +175,8 @@ class _Fuser:
         # Of what the graph makes; sizes that are not known count as small.
         self.large = {
             node.name for node in self.nodes if self.on_gpu and _bytes_of(node) >= LARGE_RESULT}
+        self.bytes = {} if not self.on_gpu else {
+            node.name: _bytes_of(node) for node in (*graph.inputs, *self.nodes) if node is not None}
         self.group_of: list[Group] = []
         for position in range(len(self.nodes)):
             facts = self.facts.get(position)
@@ -302,7 +307,7 @@ class _Fuser:
         why = self._edge_refusal(first, second, rows) or self._edge_refusal(second, first, rows)
         if why:
             return why
-        if self._holds_more(first, second):
+        if self._holds_more(first, second) or not handed_on and self._makes_more(first, second):
             return "large results would wait for each other"
         return "something between them" if self._between(first, second) else ""
 
@@ -341,6 +346,24 @@ class _Fuser:
         return (
             not here[0] and bool(here[1]) and self._is_wanted_elsewhere(first, here[1])
             or not here[1] and bool(here[0]) and self._is_wanted_elsewhere(second, here[0]))
+
+    def _makes_more(self, first: Group, second: Group) -> bool:
+        """Whether two groups on a GPU make large results of what they have hardly in common: in one
+        kernel both would be there at a time, though one may be read before the other is made."""
+        made = [sum(self.bytes.get(name, 0) for name in self._made(group))
+                for group in (first, second)]
+        if min(made) < LARGE_BESIDE:
+            return False
+        reads = [{name for member in group.members for name in self.nodes[member].reads()}
+                 for group in (first, second)]
+        common = sum(self.bytes.get(name, 0) for name in reads[0] & reads[1])
+        return common * LITTLE_IN_COMMON < min(made)
+
+    def _made(self, group: Group) -> Iterator[str]:
+        """What other kernels read of a group."""
+        for member in group.members:
+            if any(user not in group.members for user in self.dependencies.users[member]):
+                yield self.nodes[member].name
 
     def _is_wanted_elsewhere(self, group: Group, results: set[str]) -> bool:
         """Whether a reader of another large result than these reads what the group makes."""

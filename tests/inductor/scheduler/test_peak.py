@@ -232,6 +232,21 @@ def test_lists_that_would_hold_more_stay_apart() -> None:
     assert lists == [4]
 
 
+def test_large_results_with_little_in_common_are_made_one_by_one() -> None:
+    def apart(scale: Tensor, x: Tensor, y: Tensor) -> Any:
+        return (x * scale) @ x, (y * scale) @ y
+
+    def kernels(program: Callable[..., Any], *sizes: tuple[int, ...]) -> int:
+        return len(list(planned(program, *sizes)[1].kernels()))
+
+    large, small = (4096, 4096), (256, 256)
+    assert kernels(apart, (1,), large, large) == 2
+    assert kernels(apart, (1,), small, small) == 1
+    assert kernels(apart, large, large, large) == 1  # both read a large one
+    graph, schedule = planned(apart, (1,), large, large)
+    assert peak_of(graph, with_less_held(graph, schedule)) == 3 * 4 * 4096**2  # beside two results
+
+
 def test_wrappers_batch_launches_unless_that_is_off() -> None:
     def text_with(cudagraphs: Any) -> str:
         graph, schedule = planned(lambda x: torch.softmax(torch.softmax(x, 0), 1), (64, 64))
