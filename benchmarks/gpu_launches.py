@@ -2,8 +2,9 @@
 
 A chain of softmaxes over alternating axes, of which none can be part of another's kernel, as it
 runs in eager, by default, with kernels started one by one (`options={"cudagraphs": False}`), as a
-CUDA graph, and by torch.compile. Engines take turns; medians of a call's milliseconds until the host has started all,
-and until the GPU is done; kernels and their time from a profiler; peak memory in MiB.
+CUDA graph, and by torch.compile. Engines take turns; medians of a call's milliseconds until the
+host has started all, and until the GPU is done; kernels and their time from a profiler; peak memory
+in MiB.
 """
 
 from __future__ import annotations

@@ -51,22 +51,20 @@ SHORTEST_ACROSS = 32  # elements that a tile can read side by side
 # another compiler); the limits are chosen, not measured.
 FAR_ROWS, MANY_ACROSS = 8, 1 << 20
 LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake; not measured
-# Bytes of results, each of which takes longer than a launch; and by how much they are larger than all
-# that two kernels have in common, so that as one they gain little. Both are chosen, not measured.
+# Bytes of results, each of which takes longer than a launch; and by how much they are larger than
+# all that two kernels have in common, so that as one they gain little. Both are chosen, not measured.
 LARGE_BESIDE, LITTLE_IN_COMMON = 32 << 20, 8
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
 
 @dataclass(slots=True)
 class Group:
-    """Nodes of one kernel, by position in the graph. rows: None while any number would do.
-    overwrites: on a GPU, what it reads, so that each iteration has to stand alone."""
+    """Nodes of one kernel, by position in the graph. rows: None while any number would do."""
 
     members: list[int]
     rows: int | None
     iterations: int
     column: bool = False
-    overwrites: bool = False
 
 
 class Facts:
@@ -256,8 +254,6 @@ class _Fuser:
             return
         first.rows = self._rows_of(first, second)
         first.column = first.column or second.column
-        first.overwrites = self.on_gpu and (
-            first.overwrites or second.overwrites or self._overwrites(first, second))
         first.members = sorted(first.members + second.members)
         self._extend(first.members[0], first.members[-1])
         first.iterations = max(first.iterations, second.iterations, key=hint_of)
@@ -293,8 +289,8 @@ class _Fuser:
             return "one result and many elements, each of which stands alone"
         if rows is not None and not self._holds_rows(first.members + second.members, rows):
             return "a scan or a sort of rows that are no tile"
-        if rows is not None and (first.overwrites or second.overwrites):
-            return "an iteration that overwrites what it reads would not stand alone"
+        if rows is not None and not self._reads_once(first, second):
+            return "a row that overwrites what it reads would read it twice"
         if rows is not None:
             why = self._row_refusal(first, second, rows) or self._across(first, second, rows)
             if why:
@@ -506,10 +502,13 @@ class _Fuser:
                     work.append(values[op.buffer])
         return False
 
-    def _overwrites(self, first: Group, second: Group) -> bool:
-        """Whether some node of the two overwrites what another one of them reads."""
+    def _reads_once(self, first: Group, second: Group) -> bool:
+        """Whether what a row overwrites on a GPU is loaded by one node alone, from which the new
+        value comes (`_waits`): another one may load it later in the row, in other threads."""
+        if not self.on_gpu:
+            return True
         members = {*first.members, *second.members}
-        return any(not self.dependencies.old[member].isdisjoint(members) for member in members)
+        return all(len(self.dependencies.old[member] & members) <= 1 for member in members)
 
     def _in_row(self, producer: int, reader: int, name: str, rows: int | None) -> bool:
         made, used = self.facts[producer], self.facts[reader]
@@ -525,6 +524,8 @@ class _Fuser:
             in_row = op.index - row * per_row
             if per_row != 1 and made.rows is not None and not made.of_rows:
                 return False
+            if per_row == width and op.index == used.flat:
+                continue  # one element for each iteration, in loops that may be merged over rows
             if per_row == 1 and in_row != constant(0):
                 return False
             if not (surely_less(-1, in_row.low) and surely_less(in_row.high, per_row)):

@@ -15,6 +15,7 @@ from interpreter_addresses import check_addresses
 from triton.runtime.errors import InterpreterError
 
 import dynamo
+from inductor import metrics
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +84,51 @@ def test_reaching_beside_a_tensor_is_an_error(count: int, fits: bool, monkeypatc
         return
     with pytest.raises((InterpreterError, IndexError), match="beside its tensors"):
         copied[(1,)](x, y, count, XBLOCK=8)
+
+
+def state_and_its_sum(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    h.mul_(x).add_(x)
+    return (h * x).sum(-1)
+
+
+def state_and_its_softmax(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    new = h * x
+    h.view(-1).copy_(new.view(-1))
+    return new.softmax(-1)
+
+
+def old_state_behind_a_maximum(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    new = h * x
+    late = h - new.amax(-1, keepdim=True)
+    h.copy_(new)
+    return late
+
+
+def state_that_is_written_twice(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    h.mul_(x)
+    total = h.sum(-1)
+    h.sub_(total[..., None])
+    return h.amax(-1) + total
+
+
+LOOPS = {"PERSISTENT_COLUMNS": 16, "PERSISTENT_WITH_LOCALS": 32, "LOOP_BLOCKS": ((8, 32, 1),)}
+
+
+@pytest.mark.parametrize("limits", [{}, LOOPS], ids=["whole rows", "loops over rows"])
+@pytest.mark.parametrize(("program", "kernels"), [
+    (state_and_its_sum, 1), (state_and_its_softmax, 1), (old_state_behind_a_maximum, 2),
+    (state_that_is_written_twice, 1)])  # fmt: skip
+def test_rows_that_overwrite_what_they_read(
+    program: Callable[..., Any], kernels: int, limits: dict[str, Any]
+) -> None:
+    """In the kernel that computes them, unless something else of the row reads the old contents, too."""
+    for shape in ((2, 3, 16), (4, 100), (2, 3, 600)):
+        h, x = torch.randn(shape), torch.randn(shape)
+        wanted_h = h.clone()
+        wanted = program(wanted_h, x)
+        dynamo.reset()
+        metrics.reset()
+        with interpreting(limits=limits) as found, torch.no_grad():
+            torch.testing.assert_close(dynamo.compile(program)(h, x), wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(h, wanted_h, rtol=1e-4, atol=1e-4)
+        assert not found.slow and not found.fallbacks and metrics.snapshot()["kernels"] == kernels
