@@ -21,6 +21,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from dynamo.aot.function_runs import FunctionRuns, NonlinearCalls, nonlinear_calls
 from dynamo.aot.graphs import is_once
 from dynamo.aot.joint import SAVED, JointGraph
 from dynamo.aot.lazy_backward import is_in_transform
@@ -101,7 +102,7 @@ class SecondOrder:
     the rest, and those without history there: these get no gradient, but gradients may depend on
     them. results: see `_saved_results`. places: where values of the program lie among its outputs.
     wanted: the inputs that get a gradient. autocast: the devices that have it in the program's
-    call, with their dtypes."""
+    call, with their dtypes. calls: see `NonlinearCalls`."""
 
     gm: fx.GraphModule
     saved: tuple[int, ...]
@@ -110,6 +111,20 @@ class SecondOrder:
     places: tuple[int, ...]
     wanted: tuple[int, ...]
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    calls: NonlinearCalls | None = None
+
+    def note_run(self, ctx: Any, grads: Sequence[Any]) -> FunctionRuns | None:
+        """The program's own node runs backward, with these gradients of its values.
+
+        Errors: RuntimeError where a function may not run for it once more. The result is None where
+        all may."""
+        if self.calls is None:
+            return None
+        runs: FunctionRuns | None = getattr(ctx, "runs", None)
+        if runs is None:
+            runs = ctx.runs = FunctionRuns()
+        runs.note(self.calls.reached(grads))
+        return runs
 
     def keep(self, args: tuple[Any, ...]) -> Any:
         """What finds the other inputs again: leaves are not kept alive, but for little ones."""
@@ -122,10 +137,11 @@ class SecondOrder:
 
     def gradients(
         self, references: Any, saved: tuple[Any, ...], results: Mapping[int, Any],
-        grads: Sequence[Any],
+        grads: Sequence[Any], runs: FunctionRuns | None,
     ) -> list[Any] | None:
         """The gradients of all inputs, part of autograd's graph; None where an input has died or
-        has been written into meanwhile. results: the program's own, as autograd has kept them."""
+        has been written into meanwhile. results: the program's own, as autograd has kept them. runs: as
+        `note_run` gives it."""
         args: list[Any] = [None] * len({*self.saved, *self.others})
         for at, value in zip(self.saved, saved, strict=False):  # saved outputs come behind
             args[at] = value
@@ -136,8 +152,9 @@ class SecondOrder:
             args[at] = value
         # Batched gradients can't be copied to be leaves of their own, as a bridge needs them.
         plain = not self.results or is_in_transform()
-        differentiate = self._differentiate if plain else self._bridged(results)
-        return self._in_places(differentiate(args, grads), len(args))
+        if plain:
+            return self._in_places(self._differentiate(args, grads, runs), len(args))
+        return self._in_places(self._bridged(results, args, grads, runs), len(args))
 
     def differentiated(self, args: list[Any], grads: Sequence[Any]) -> list[Any]:
         """The gradients of all inputs. grads: of the values of the program."""
@@ -149,11 +166,13 @@ class SecondOrder:
             gradients[at] = grad
         return gradients
 
-    def _differentiate(self, args: list[Any], grads: Sequence[Any]) -> Sequence[Any]:
-        return self._run(args, [args[at].view_as(args[at]) for at in self.wanted], grads)[0]
+    def _differentiate(
+        self, args: list[Any], grads: Sequence[Any], runs: FunctionRuns | None = None
+    ) -> Sequence[Any]:
+        return self._run(args, [args[at].view_as(args[at]) for at in self.wanted], grads, runs)[0]
 
     def _run(
-        self, args: list[Any], inputs: list[Any], grads: Sequence[Any]
+        self, args: list[Any], inputs: list[Any], grads: Sequence[Any], runs: FunctionRuns | None
     ) -> tuple[Sequence[Any], list[Any]]:
         """The gradients, and the results that they were computed with. inputs: substitutes of the
         inputs that get a gradient: no hook runs, no input's history is followed, within."""
@@ -168,21 +187,22 @@ class SecondOrder:
             [value for value, _ in given], inputs, [grad for _, grad in given],
             create_graph=True, allow_unused=True,
         )  # fmt: skip
+        if self.calls is not None and runs is not None:
+            self.calls.watch(runs, self.gm, [leaves[place] for place in self.places], inputs)
         return found, [leaves[self.places[at]] for at in self.results]
 
-    def _bridged(self, results: Mapping[int, Any]) -> Any:
+    def _bridged(
+        self, results: Mapping[int, Any], args: list[Any], grads: Sequence[Any],
+        runs: FunctionRuns | None,
+    ) -> Sequence[Any]:
         """Like `_differentiate`, with the program's own results in autograd's graph."""
-
-        def differentiate(args: list[Any], grads: Sequence[Any]) -> Sequence[Any]:
-            own = [args[at] for at in self.wanted]
-            inputs, copies = [_leaf(value) for value in own], [_copy(grad) for grad in grads]
-            found, computed = self._run(args, inputs, copies)
-            run = _Run(found, inputs, computed, copies)
-            own_results = [results[at] for at in self.results]
-            bridged: Sequence[Any] = Bridge.apply(run, *own, *own_results, *grads)  # type: ignore[no-untyped-call]
-            return bridged
-
-        return differentiate
+        own = [args[at] for at in self.wanted]
+        inputs, copies = [_leaf(value) for value in own], [_copy(grad) for grad in grads]
+        found, computed = self._run(args, inputs, copies, runs)
+        run = _Run(found, inputs, computed, copies, runs)
+        own_results = [results[at] for at in self.results]
+        bridged: Sequence[Any] = Bridge.apply(run, *own, *own_results, *grads)  # type: ignore[no-untyped-call]
+        return bridged
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +213,7 @@ class _Run:
     inputs: list[Any]
     results: list[Any]
     grads: list[Any]
+    runs: FunctionRuns | None
 
     def differentiated(self, grads: Sequence[Any], differentiable: bool) -> _Run:
         """The gradients of these gradients, by inputs, results and grads. differentiable: so
@@ -209,15 +230,16 @@ class _Run:
         hooks = [result.register_hook(functools.partial(stop, at))
                  for at, result in enumerate(self.results)]  # fmt: skip
         leaves = [*self.inputs, *filter(_learns, self.grads)]
-        found = iter(torch.autograd.grad(
-            [value for value, _ in pairs], leaves, [grad for _, grad in pairs],
-            retain_graph=True, create_graph=differentiable, allow_unused=True,
-        ) if pairs else [None] * len(leaves))  # fmt: skip
+        with contextlib.nullcontext() if self.runs is None else self.runs.within():
+            found = iter(torch.autograd.grad(
+                [value for value, _ in pairs], leaves, [grad for _, grad in pairs],
+                retain_graph=True, create_graph=differentiable, allow_unused=True,
+            ) if pairs else [None] * len(leaves))  # fmt: skip
         for hook in hooks:
             hook.remove()
         given = [*[next(found) for _ in self.inputs], *map(arrived.get, range(len(self.results))),
                  *[next(found) if _learns(grad) else None for grad in self.grads]]  # fmt: skip
-        return _Run(given, self.inputs, self.results, [*self.grads, *copies])
+        return _Run(given, self.inputs, self.results, [*self.grads, *copies], self.runs)
 
 
 class Bridge(torch.autograd.Function):
@@ -259,7 +281,8 @@ def second_order(
     count = len(joint.reference.inputs)
     others = tuple(at for at in range(count) if at not in saved or at in cut)
     places = tuple(position for position, _ in joint.plan.values)
-    return SecondOrder(gm, saved, others, results, places, joint.gradients, autocast_now())
+    return SecondOrder(gm, saved, others, results, places, joint.gradients, autocast_now(),
+                       nonlinear_calls(joint))  # fmt: skip
 
 
 def autocast_now() -> tuple[tuple[str, torch.dtype], ...]:

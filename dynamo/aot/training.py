@@ -267,15 +267,19 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
         is_open = [any(learns[at] for at in places) for places in known]
         return refuse_to_differentiate(found, is_open, given)
 
+    def each(grads: Sequence[Any]) -> list[Any]:
+        """The gradients of all values of the program."""
+        return [grads[place[at]] if at in place else None for at in range(values)]
+
     def gradients_of(ctx: Any, *grads: Any) -> Any:
         # See above: an edge that carries nothing.
         if grads[0] is None and all(grad is None for grad in grads):
             return nothing
         tensors = ctx.saved_tensors
+        runs = None if second is None or second.calls is None else second.note_run(ctx, each(grads))
         if second is not None and torch.is_grad_enabled() and ctx.references is not None:
             own = dict(zip(outputs, tensors[len(inputs) :], strict=False))
-            each = [grads[place[at]] if at in place else None for at in range(values)]
-            second_gradients = second.gradients(ctx.references, tensors, own, each)
+            second_gradients = second.gradients(ctx.references, tensors, own, each(grads), runs)
             if second_gradients is not None:
                 return give(ready([second_gradients[at] for at in gradients]))
         if restore is not None:
