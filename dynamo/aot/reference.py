@@ -6,8 +6,8 @@ every value, what the outputs share, and what a functional recording is checked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,6 +264,22 @@ class _Collector(Observer):
                 self.storages.setdefault(storage_key(fake), self.inference)
 
 
+    @contextmanager
+    def watching_saved(self, gm: fx.GraphModule) -> Iterator[None]:
+        """Inside, Unsupported for what an inference mode of the program has made and autograd
+        saves: eager raises there."""
+        if not any(node.args[:1] == ("inference_mode",) for node in gm.graph.nodes):
+            yield
+            return
+        with torch.autograd.graph.saved_tensors_hooks(self._check_saved, lambda value: value):
+            yield
+
+    def _check_saved(self, value: torch.Tensor) -> torch.Tensor:
+        if is_fake(value) and self.storages.get(storage_key(value)):
+            raise Unsupported("an inference tensor is saved for backward, which eager refuses")
+        return value
+
+
 def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Reference:
     """Runs the program once over fakes of a `ReferenceWorld` of either kind.
 
@@ -286,7 +302,7 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
         collector.storages[storage_key(fake)] = False
         return fake
 
-    with world:
+    with world, collector.watching_saved(gm):
         result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
     outputs, form = _flatten(result)
