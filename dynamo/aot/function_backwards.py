@@ -30,7 +30,7 @@ from dynamo.aot.graphs import ancestors, is_effect, is_once
 from dynamo.aot.histories import nodes_behind
 from dynamo.aot.linear_backwards import is_linear
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import FAILS, BackwardFails
+from dynamo.aot.records import FAILS, BackwardFails, Unsupported
 from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION, materializes
 from dynamo.graph_operators.arrived import ARRIVED
 from dynamo.shapes.fake import DataDependent, Fake
@@ -127,19 +127,24 @@ class Backwards:
         return with_backward(function, watch)
 
     def _note_nonlinear(self, at: int, last: fx.Node, grads: Any, result: Any) -> None:
-        given = [self._node_of(grad) for grad in grads if isinstance(grad, torch.Tensor)]
         results = result if isinstance(result, (tuple, list)) else (result,)
-        found = [self._node_of(one) for one in results if isinstance(one, torch.Tensor)]
-        if None in given or None in found or not is_linear(_behind(last), given, found):
-            before = ancestors([node for node in given if node is not None])
+        given, found = self._nodes_of(grads), self._nodes_of(results)
+        if given is None:
+            self.nonlinear[at] = frozenset(self.tangents.values())
+        elif found is None or not is_linear(_behind(last), given, found):
+            before = ancestors(given)
             self.nonlinear[at] = frozenset([
-                place for node, place in self.tangents.items() if None in given or node in before])
+                place for node, place in self.tangents.items() if node in before])
 
-    def _node_of(self, grad: torch.Tensor) -> fx.Node | None:
-        """The node that computes it; None where that is not known."""
-        if not _is_functional(inner_of(grad)):
+    def _nodes_of(self, values: Iterable[Any]) -> list[fx.Node] | None:
+        """The nodes that compute these tensors; None where one's is not known."""
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if not all(_is_functional(inner_of(value)) for value in tensors):
             return None
-        return self.recorder.node_of(self.value(grad))
+        try:
+            return [self.recorder.node_of(self.value(value)) for value in tensors]
+        except Unsupported:
+            return None
 
     def _arrived(self, context: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients, noted where some of them may be missing while others are there.

@@ -108,8 +108,8 @@ class _Kinds:
     def _adds(self, node: fx.Node) -> bool:
         """True where all tensors but indices are addends, and no number but zero is one."""
         arguments = node.target._schema.arguments  # type: ignore[union-attr]
-        given = {argument.name: value for argument, value in zip(arguments, node.args, strict=False)}
-        for name, value in {**given, **node.kwargs}.items():
+        names = [argument.name for argument in arguments]
+        for name, value in [*zip(names, node.args, strict=False), *node.kwargs.items()]:
             if name in NUMBERS and isinstance(value, (int, float, complex)) and value != 0:
                 return False
             for item in _flat(value):
@@ -126,10 +126,11 @@ class _Kinds:
     def _where(self, node: fx.Node) -> bool:
         condition, *others = node.args
         return condition not in self.linear and all(
-            self.may_add(other) if isinstance(other, fx.Node) else other == 0 for other in others)
+            self.may_add(other) if isinstance(other, fx.Node) else bool(other == 0)
+            for other in others)
 
     def _masked(self, node: fx.Node) -> bool:
-        return node.args[2] == 0 and self._hangs_on(node, node.args[:1])
+        return bool(node.args[2] == 0) and self._hangs_on(node, node.args[:1])
 
     def _product_and_addend(self, node: fx.Node) -> bool:
         addend, *factors = node.args[:3]

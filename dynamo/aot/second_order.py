@@ -117,11 +117,13 @@ class SecondOrder:
         """The program's own node runs backward, with these gradients of its values.
 
         Errors: RuntimeError where a function may not run for it once more. The result is None where
-        all may."""
+        all may, and before anything is differentiated twice."""
         if self.calls is None:
             return None
         runs: FunctionRuns | None = getattr(ctx, "runs", None)
         if runs is None:
+            if not torch.is_grad_enabled():
+                return None
             runs = ctx.runs = FunctionRuns()
         runs.note(self.calls.reached(grads))
         return runs
@@ -140,8 +142,8 @@ class SecondOrder:
         grads: Sequence[Any], runs: FunctionRuns | None,
     ) -> list[Any] | None:
         """The gradients of all inputs, part of autograd's graph; None where an input has died or
-        has been written into meanwhile. results: the program's own, as autograd has kept them. runs: as
-        `note_run` gives it."""
+        has been written into meanwhile. results: the program's own, as autograd has kept them.
+        runs: see `note_run`."""
         args: list[Any] = [None] * len({*self.saved, *self.others})
         for at, value in zip(self.saved, saved, strict=False):  # saved outputs come behind
             args[at] = value
