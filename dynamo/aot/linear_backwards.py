@@ -33,10 +33,10 @@ IN_FIRST = frozenset("""
     view_as_complex view_as_real
 """.split())
 # Linear in each of the first two, where the other is no gradient.
-IN_EITHER = frozenset("bmm convolution dot linear matmul mm mul mv vdot".split())
+IN_EITHER = frozenset("bmm convolution dot linalg_cross linear matmul mm mul mv vdot".split())
 # Linear in all of their tensors together, but for indices.
 IN_ALL = frozenset("""
-    add as_strided_scatter cat diagonal_scatter index_add index_copy index_put
+    _unsafe_index_put add as_strided_scatter cat complex diagonal_scatter index_add index_copy index_put
     scatter scatter_add select_scatter slice_scatter stack sub
 """.split())
 ZEROS = frozenset("new_zeros zeros zeros_like".split())
@@ -143,6 +143,7 @@ SPECIAL: dict[str, Callable[[_Kinds, fx.Node], bool]] = {
     "copy": _Kinds._copies,
     "where": _Kinds._where,
     "masked_fill": _Kinds._masked,
+    "addcmul": _Kinds._product_and_addend,
     "addmm": _Kinds._product_and_addend,
     "addmv": _Kinds._product_and_addend,
     "baddbmm": _Kinds._product_and_addend,

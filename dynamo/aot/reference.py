@@ -62,7 +62,7 @@ class ReferenceWorld(FakeWorld):
         return None
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func._schema.is_mutable:
+        if may_write(func):
             check_write(func, args, kwargs)
         if func is aten.as_strided.default:
             check_reach(facts_of(args[0]), *args[1:], **kwargs)
@@ -84,8 +84,17 @@ def note_view(func: Any, args: tuple[Any, ...], result: Any) -> None:
                 item.__dict__[UNWRITTEN] = True
 
 
+def may_write(func: Any) -> bool:
+    """True for an operator that writes into its arguments."""
+    return func._schema.is_mutable or func in BATCH_NORMS
+
+
 def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises Unsupported where elements that are written are also read, or written twice."""
+    if func in BATCH_NORMS:
+        if args[5]:  # in training
+            _check_written(func, [*filter(is_fake, args[3:5])], [*filter(is_fake, args[:3])], False)
+        return
     written: list[Fake] = []
     read: list[Fake] = []
     for at, argument in enumerate(func._schema.arguments):
@@ -95,6 +104,11 @@ def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
             if is_fake(item):
                 (written if writes else read).append(item)
     own = func.namespace in ("aten", "prim", "prims")  # whose kernels may be given one twice
+    _check_written(func, written, read, own)
+
+
+def _check_written(func: Any, written: list[Fake], read: list[Fake], own: bool) -> None:
+    """The same. own: the operation may be given one tensor twice."""
     for number, target in enumerate(written):
         if UNWRITTEN in target.__dict__:
             raise Unsupported(f"{func} writes into a view by expand or unfold")
@@ -130,6 +144,8 @@ UNWRITABLE = frozenset((aten.expand.default, aten.unfold.default))
 # What they make is no view for functionalization, though it lies in the memory of their argument.
 UNSAFE = ("unsafe_split", "unsafe_chunk")
 UNWRITTEN = "view without an exact inverse"
+# In training they write the running statistics, which their schemas do not tell.
+BATCH_NORMS = (aten.native_batch_norm.default, aten.cudnn_batch_norm.default)
 BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}
 
 
