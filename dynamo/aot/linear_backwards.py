@@ -36,8 +36,8 @@ IN_FIRST = frozenset("""
 IN_EITHER = frozenset("bmm convolution dot linalg_cross linear matmul mm mul mv vdot".split())
 # Linear in all of their tensors together, but for indices.
 IN_ALL = frozenset("""
-    _unsafe_index_put add as_strided_scatter cat complex diagonal_scatter index_add index_copy index_put
-    scatter scatter_add select_scatter slice_scatter stack sub
+    _unsafe_index_put add as_strided_scatter cat complex diagonal_scatter index_add index_copy
+    index_put scatter scatter_add select_scatter slice_scatter stack sub
 """.split())
 ZEROS = frozenset("new_zeros zeros zeros_like".split())
 # They read no element of their argument.

@@ -43,7 +43,8 @@ class Recorder(OwnDispatchMode):
     of a call that writes without saying so, likewise. true_counts: of masks, how many elements are
     true, where a write tells. bernoulli: whether each draw to come is in place. in_program: False
     for what the program does not do itself. zeros: the storages of what eager knows to be zero.
-    answers: says what a truth value is that only data could tell. arrived: the gradients (functional tensors) that the node of autograd's graph has which runs.
+    answers: says what a truth value is that only data could tell. arrived: the gradients
+    (functional tensors) that the node of autograd's graph has which runs.
     """
 
     in_program = False

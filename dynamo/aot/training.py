@@ -270,7 +270,8 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
     def gradients_of(ctx: Any, *grads: Any) -> Any:
         # See above: an edge that carries nothing.
         if grads[0] is None and all(grad is None for grad in grads):
-            return nothing
+            again = None if second is None else second.of_nothing(ctx)
+            return nothing if again is None else give(ready([again[at] for at in gradients]))
         tensors = ctx.saved_tensors
         runs = None if second is None or second.calls is None else second.note_run(ctx, each(grads))
         if second is not None and torch.is_grad_enabled() and ctx.references is not None:

@@ -24,9 +24,9 @@ def columns(x: Tensor, s: Tensor) -> tuple[Tensor, ...]:
 
 
 def made(x: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-    mean = torch.zeros(3)
+    mean = torch.zeros_like(s[0])
     view = mean.view(3, 1)
-    y = F.batch_norm(x, mean, torch.ones(3), training=True)
+    y = F.batch_norm(x, mean, torch.ones_like(s[1]), training=True)
     return y + view, mean
 
 
