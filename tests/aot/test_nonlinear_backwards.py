@@ -199,3 +199,18 @@ def test_results_that_lead_to_other_inputs(backend: str) -> None:
     wanted = gradients(function)
     found = gradients(dynamo.compile(function, backend=backend))
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_beside_what_has_no_derivative() -> None:
+    """Backward can't be recorded; the function's runs once for both other results."""
+    apply = Squares.of(NONLINEAR["one more"]).apply
+
+    def function(x: Tensor) -> Any:
+        y = apply(x.sin())
+        return y * 2, y * 3, torch.igamma(y.abs() + 1, y.detach() + 1)
+
+    found = []
+    for call in (function, dynamo.compile(function)):
+        x = torch.tensor([0.3, -0.7], dtype=torch.double, requires_grad=True)
+        found.append(torch.autograd.grad(sum_of_all(*call(x)[:2]), x))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
