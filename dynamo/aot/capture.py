@@ -332,6 +332,14 @@ def _functionalized() -> Iterator[None]:
         torch._disable_functionalization()  # type: ignore[attr-defined]
 
 
+WRITES_STATISTICS = "batch_norm"  # in names of functions: their schema does not tell of the write
+
+
+def _is_functional(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and bool(
+        torch._is_functional_tensor(inner_of(value)))  # type: ignore[attr-defined]
+
+
 class _Checker(Observer):
     """Compares with the reference run, and tells the recorder the user's line."""
 
@@ -351,6 +359,9 @@ class _Checker(Observer):
             self.session.keep_strides(given, self.metadata[node][0])
         if metadata_of(given) != self.metadata[node][0]:
             raise Unsupported(f"an argument of {node.name} has other strides after mutation")
+        if WRITES_STATISTICS in str(getattr(node.target, "__name__", node.target)):
+            for wrapper in filter(_is_functional, given):
+                self.recorder.watch_argument(wrapper, value_of(wrapper))
 
     def note_range(self, node: fx.Node) -> None:
         """Capture writes them as two functions, `enter` and `leave`."""
@@ -361,6 +372,9 @@ class _Checker(Observer):
             self.ranges.pop(node.args[0], None)  # type: ignore[arg-type]
 
     def after(self, node: fx.Node, value: Any) -> None:
+        with torch.no_grad():
+            for wrapper, inside in self.recorder.take_replaced():
+                wrapper.data.copy_(self.session.wrap(inside))
         if metadata_of(value) != self.metadata[node][1]:
             self.session.keep_strides(value, self.metadata[node][1])
         if metadata_of(value) != self.metadata[node][1]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.function_backwards import functions_of
 from dynamo.aot.records import AtenGraph, FreshOutput, Unsupported
 from dynamo.aot.second_order import SecondOrder, autocast_now, may_rerun
 from dynamo.aot.training import forward_alone
@@ -42,6 +43,8 @@ def plan_backward(
     # An operator of the program may do more than it gives.
     if writes or not may_rerun(nodes) or any(is_own(node.target) for node in nodes):
         raise Unsupported("its backward can't be recorded, and it can't run twice")
+    if functions_of(gm):  # whose backward would run for each value by itself
+        raise Unsupported("its backward can't be recorded, and it calls autograd functions")
     has_inference = any(
         isinstance(value, torch.Tensor) and value.is_inference() for value in examples)
     if graph.spent or graph.inference or has_inference or _has_own_leaves(graph):

@@ -18,7 +18,7 @@ which the graph notes (`arrived`), or None where it has chosen that: then it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -28,8 +28,9 @@ from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.functional_tensors import inner_of
 from dynamo.aot.graphs import ancestors, is_effect, is_once
 from dynamo.aot.histories import nodes_behind
+from dynamo.aot.linear_backwards import is_linear
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import FAILS, BackwardFails
+from dynamo.aot.records import FAILS, BackwardFails, Unsupported
 from dynamo.base.autograd_apply import AUTOGRAD_FUNCTION, materializes
 from dynamo.graph_operators.arrived import ARRIVED
 from dynamo.shapes.fake import DataDependent, Fake
@@ -40,50 +41,74 @@ MOST_RUNS = 8  # of one backward; each branch doubles them
 PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Tensor, type(None))
 
 
-def contexts_of(results: Iterable[Any]) -> Iterator[Any]:
-    """The contexts of autograd functions that these results come from."""
-    return (node for node in nodes_behind(results) if hasattr(node, "_forward_cls"))
+def contexts_of(results: Iterable[Any], until: Iterable[Any] = ()) -> Iterator[Any]:
+    """The contexts of autograd functions that these results come from. until: what lies before
+    these tensors is not looked at."""
+    return (node for node in nodes_behind(results, until) if hasattr(node, "_forward_cls"))
+
+
+def in_order(contexts: Iterable[Any], functions: Collection[type]) -> list[Any]:
+    """The contexts of these functions in the order of their calls."""
+    own = [context for context in contexts if context._forward_cls in functions]
+    return sorted(own, key=lambda context: context._sequence_nr())
+
+
+def functions_of(gm: fx.GraphModule) -> frozenset[Any]:
+    """The autograd functions that a captured graph calls."""
+    return frozenset([getattr(node.target, AUTOGRAD_FUNCTION) for node in gm.graph.nodes
+                      if hasattr(node.target, AUTOGRAD_FUNCTION)])  # fmt: skip
+
+
+def with_backward(function: Any, run: Callable[[Any, Any, tuple[Any, ...]], Any]) -> type:
+    """A class whose backward is `run(backward, context, gradients)`: torch looks a backward up on
+    the class that the context names."""
+    takes = "vjp" if function.vjp is not torch.autograd.Function.vjp else "backward"
+    inner = getattr(function, takes)
+
+    def backward(context: Any, *grads: Any) -> Any:
+        return run(inner, context, grads)
+
+    return type(function.__name__, (function,), {takes: staticmethod(backward)})
 
 
 class Backwards:
     """Watches the backward of the functions that a captured graph calls.
 
     watched: functional tensors whose data the caller of the program sees. tangents: those of the
-    gradients of the program's results. blamed: the functions
-    that can't be recorded; why: the reason.
+    gradients of the program's results, with their places. blamed: the functions that can't be
+    recorded. nonlinear: the calls of functions whose backward is not linear in its gradients, or
+    not known to be: their places in program order, with those of the tangents that lead there.
     """
 
     def __init__(
         self, gm: fx.GraphModule, recorder: Recorder, value: Callable[[Any], Fake],
         watched: Iterable[Any], tangents: Iterable[Any],
     ) -> None:
-        self.functions = {
-            getattr(node.target, AUTOGRAD_FUNCTION) for node in gm.graph.nodes
-            if hasattr(node.target, AUTOGRAD_FUNCTION)
-        }
+        self.functions = functions_of(gm)
         self.recorder, self.value = recorder, value
         self.watched = [one for one in watched
                         if isinstance(one, torch.Tensor) and _is_functional(inner_of(one))]
-        self.tangents = {recorder.node_of(value(one)) for one in tangents}
+        self.tangents = {recorder.node_of(value(one)): at for at, one in enumerate(tangents)}
         self.blamed: set[type] = set()
+        self.nonlinear: dict[int, frozenset[int]] = {}
 
     def attach(self, results: Iterable[Any]) -> None:
         """Puts this around the backward of all calls that the results come from."""
         if not self.functions:
             return
-        for context in contexts_of(results):
-            if context._forward_cls in self.functions:
-                context._forward_cls = self._around(context._forward_cls)
+        for at, context in enumerate(in_order(contexts_of(results), self.functions)):
+            context._forward_cls = self._around(context._forward_cls, at)
 
-    def _around(self, function: Any) -> type:
-        """A class whose backward is watched. (Torch looks it up on the context.)"""
-        takes = "vjp" if function.vjp is not torch.autograd.Function.vjp else "backward"
-        inner = getattr(function, takes)
+    def _around(self, function: Any, at: int) -> type:
+        """A class whose backward is watched. at: the place of the call."""
 
-        def backward(context: Any, *grads: Any) -> Any:
+        def watch(inner: Any, context: Any, grads: tuple[Any, ...]) -> Any:
             before = [self.value(one) for one in self.watched]
             try:
-                result = self._run(inner, context, self._arrived(context, grads))
+                grads = self._arrived(context, grads)
+                last = self.recorder.graph._root.prev
+                result = self._run(inner, context, grads)
+                self._note_nonlinear(at, last, grads, result)
             except BackwardFails:
                 self.blamed.add(function)
                 raise
@@ -99,7 +124,27 @@ class Backwards:
                     f"the backward of {function.__name__} writes into what its caller sees")
             return result
 
-        return type(function.__name__, (function,), {takes: staticmethod(backward)})
+        return with_backward(function, watch)
+
+    def _note_nonlinear(self, at: int, last: fx.Node, grads: Any, result: Any) -> None:
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        given, found = self._nodes_of(grads), self._nodes_of(results)
+        if given is None:
+            self.nonlinear[at] = frozenset(self.tangents.values())
+        elif found is None or not is_linear(_behind(last), given, found):
+            before = ancestors(given)
+            self.nonlinear[at] = frozenset([
+                place for node, place in self.tangents.items() if node in before])
+
+    def _nodes_of(self, values: Iterable[Any]) -> list[fx.Node] | None:
+        """The nodes that compute these tensors; None where one's is not known."""
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if not all(_is_functional(inner_of(value)) for value in tensors):
+            return None
+        try:
+            return [self.recorder.node_of(self.value(value)) for value in tensors]
+        except Unsupported:
+            return None
 
     def _arrived(self, context: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients, noted where some of them may be missing while others are there.
@@ -110,7 +155,7 @@ class Backwards:
         if min(len(tensors), len(self.tangents)) < 2 or not is_plain:
             return grads
         nodes = [self.recorder.node_of(self.value(grad)) for grad in tensors]
-        if len({frozenset(self.tangents.intersection(ancestors([node]))) for node in nodes}) < 2:
+        if len({frozenset(self.tangents.keys() & ancestors([node])) for node in nodes}) < 2:
             return grads
         if not materializes(context):
             raise BackwardFails("an autograd function asks which of its results are differentiated")

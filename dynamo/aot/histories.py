@@ -25,10 +25,11 @@ from dynamo.aot.recorder import Recorder
 _is_functional: Any = torch._is_functional_tensor  # type: ignore[attr-defined]
 
 
-def nodes_behind(results: Iterable[Any]) -> Iterator[Any]:
-    """The nodes that these results come from, each once."""
+def nodes_behind(results: Iterable[Any], until: Iterable[Any] = ()) -> Iterator[Any]:
+    """The nodes that these results come from, each once. until: tensors whose nodes, and what lies
+    behind these, are left out."""
     work = [value.grad_fn for value in results if isinstance(value, torch.Tensor)]
-    seen: set[Any] = set()
+    seen: set[Any] = {value.grad_fn for value in until}
     while work:
         node = work.pop()
         if node is None or node in seen:

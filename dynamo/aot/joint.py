@@ -76,7 +76,9 @@ class JointGraph:
     values: how many values there are. tangents: one for each output of the graph with a gradient.
     gradients: the inputs that the gradients belong to. arrival: places among these, in the order in
     which eager's backward is done with them. edges: the outputs whose gradients nothing is computed
-    of, and the inputs that backward comes to from them, with no gradient.
+    of, and the inputs that backward comes to from them, with no gradient. nonlinear: of the calls
+    of autograd functions those whose backward may not run for two parts of a gradient, by their
+    places in program order, with the outputs whose gradients come there.
     """
 
     module: fx.GraphModule
@@ -88,6 +90,7 @@ class JointGraph:
     gradients: tuple[int, ...]
     arrival: tuple[int, ...]
     edges: Mapping[int, frozenset[int]]
+    nonlinear: Mapping[int, frozenset[int]]
 
 
 def tangent_name(output: int) -> str:
@@ -228,6 +231,8 @@ def _differentiate(
         gradients=tuple(wanted),
         arrival=tuple(dict.fromkeys([*arrived, *range(len(wanted))])),
         edges=edges,
+        nonlinear={call: frozenset([tangents[at].output for at in places])
+                   for call, places in backwards.nonlinear.items()},
     )
 
 

@@ -82,7 +82,10 @@ def _plan_parts(
     parts = outputs_apart(joint, half.outputs)
     edges: list[frozenset[int]] = [*parts.values()]
     partial = frozenset().union(*edges) - edges[0].intersection(*edges)
-    if not partial or len(parts) > MOST_PARTS:
+    # A function's backward runs once for all outputs that lead to it, unless two runs add up to it.
+    joined = any(len([part for part in parts if not outputs.isdisjoint(part)]) > 1
+                 for outputs in joint.nonlinear.values())  # fmt: skip
+    if not partial or len(parts) > MOST_PARTS or joined:
         return whole
     every = frozenset(joint.gradients)
     apart = [

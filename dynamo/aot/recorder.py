@@ -39,11 +39,12 @@ class Recorder(OwnDispatchMode):
 
     graph: grows. stack_trace: what new nodes get as the user's stack. histories: the same by
     autograd's node, for what backward does. constants: attributes for the module, by name.
-    wrappers: the functional tensors of the inputs, by the id of the fake inside. true_counts: of
-    masks, how many elements are true, where a write tells. bernoulli: whether each draw to come is
-    in place. in_program: False for what the program does not do itself. zeros: the storages of
-    what eager knows to be zero. answers: says what a truth value is that only data could tell.
-    arrived: the gradients (functional tensors) that the node of autograd's graph has which runs.
+    wrappers: the functional tensors of the inputs, by the id of the fake inside. arguments: those
+    of a call that writes without saying so, likewise. true_counts: of masks, how many elements are
+    true, where a write tells. bernoulli: whether each draw to come is in place. in_program: False
+    for what the program does not do itself. zeros: the storages of what eager knows to be zero.
+    answers: says what a truth value is that only data could tell. arrived: the gradients
+    (functional tensors) that the node of autograd's graph has which runs.
     """
 
     in_program = False
@@ -59,6 +60,8 @@ class Recorder(OwnDispatchMode):
         self.stack_trace: str | None = None
         self.histories: dict[Any, str | None] = {}
         self.wrappers: dict[int, tuple[Fake, torch.Tensor]] = {}
+        self.arguments: dict[int, tuple[Fake, torch.Tensor]] = {}
+        self._replaced: list[tuple[torch.Tensor, Fake]] = []
         self.true_counts: dict[fx.Node, int] = {}
         self.zeros: set[int] = set()
         self.numbers: NumberNodes | None = None
@@ -248,14 +251,27 @@ class Recorder(OwnDispatchMode):
         """Lets `replace` find the functional tensor of an input."""
         self.wrappers[id(inside)] = (inside, wrapper)
 
+    def watch_argument(self, wrapper: torch.Tensor, inside: Fake) -> None:
+        """Lets `replace` find another functional tensor, an argument of what runs next."""
+        self.arguments[id(inside)] = (inside, wrapper)
+
     def replace(self, inside: Fake, value: Fake) -> None:
-        """The input whose present value is `inside` has the value `value` from here on."""
+        """The tensor whose present value is `inside` has the value `value` from here on: an input
+        now, another one when `take_replaced` is asked."""
         known = self.wrappers.get(id(inside))
-        if known is None:
-            raise Unsupported("running statistics that are no input")
-        wrapper = known[1]
-        self.replace_inside(wrapper, value)
-        self.watch(wrapper, value)
+        if known is not None:
+            self.replace_inside(known[1], value)
+            self.watch(known[1], value)
+        elif id(inside) in self.arguments:
+            self._replaced.append((self.arguments[id(inside)][1], value))
+        else:
+            raise Unsupported("running statistics that are no argument of the program's call")
+
+    def take_replaced(self) -> list[tuple[torch.Tensor, Fake]]:
+        """The functional tensors that have new values, with these: once."""
+        replaced, self._replaced = self._replaced, []
+        self.arguments.clear()
+        return replaced
 
     def replace_inside(self, wrapper: torch.Tensor, value: Fake) -> None:
         """A functional tensor has this value from here on."""

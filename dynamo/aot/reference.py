@@ -6,8 +6,8 @@ every value, what the outputs share, and what a functional recording is checked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ class ReferenceWorld(FakeWorld):
         return None
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func._schema.is_mutable:
+        if may_write(func):
             check_write(func, args, kwargs)
         if func is aten.as_strided.default:
             check_reach(facts_of(args[0]), *args[1:], **kwargs)
@@ -84,8 +84,17 @@ def note_view(func: Any, args: tuple[Any, ...], result: Any) -> None:
                 item.__dict__[UNWRITTEN] = True
 
 
+def may_write(func: Any) -> bool:
+    """True for an operator that writes into its arguments."""
+    return func._schema.is_mutable or func in BATCH_NORMS
+
+
 def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises Unsupported where elements that are written are also read, or written twice."""
+    if func in BATCH_NORMS:
+        if args[5]:  # in training
+            _check_written(func, [*filter(is_fake, args[3:5])], [*filter(is_fake, args[:3])], False)
+        return
     written: list[Fake] = []
     read: list[Fake] = []
     for at, argument in enumerate(func._schema.arguments):
@@ -95,6 +104,11 @@ def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
             if is_fake(item):
                 (written if writes else read).append(item)
     own = func.namespace in ("aten", "prim", "prims")  # whose kernels may be given one twice
+    _check_written(func, written, read, own)
+
+
+def _check_written(func: Any, written: list[Fake], read: list[Fake], own: bool) -> None:
+    """The same. own: the operation may be given one tensor twice."""
     for number, target in enumerate(written):
         if UNWRITTEN in target.__dict__:
             raise Unsupported(f"{func} writes into a view by expand or unfold")
@@ -130,6 +144,8 @@ UNWRITABLE = frozenset((aten.expand.default, aten.unfold.default))
 # What they make is no view for functionalization, though it lies in the memory of their argument.
 UNSAFE = ("unsafe_split", "unsafe_chunk")
 UNWRITTEN = "view without an exact inverse"
+# In training they write the running statistics, which their schemas do not tell.
+BATCH_NORMS = (aten.native_batch_norm.default, aten.cudnn_batch_norm.default)
 BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}
 
 
@@ -264,6 +280,22 @@ class _Collector(Observer):
                 self.storages.setdefault(storage_key(fake), self.inference)
 
 
+    @contextmanager
+    def watching_saved(self, gm: fx.GraphModule) -> Iterator[None]:
+        """Inside, Unsupported for what an inference mode of the program has made and autograd
+        saves: eager raises there."""
+        if not any(node.args[:1] == ("inference_mode",) for node in gm.graph.nodes):
+            yield
+            return
+        with torch.autograd.graph.saved_tensors_hooks(self._check_saved, lambda value: value):
+            yield
+
+    def _check_saved(self, value: torch.Tensor) -> torch.Tensor:
+        if is_fake(value) and self.storages.get(storage_key(value)):
+            raise Unsupported("an inference tensor is saved for backward, which eager refuses")
+        return value
+
+
 def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Reference:
     """Runs the program once over fakes of a `ReferenceWorld` of either kind.
 
@@ -286,7 +318,7 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
         collector.storages[storage_key(fake)] = False
         return fake
 
-    with world:
+    with world, collector.watching_saved(gm):
         result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
     outputs, form = _flatten(result)

@@ -21,6 +21,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from dynamo.aot.function_backwards import functions_of
+from dynamo.aot.function_runs import FunctionRuns, NonlinearCalls, nonlinear_calls
 from dynamo.aot.graphs import is_once
 from dynamo.aot.joint import SAVED, JointGraph
 from dynamo.aot.lazy_backward import is_in_transform
@@ -101,7 +103,8 @@ class SecondOrder:
     the rest, and those without history there: these get no gradient, but gradients may depend on
     them. results: see `_saved_results`. places: where values of the program lie among its outputs.
     wanted: the inputs that get a gradient. autocast: the devices that have it in the program's
-    call, with their dtypes."""
+    call, with their dtypes. calls: see `NonlinearCalls`. ends: where values lie among the
+    outputs that functions may get zeros behind, if no gradient comes to them."""
 
     gm: fx.GraphModule
     saved: tuple[int, ...]
@@ -110,6 +113,23 @@ class SecondOrder:
     places: tuple[int, ...]
     wanted: tuple[int, ...]
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    calls: NonlinearCalls | None = None
+    ends: tuple[int, ...] = ()
+
+    def note_run(self, ctx: Any, grads: Sequence[Any]) -> FunctionRuns | None:
+        """The program's own node runs backward, with these gradients of its values.
+
+        Errors: RuntimeError where a function may not run for it once more. The result is None where
+        all may, and before anything is differentiated twice."""
+        if self.calls is None:
+            return None
+        runs: FunctionRuns | None = getattr(ctx, "runs", None)
+        if runs is None:
+            if not torch.is_grad_enabled():
+                return None
+            runs = ctx.runs = FunctionRuns()
+        runs.note(self.calls.reached(grads))
+        return runs
 
     def keep(self, args: tuple[Any, ...]) -> Any:
         """What finds the other inputs again: leaves are not kept alive, but for little ones."""
@@ -122,10 +142,42 @@ class SecondOrder:
 
     def gradients(
         self, references: Any, saved: tuple[Any, ...], results: Mapping[int, Any],
-        grads: Sequence[Any],
+        grads: Sequence[Any], runs: FunctionRuns | None,
     ) -> list[Any] | None:
         """The gradients of all inputs, part of autograd's graph; None where an input has died or
-        has been written into meanwhile. results: the program's own, as autograd has kept them."""
+        has been written into meanwhile. results: the program's own, as autograd has kept them.
+        runs: see `note_run`."""
+        args = self._args(references, saved)
+        if args is None:
+            return None
+        # Batched gradients can't be copied to be leaves of their own, as a bridge needs them.
+        plain = not self.results or is_in_transform()
+        if plain:
+            return self._in_places(self._differentiate(args, grads, runs), len(args))
+        return self._in_places(self._bridged(results, args, grads, runs), len(args))
+
+    def of_nothing(self, ctx: Any) -> list[Any] | None:
+        """The gradients of all inputs where backward comes to the program's node with none: those
+        that autograd functions make of zeros. None where there are no such, and as above."""
+        if not self.ends or ctx.references is None:
+            return None
+        args = self._args(ctx.references, ctx.saved_tensors)
+        if args is None:
+            return None
+        with torch.set_grad_enabled(True), _under_autocast(dict(self.autocast)):
+            inputs = [args[at].view_as(args[at]) for at in self.wanted]
+            leaves = pytree.tree_leaves(self.gm.forward(*self._with(args, inputs)))
+            nothing = Nothing.apply(*[leaves[place] for place in self.ends])  # type: ignore[no-untyped-call]
+        runs = self.note_run(ctx, leaves)
+        found = torch.autograd.grad(
+            nothing, inputs, create_graph=torch.is_grad_enabled(), allow_unused=True)
+        if self.calls is not None and runs is not None:
+            self.calls.watch(runs, self.gm, [leaves[place] for place in self.places], inputs)
+        return self._in_places(found, len(args))
+
+    def _args(self, references: Any, saved: tuple[Any, ...]) -> list[Any] | None:
+        """What the program was called with; None where an input has died or has been written into.
+        """
         args: list[Any] = [None] * len({*self.saved, *self.others})
         for at, value in zip(self.saved, saved, strict=False):  # saved outputs come behind
             args[at] = value
@@ -134,10 +186,14 @@ class SecondOrder:
             if value is None:
                 return None
             args[at] = value
-        # Batched gradients can't be copied to be leaves of their own, as a bridge needs them.
-        plain = not self.results or is_in_transform()
-        differentiate = self._differentiate if plain else self._bridged(results)
-        return self._in_places(differentiate(args, grads), len(args))
+        return args
+
+    def _with(self, args: list[Any], inputs: list[Any]) -> list[Any]:
+        """The arguments with these in the places of inputs that get a gradient."""
+        args = list(args)
+        for at, value in zip(self.wanted, inputs, strict=True):
+            args[at] = value
+        return args
 
     def differentiated(self, args: list[Any], grads: Sequence[Any]) -> list[Any]:
         """The gradients of all inputs. grads: of the values of the program."""
@@ -149,40 +205,40 @@ class SecondOrder:
             gradients[at] = grad
         return gradients
 
-    def _differentiate(self, args: list[Any], grads: Sequence[Any]) -> Sequence[Any]:
-        return self._run(args, [args[at].view_as(args[at]) for at in self.wanted], grads)[0]
+    def _differentiate(
+        self, args: list[Any], grads: Sequence[Any], runs: FunctionRuns | None = None
+    ) -> Sequence[Any]:
+        return self._run(args, [args[at].view_as(args[at]) for at in self.wanted], grads, runs)[0]
 
     def _run(
-        self, args: list[Any], inputs: list[Any], grads: Sequence[Any]
+        self, args: list[Any], inputs: list[Any], grads: Sequence[Any], runs: FunctionRuns | None
     ) -> tuple[Sequence[Any], list[Any]]:
         """The gradients, and the results that they were computed with. inputs: substitutes of the
         inputs that get a gradient: no hook runs, no input's history is followed, within."""
-        args = list(args)
-        for at, value in zip(self.wanted, inputs, strict=True):
-            args[at] = value
         with _under_autocast(dict(self.autocast)):
-            leaves = pytree.tree_leaves(self.gm.forward(*args))
+            leaves = pytree.tree_leaves(self.gm.forward(*self._with(args, inputs)))
         given = [(leaves[place], grad) for place, grad in zip(self.places, grads, strict=False)
                  if grad is not None]  # fmt: skip
         found = torch.autograd.grad(
             [value for value, _ in given], inputs, [grad for _, grad in given],
             create_graph=True, allow_unused=True,
         )  # fmt: skip
+        if self.calls is not None and runs is not None:
+            self.calls.watch(runs, self.gm, [leaves[place] for place in self.places], inputs)
         return found, [leaves[self.places[at]] for at in self.results]
 
-    def _bridged(self, results: Mapping[int, Any]) -> Any:
+    def _bridged(
+        self, results: Mapping[int, Any], args: list[Any], grads: Sequence[Any],
+        runs: FunctionRuns | None,
+    ) -> Sequence[Any]:
         """Like `_differentiate`, with the program's own results in autograd's graph."""
-
-        def differentiate(args: list[Any], grads: Sequence[Any]) -> Sequence[Any]:
-            own = [args[at] for at in self.wanted]
-            inputs, copies = [_leaf(value) for value in own], [_copy(grad) for grad in grads]
-            found, computed = self._run(args, inputs, copies)
-            run = _Run(found, inputs, computed, copies)
-            own_results = [results[at] for at in self.results]
-            bridged: Sequence[Any] = Bridge.apply(run, *own, *own_results, *grads)  # type: ignore[no-untyped-call]
-            return bridged
-
-        return differentiate
+        own = [args[at] for at in self.wanted]
+        inputs, copies = [_leaf(value) for value in own], [_copy(grad) for grad in grads]
+        found, computed = self._run(args, inputs, copies, runs)
+        run = _Run(found, inputs, computed, copies, runs)
+        own_results = [results[at] for at in self.results]
+        bridged: Sequence[Any] = Bridge.apply(run, *own, *own_results, *grads)  # type: ignore[no-untyped-call]
+        return bridged
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +249,7 @@ class _Run:
     inputs: list[Any]
     results: list[Any]
     grads: list[Any]
+    runs: FunctionRuns | None
 
     def differentiated(self, grads: Sequence[Any], differentiable: bool) -> _Run:
         """The gradients of these gradients, by inputs, results and grads. differentiable: so
@@ -209,15 +266,28 @@ class _Run:
         hooks = [result.register_hook(functools.partial(stop, at))
                  for at, result in enumerate(self.results)]  # fmt: skip
         leaves = [*self.inputs, *filter(_learns, self.grads)]
-        found = iter(torch.autograd.grad(
-            [value for value, _ in pairs], leaves, [grad for _, grad in pairs],
-            retain_graph=True, create_graph=differentiable, allow_unused=True,
-        ) if pairs else [None] * len(leaves))  # fmt: skip
+        with contextlib.nullcontext() if self.runs is None else self.runs.within():
+            found = iter(torch.autograd.grad(
+                [value for value, _ in pairs], leaves, [grad for _, grad in pairs],
+                retain_graph=True, create_graph=differentiable, allow_unused=True,
+            ) if pairs else [None] * len(leaves))  # fmt: skip
         for hook in hooks:
             hook.remove()
         given = [*[next(found) for _ in self.inputs], *map(arrived.get, range(len(self.results))),
                  *[next(found) if _learns(grad) else None for grad in self.grads]]  # fmt: skip
-        return _Run(given, self.inputs, self.results, [*self.grads, *copies])
+        return _Run(given, self.inputs, self.results, [*self.grads, *copies], self.runs)
+
+
+class Nothing(torch.autograd.Function):
+    """A number whose backward has no gradient for the tensors that it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: torch.Tensor) -> torch.Tensor:
+        return given[0].new_zeros((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return (None,) * len(ctx.needs_input_grad)
 
 
 class Bridge(torch.autograd.Function):
@@ -259,7 +329,10 @@ def second_order(
     count = len(joint.reference.inputs)
     others = tuple(at for at in range(count) if at not in saved or at in cut)
     places = tuple(position for position, _ in joint.plan.values)
-    return SecondOrder(gm, saved, others, results, places, joint.gradients, autocast_now())
+    # Of several outputs it is not known to which of them backward comes.
+    ends = tuple([places[at] for at in outputs]) if len(outputs) == 1 and functions_of(gm) else ()
+    return SecondOrder(gm, saved, others, results, places, joint.gradients, autocast_now(),
+                       nonlinear_calls(joint), ends)  # fmt: skip
 
 
 def autocast_now() -> tuple[tuple[str, torch.dtype], ...]:

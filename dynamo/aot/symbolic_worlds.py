@@ -34,7 +34,7 @@ from dynamo.aot.fakes import (
     symbols_shown,
 )
 from dynamo.aot.records import Place, SymbolTable, Unsupported
-from dynamo.aot.reference import BERNOULLI, check_reach, check_write, note_view
+from dynamo.aot.reference import BERNOULLI, check_reach, check_write, may_write, note_view
 from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
 from dynamo.base.dispatch_modes import OwnDispatchMode
@@ -284,7 +284,7 @@ class SymbolicReferenceWorld:
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes and checks an operation of the reference run; see `ReferenceWorld`."""
-        if func._schema.is_mutable:
+        if may_write(func):
             with _outside_recording():
                 check_write(func, args, kwargs)
         if func is aten.as_strided.default:

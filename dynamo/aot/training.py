@@ -252,11 +252,11 @@ def _forward_of(plan: NodePlan) -> Callable[..., Any]:
 def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable[..., Any]:
     """The `backward` of the node."""
     nothing, start, ready, give = ends.nothing, ends.start, ends.ready, ends.give
-    inputs, outputs, sizes, restore = plan.inputs, plan.outputs, plan.sizes, plan.restore
+    sizes, restore, absent = plan.sizes, plan.restore, plan.absent
     second, tangents, gradients = plan.second, plan.tangents, plan.gradients
-    values, absent = plan.values, plan.absent
-    place = {output: at for at, output in enumerate(plan.shown)}
+    saved = len(plan.inputs) + len(plan.outputs)
     restored = picker(plan.order)
+    own, each = _by_values(plan)
     sources: dict[tuple[int, ...], list[frozenset[int]]] = {}
 
     def refuse(found: Any, missing: tuple[int, ...], learns: list[bool], given: Any) -> Any:
@@ -270,16 +270,16 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
     def gradients_of(ctx: Any, *grads: Any) -> Any:
         # See above: an edge that carries nothing.
         if grads[0] is None and all(grad is None for grad in grads):
-            return nothing
+            again = None if second is None else second.of_nothing(ctx)
+            return nothing if again is None else give(ready([again[at] for at in gradients]))
         tensors = ctx.saved_tensors
+        runs = None if second is None or second.calls is None else second.note_run(ctx, each(grads))
         if second is not None and torch.is_grad_enabled() and ctx.references is not None:
-            own = dict(zip(outputs, tensors[len(inputs) :], strict=False))
-            each = [grads[place[at]] if at in place else None for at in range(values)]
-            second_gradients = second.gradients(ctx.references, tensors, own, each)
-            if second_gradients is not None:
-                return give(ready([second_gradients[at] for at in gradients]))
+            again = second.gradients(ctx.references, tensors, own(tensors), each(grads), runs)
+            if again is not None:
+                return give(ready([again[at] for at in gradients]))
         if restore is not None:
-            tensors = tensors[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, tensors)
+            tensors = tensors[:saved] + _current(ctx.loose, plan, tensors)
         given, missing = list(restored(tensors)), [*absent]
         if sizes:
             given += ctx.sizes
@@ -307,6 +307,21 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
         return give(start(tuple(missing), given))
 
     return gradients_of
+
+
+def _by_values(plan: NodePlan) -> tuple[Callable[..., dict[int, Any]], Callable[..., list[Any]]]:
+    """What gives the program's own values among the saved tensors, and what gives for each value
+    the gradient that has come."""
+    outputs, begin = plan.outputs, len(plan.inputs)
+    place = {output: at for at, output in enumerate(plan.shown)}
+
+    def own(tensors: Sequence[Any]) -> dict[int, Any]:
+        return dict(zip(outputs, tensors[begin:], strict=False))
+
+    def each(grads: Sequence[Any]) -> list[Any]:
+        return [grads[place[at]] if at in place else None for at in range(plan.values)]
+
+    return own, each
 
 
 def forward_alone(

@@ -28,6 +28,18 @@ def sharing(tensors: list[torch.Tensor]) -> Any:
     return [ids.index(i) for i in ids], [storages.index(s) for s in storages], bases
 
 
+def differentiated(
+    call: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor
+) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor | None]]:
+    """The results of a call, and the gradients of all leaves among inputs and results, of the
+    squares of the results that have a history."""
+    results = call(*inputs)
+    losses = [value.square().sum() for value in results if value.requires_grad]
+    if losses:
+        torch.stack(losses).sum().backward()
+    return results, [value.grad for value in (*inputs, *results) if value.is_leaf]
+
+
 def check(
     eager: Callable[..., Any],
     compiled: Callable[..., Any],
