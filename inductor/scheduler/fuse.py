@@ -52,7 +52,7 @@ SHORTEST_ACROSS = 32  # elements that a tile can read side by side
 FAR_ROWS, MANY_ACROSS = 8, 1 << 20
 LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake; not measured
 # Bytes of results, each of which takes longer than a launch; and by how much they are larger than
-# all that two kernels have in common, so that as one they gain little. Both are chosen, not measured.
+# all that two kernels have in common, so that as one they gain little. Both chosen, not measured.
 LARGE_BESIDE, LITTLE_IN_COMMON = 32 << 20, 8
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
