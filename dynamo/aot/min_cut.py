@@ -27,6 +27,7 @@ _BYTE_OF_COPY = 201  # rather save what is computed from it
 FEW = 8  # one of so many elements
 SEVERAL = 2  # times as much as is there, as by two experts a token; not measured
 MANY = 4096  # elements, for one
+LARGE_COPY = 16 << 20  # bytes of a weight in another layout; chosen, not measured
 
 # Elementwise operations without torch's tag, and views that make no fake of their storage.
 _CHEAP = frozenset(
@@ -171,11 +172,13 @@ class _Network:
 
     def _is_input_in_other_layout(self, node: fx.Node) -> bool:
         """True for a copy of data, images say, that a convolution on a GPU wants: data stay where
-        they are, so the copy is made again. That of a weight is kept: there are many."""
+        they are, so the copy is made again. That of a weight is kept, for there are many, unless it
+        is large: half a gigabyte in a UNet of Stable Diffusion XL."""
         if node.target is not aten.clone.default or not _is_on_gpu(node):
             return False
         given = node.args[0]
-        return given in self.inputs and given not in self.halves.differentiated
+        is_large = bytes_of(node.meta["val"]) >= LARGE_COPY
+        return given in self.inputs and (is_large or given not in self.halves.differentiated)
 
     def _is_modulated(self, node: fx.Node) -> bool:
         """True for what few numbers scale and shift on a GPU, as the numbers of each image do to a

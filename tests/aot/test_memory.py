@@ -358,10 +358,10 @@ def test_what_is_computed_again_stands_by_its_reader() -> None:
     assert len(places) == 5 and places[-1] - places[0] > 8
 
 
-def halves_on_a_gpu(kind: str, differentiated: bool) -> tuple[Halves, fx.Node, fx.Node]:
-    """A joint graph in which backward reads a value made of inputs that eager saves: a copy in
-    another layout, which a convolution wants, or rows of a table plus other rows that it does not
-    save. Gives that value, and what is smaller than it, too."""
+def halves_on_a_gpu(kind: str, differentiated: bool, count: int = 8) -> tuple[Halves, fx.Node, fx.Node]:
+    """A joint graph in which backward reads a value made of inputs that eager saves: a copy of
+    `count` images in another layout, which a convolution wants, or rows of a table plus other rows
+    that it does not save. Gives that value, and what is smaller than it, too."""
     mode, gpu = FakeTensorMode(), torch.device("cuda", 0)
     graph = fx.Graph()
 
@@ -371,12 +371,12 @@ def halves_on_a_gpu(kind: str, differentiated: bool) -> tuple[Halves, fx.Node, f
 
     aten = torch.ops.aten
     if kind == "layout":
-        given = named(graph.placeholder("x"), 8, 3, 64, 64)
+        given = named(graph.placeholder("x"), count, 3, 64, 64)
         inputs = [given]
         value = small = named(graph.call_function(
-            aten.clone.default, (given,), {"memory_format": torch.channels_last}), 8, 3, 64, 64)
-        tangent = named(graph.placeholder("tangent"), 8, 3, 64, 64)
-        reader = named(graph.call_function(aten.mm.default, (tangent, value)), 8, 3, 64, 64)
+            aten.clone.default, (given,), {"memory_format": torch.channels_last}), count, 3, 64, 64)
+        tangent = named(graph.placeholder("tangent"), count, 3, 64, 64)
+        reader = named(graph.call_function(aten.mm.default, (tangent, value)), count, 3, 64, 64)
     else:
         table, rows = named(graph.placeholder("table"), 900, 64), named(graph.placeholder("rows"), 8, 512)
         other = named(graph.placeholder("other"), 512, 64)
@@ -465,6 +465,8 @@ def test_data_are_brought_into_another_layout_again() -> None:
     assert min_cut(halves) == halves.inputs
     halves, value, _ = halves_on_a_gpu("layout", True)
     assert min_cut(halves) == [value]  # of a weight
+    halves, value, _ = halves_on_a_gpu("layout", True, aot.min_cut.LARGE_COPY // (3 * 64 * 64) + 1)
+    assert min_cut(halves) == halves.inputs  # of a large one
 
 
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
