@@ -25,6 +25,7 @@ from dynamo.aot.resizing import RESIZING
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 # Overloads whose decomposition is torch's own (in ATen operations only, no prims).
 FROM_TORCH: tuple[str, ...] = (
@@ -335,6 +336,14 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     return result.to(a.dtype) if half else result
 
 
+def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    """Of dtypes that hold all powers of two that float32 does: of others torch's versions differ.
+    """
+    if x.dtype not in (torch.float32, torch.bfloat16) or exponent.dtype not in INTEGERS:
+        return NotImplemented
+    return x * torch.pow(2.0, exponent).to(x.dtype)
+
+
 OWN: dict[str, Callable[..., Any]] = {
     "_is_all_true.default": torch.all,
     "_is_any_true.default": torch.any,
@@ -342,6 +351,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "glu.default": glu,
     "hardsigmoid_backward.default": hardsigmoid_backward,
     "huber_loss.default": huber_loss,
+    "ldexp.Tensor": ldexp,
     "logit.default": logit,
     "logit_backward.default": logit_backward,
     "norm.ScalarOpt_dim": norm,

@@ -31,6 +31,7 @@ CASES: list[tuple[str, Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     ("mse_loss", F.mse_loss, lambda: (R(3, 4), R(3, 4))),
     ("smooth_l1_loss", F.smooth_l1_loss, lambda: (R(3, 4), R(3, 4))),
     ("huber_loss", F.huber_loss, lambda: (R(3, 4), R(3, 4))),
+    ("ldexp", torch.ldexp, lambda: (R(3, 4).bfloat16(), torch.randint(-140, 120, (4,)))),
     ("nll_loss", lambda x, t: F.nll_loss(x, t, ignore_index=2), lambda: (R(6, 5), target(6))),
     ("nll_loss2d", F.nll_loss, lambda: (R(2, 5, 3, 3), target(2, 3, 3))),
     ("cross_entropy", F.cross_entropy, lambda: (R(6, 5), target(6))),
