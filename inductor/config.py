@@ -94,6 +94,7 @@ config = Config(
             "On: record whole graphs on a GPU as CUDA graphs, where that is safe. batches: "
             "consecutive kernels alone, where they get the same addresses again; no memory is "
             "kept for that. Off: neither.",
+            ("DYNAMO_CUDAGRAPHS",),
             choices=(BATCHES,),
             switch=True,
         ),
