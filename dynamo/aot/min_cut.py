@@ -194,8 +194,8 @@ class _Network:
             if len(large) != 1:
                 return False
             seen = large[0]
-            while viewed(seen) is not None:
-                seen = seen.all_input_nodes[0]
+            while (base := viewed(seen)) is not None:
+                seen = base
             if self._is_read_by_kernels(seen):
                 return True
         return False
