@@ -58,13 +58,6 @@ def _power_of_number(base: Any, exponents: Any) -> Any:
     return [torch.pow(base, exponent) for exponent in exponents]
 
 
-def _norms(tensors: Any, order: Any = 2, dtype: torch.dtype | None = None) -> Any:
-    """Not on a GPU: ATen's kernel takes many tensors of many sizes in a launch."""
-    if tensors[0].device.type != "cpu":
-        return NotImplemented
-    return [torch.linalg.vector_norm(x, order, dtype=dtype) for x in tensors]
-
-
 def _product(function: Callable[..., Any]) -> Lists:
     """`function(x, a, b, value=factor)` with a factor for each tensor."""
 
@@ -101,7 +94,6 @@ def _table() -> dict[str, Lists]:
         found[f"_foreach_{name}.List"] = _each(by_tensor, 2)
     found["_foreach_lerp.Scalar"] = _each(torch.lerp, 2)
     found["_foreach_lerp.List"] = found["_foreach_lerp.ScalarList"] = _each(torch.lerp, 3)
-    found["_foreach_norm.Scalar"] = _norms
     for name in ("addcmul", "addcdiv"):
         function = getattr(torch, name)
         found[f"_foreach_{name}.Scalar"] = _product_of_all(function)
