@@ -54,7 +54,7 @@ class NonlinearCalls:
         self, runs: FunctionRuns, gm: fx.GraphModule, values: Sequence[Any],
         inputs: Iterable[torch.Tensor],
     ) -> None:
-        """From now on `runs` is told of the functions' nodes behind these values of a run."""
+        """From now on `runs` notes which functions' nodes run behind these values."""
         results = [values[at] for at in self.values]
         contexts = in_order(contexts_of(results, inputs), functions_of(gm))
         for call, _ in self.outputs:

@@ -56,13 +56,13 @@ def is_linear(
 
 
 class _Kinds:
-    """The nodes that are linear in the gradients (`linear`), or zeros; others hang on none."""
+    """The nodes that are linear in the gradients (`linear`), or zeros; others depend on none."""
 
     def __init__(self, grads: Iterable[fx.Node]) -> None:
         self.linear, self.zeros = set(grads), set[fx.Node]()
 
     def take(self, node: fx.Node) -> bool:
-        """Tells what a node is; False where it hangs on a gradient and is not linear in it."""
+        """Tells what a node is; False where it depends on a gradient, not linearly."""
         name = _name_of(node.target)
         sources = node.all_input_nodes
         if name in ZEROS or (name == "full" and node.args[1] == 0):

@@ -172,8 +172,8 @@ class _Network:
 
     def _is_input_in_other_layout(self, node: fx.Node) -> bool:
         """True for a copy of data, images say, that a convolution on a GPU wants: data stay where
-        they are, so the copy is made again. That of a weight is kept, for there are many, unless it
-        is large: half a gigabyte in a UNet of Stable Diffusion XL."""
+        they are, so the copy is made again. That of a weight is saved, for there are many, unless
+        it is large: half a gigabyte in a UNet of Stable Diffusion XL."""
         if node.target is not aten.clone.default or not _is_on_gpu(node):
             return False
         given = node.args[0]

@@ -257,7 +257,7 @@ class Recorder(OwnDispatchMode):
 
     def replace(self, inside: Fake, value: Fake) -> None:
         """The tensor whose present value is `inside` has the value `value` from here on: an input
-        now, another one when `take_replaced` is asked."""
+        now, another one when `take_replaced` is called."""
         known = self.wrappers.get(id(inside))
         if known is not None:
             self.replace_inside(known[1], value)
