@@ -7,10 +7,13 @@
 //
 // Why each address may be read: an anchor is alive, because the frame holds it, and each later stamp
 // lies in an object that the stamps before it prove to be alive and of its class, held by its parent.
+// What a tuple, list or dict of this call alone holds (`*args`, `**kwargs`) is read anew and compared,
+// and is an anchor then. An anchor that is another object call after call is none in the next plan.
 // A new dict never gets an old version, so that what a dict holds is the same object. An object that
 // is found elsewhere may be a new one at an old address: of such nothing is believed but what is read.
 #include "plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dict_words.h"
@@ -26,13 +29,26 @@ struct Stamp {
 struct Anchor {
     uint16_t opcode;
     int32_t index;
+    int32_t at;  // the register, or -1
     PyObject *expected;
 };
+
+// A value that the early instructions have fetched, which has to be the same object.
+struct Fetched {
+    int32_t at;
+    PyObject *expected;
+};
+
+constexpr unsigned SOON = 8;    // calls; an anchor that changes sooner was no good one
+constexpr uint8_t GIVE_UP = 2;  // plans that it has ended so; both chosen, not measured
 
 struct FastPlan {
     bool valid = false;
     std::vector<Anchor> anchors;
+    std::vector<Fetched> fetched;
     std::vector<Stamp> stamps;
+    std::vector<uint8_t> changes;  // by register: how many plans an anchor has ended soon
+    unsigned held_for = 0;         // calls
     std::vector<const Instruction *> early, late;  // run before and after the stamps are compared
     std::vector<PyObject *> values;
     std::vector<PyObject *> held;  // small values whose address must not be used again
@@ -128,7 +144,21 @@ struct Maker {
         return versioned[at] = 1;
     }
     bool anchor(const Instruction &in) {
-        plan.anchors.push_back({in.opcode, in.extra, anchor_value(scope, in.opcode, in.extra)});
+        plan.anchors.push_back(
+            {in.opcode, in.extra, in.dst, anchor_value(scope, in.opcode, in.extra)});
+        return true;
+    }
+    bool is_anchor(int at) { return stable[at] && plan.changes[at] < GIVE_UP; }
+    // An item of what belongs to one call: the early instructions read it, and it is compared.
+    bool fetch(const Instruction &in) {
+        if (in.opcode != OP_ITEM || !loose[in.src] || pinned[in.src] || !is_anchor(in.dst)) {
+            return false;
+        }
+        PyObject *from = value(in.src);
+        if (!PyTuple_CheckExact(from) && !PyDict_CheckExact(from) && !PyList_CheckExact(from)) {
+            return false;
+        }
+        plan.fetched.push_back({in.dst, value(in.dst)});
         return true;
     }
 
@@ -140,7 +170,7 @@ struct Maker {
             case OP_GLOBALS:
             case OP_BUILTINS: return anchor(in);
             case OP_LOCAL:
-            case OP_CELL: return stable[in.dst] && anchor(in);
+            case OP_CELL: return is_anchor(in.dst) && anchor(in);
             case OP_MODULE: return pin_module(in);
             case OP_CONTENTS:
                 if (!pinned[in.src] || !stable[in.dst]) {
@@ -170,7 +200,7 @@ struct Maker {
         if (!stamp_dict(modules)) {
             return false;
         }
-        plan.anchors.push_back({OP_MODULE, 0, modules});
+        plan.anchors.push_back({OP_MODULE, 0, -1, modules});
         return sure[in.dst] = 1;
     }
     bool pin_dict(const Instruction &in, PyObject *owner, PyObject *dict) {
@@ -357,6 +387,7 @@ struct Maker {
             bool early = is_early(in);
             if (fetches) {
                 loose[in.dst] = early;
+                pinned[in.dst] = early && fetch(in);
             }
             (early ? plan.early : plan.late).push_back(&in);
         }
@@ -385,6 +416,35 @@ void drop(FastPlan &plan) {
     for (PyObject *value : held) {
         Py_DECREF(value);
     }
+}
+
+// An anchor is another object now: worth noting where that has ended the plan soon.
+void note_change(FastPlan &plan, int at) {
+    if (at >= 0) {
+        plan.changes[at] = plan.held_for < SOON ? std::min<unsigned>(plan.changes[at] + 1, GIVE_UP) : 0;
+    }
+}
+
+HOT bool has_anchors(FastPlan &plan, const GuardScope *scope) {
+    bool same = true;
+    for (const Anchor &anchor : plan.anchors) {
+        if (__builtin_expect(anchor_value(scope, anchor.opcode, anchor.index) != anchor.expected, 0)) {
+            same = false;
+            note_change(plan, anchor.at);
+        }
+    }
+    return same;
+}
+
+HOT bool has_fetched(FastPlan &plan, PyObject *const *values) {
+    bool same = true;
+    for (const Fetched &one : plan.fetched) {
+        if (__builtin_expect(values[one.at] != one.expected, 0)) {
+            same = false;
+            note_change(plan, one.at);
+        }
+    }
+    return same;
 }
 
 HOT bool unchanged(const FastPlan &plan) {
@@ -418,10 +478,13 @@ void plan_make(Program *program, const GuardScope *scope) {
     plan.held.clear();
     drop(plan);
     plan.anchors.clear();
+    plan.fetched.clear();
     plan.stamps.clear();
     plan.early.clear();
     plan.late.clear();
     plan.values = *program->values;
+    plan.changes.resize(plan.values.size());
+    plan.held_for = 0;
     Maker(program, scope).make();
     plan.valid = true;
 }
@@ -439,14 +502,11 @@ HOT Answer plan_run(Program *program, Run &run, int *failed) {
     if (plan == nullptr || !plan->valid) {
         return PLAN_UNKNOWN;
     }
-    bool same = true;
-    for (const Anchor &anchor : plan->anchors) {
-        same = same && anchor_value(run.scope, anchor.opcode, anchor.index) == anchor.expected;
-    }
+    bool same = has_anchors(*plan, run.scope);
     run.values = plan->values.data();
     int outcome = same ? run_all(program, run, plan->early) : HOLDS;
     if (same && outcome == HOLDS) {
-        same = unchanged(*plan);
+        same = has_fetched(*plan, run.values) && unchanged(*plan);
         outcome = same ? run_all(program, run, plan->late) : HOLDS;
     }
     if (!same) {
@@ -457,6 +517,7 @@ HOT Answer plan_run(Program *program, Run &run, int *failed) {
     }
     if (outcome == HOLDS) {
         plan->patience = 1;
+        plan->held_for += plan->held_for < SOON;
         return PLAN_HOLDS;
     }
     *failed = outcome;
