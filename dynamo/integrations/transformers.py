@@ -1,9 +1,13 @@
-"""`Trainer` of transformers and `Accelerator` of accelerate with this compiler, in one line.
+"""transformers and accelerate with this compiler, in a line: Trainer, Accelerator, `generate`.
 
 In: a Trainer or an Accelerator. Out: the same, and each model that it prepares from then on is
 compiled in place. Exists because both know backends of torch.compile by a closed list of names;
 what they were told of compiling (`TrainingArguments(torch_compile=True, torch_compile_mode=...)`,
-`Accelerator(dynamo_backend=...)`) holds here instead. Neither library is imported.
+`Accelerator(dynamo_backend=...)`) holds here instead.
+
+Or in: a model with `generate`. Out: the same, what runs for each token compiled. Exists because the
+loop around `forward` computes positions and masks with some twenty small operators a token, which
+on a GPU take as long to start as a small model takes to run. No library is imported.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from dynamo.api import compile_in_place
+from dynamo.api import compile, compile_in_place
 
 Host = TypeVar("Host")
+Model = TypeVar("Model")
 # What calls torch.compile; the first also shards a model, which comes before compiling.
 PREPARING = ("prepare", "prepare_model")
 
@@ -43,6 +48,38 @@ def compile_prepared(host: Host, **arguments: Any) -> Host:
         prepare = functools.partial(_prepare, getattr(accelerator, name), plugin, arguments)
         setattr(accelerator, name, prepare)
     return host
+
+
+# What `generate` calls for each token beside `forward`.
+AROUND_FORWARD = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
+
+
+def compile_generation(model: Model, *, mode: str | None = "reduce-overhead", **more: Any) -> Model:
+    """Compiles what `model.generate` of transformers runs for each token: `forward`, and what makes
+    its inputs of the last token.
+
+    mode, more: for `forward`, as `dynamo.compile` takes them; the rest is compiled without a mode,
+    by the same backend. torch.compile, which `generate` may call itself for static caches, is
+    turned off (`generation_config.disable_compile`). To be said once for a model; returns it.
+    Errors: TypeError for what does not generate; those of `dynamo.compile`.
+
+    ```python
+    model = compile_generation(AutoModelForCausalLM.from_pretrained(name).cuda())
+    model.generate(**inputs, cache_implementation="static")
+    ```
+    """
+    generating: Any = model
+    if not callable(getattr(generating, "generate", None)):
+        raise TypeError(f"compile_generation takes a model with generate(), not {type(model)!r}")
+    generating.forward = compile(generating.forward, mode=mode, **more)
+    backend = {"backend": more["backend"]} if "backend" in more else {}
+    for name in AROUND_FORWARD:
+        if hasattr(generating, name):
+            setattr(generating, name, compile(getattr(generating, name), **backend))
+    settings = getattr(generating, "generation_config", None)
+    if settings is not None:
+        settings.disable_compile = True
+    return model
 
 
 def _prepare(

@@ -7,7 +7,8 @@ In: the function of a generated wrapper (`Graphing`, `GraphedCall`) that may be 
   those are read, and written, in place, all others are copied into memory of the recording.
 - An input that was read in place and comes from another address is copied from then on, in a new
   recording; after a few recordings the graph runs without. One that is written, or large, is read
-  and written at its new place instead where the recording before ran often.
+  and written at its new place instead where the recording before ran often. Where it did not, and
+  one is written, calls run as they are until those have stayed for a while.
 - All recordings of a stream share their memory. Results are tensors over it: nothing is copied
   out. What somebody still holds when a recording is about to write there gets memory of its own
   first (`csrc/replay.cpp`). Where that happens again and again because of another recording, the
@@ -52,6 +53,10 @@ MOST_DELAYS = 8
 # Runs of a recording, which takes as long as a few calls without one: on an H200 the launches of
 # one token of a decoder took 1.25 ms without.
 ENOUGH_RUNS = 16
+# Both chosen, not measured: calls at one place that are waited for; calls in a row, each of which has
+# written inputs at another place than the one before.
+MOST_PATIENCE = 1024
+MOST_RESTLESS = 64
 POOLS = Pools()
 
 
@@ -94,8 +99,9 @@ class GraphedCall:
     repeatable: bool = True
     allowance: Allowance = field(default_factory=Allowance)
     pools: Pools = POOLS
+    allowed: bool = False  # by it
     warm_ups: int = 0
-    made: int = 0  # recordings, until now
+    made: int = 0  # recordings, until now, but for those in the place of one that paid
     recordings: tuple[Recording, ...] = ()  # of which each call runs the first that can
     seen: list[int] = field(default_factory=list)  # addresses in the first call
     moving: set[int] = field(default_factory=set)  # inputs that are copied
@@ -104,6 +110,10 @@ class GraphedCall:
     delays: int = 0
     strays: int = 0
     runs_before: int = 0  # replays when the last stray came
+    place_of_written: list[int] = field(default_factory=list)  # in the last call that waited
+    stays: int = 0  # calls, of which this was the last, with them at that place
+    restless: int = 0  # calls in a row that had them elsewhere
+    patience: int = ENOUGH_RUNS
     apart: bool = False  # from results of others
     full: bool = False  # no memory for more
     off: bool = False
@@ -153,7 +163,7 @@ class GraphedCall:
         if self.off or not self.recorder.takes(inputs):
             return None
         if self.warm_ups < WARM_UP_CALLS:
-            self._warm_up([tensor.data_ptr() for tensor in inputs])
+            self._warm_up(_addresses(inputs))
             return None
         if not self.recordings:
             return self._record(inputs, place)
@@ -172,6 +182,10 @@ class GraphedCall:
             if not self._is_astray(recording.replay.runs):
                 return None  # what makes them ran as it is
         if self._has_paid_off(recording.replay.runs, inputs, moved[0]):
+            self.made, self.patience = self.made - 1, ENOUGH_RUNS
+        elif not self.written.isdisjoint(moved[0]):
+            if not self._stay(inputs):
+                return None
             self.made -= 1
         else:
             self.moving |= moved[0]
@@ -184,6 +198,23 @@ class GraphedCall:
         where they lie now, pays too: of each call of `generate`, say, with a cache of its own."""
         big = _take_longer([inputs[n] for n in moved], LARGE)
         return runs >= ENOUGH_RUNS and (big or not self.written.isdisjoint(moved))
+
+    def _stay(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether written inputs, which have moved too soon, have been at one place for long enough
+        now: for as many calls as a recording takes, and for more each time."""
+        places = _addresses([inputs[n] for n in sorted(self.written)])
+        self.stays = self.stays + 1 if places == self.place_of_written else 1
+        self.place_of_written = places
+        self._note_restless(self.stays == 1)
+        if self.stays < self.patience:
+            return False
+        self.stays, self.patience = 0, min(2 * self.patience, MOST_PATIENCE)
+        return True
+
+    def _note_restless(self, moved: bool) -> None:
+        self.restless = self.restless + 1 if moved else 0
+        if self.restless > MOST_RESTLESS:
+            self._give_up("an input that is written moves")
 
     def _wait(self, replay: Replay, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         """What to do where results are in the way of a recording that would fit."""
@@ -211,7 +242,12 @@ class GraphedCall:
         if not self.seen:
             self.seen = addresses
         pairs = enumerate(zip(self.seen, addresses, strict=True))
-        self.moving |= {n for n, (old, new) in pairs if old != new}
+        moved = {n for n, (old, new) in pairs if old != new}
+        if self.written.isdisjoint(moved):
+            self.moving |= moved
+        else:  # the first call of another `generate`, say
+            self.seen, self.warm_ups = addresses, 1
+        self._note_restless(not self.written.isdisjoint(moved))
 
     def _record(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         """Record anew, without those that there are."""
@@ -219,8 +255,9 @@ class GraphedCall:
         if self.delays < MOST_DELAYS and _take_longer(self._copied(inputs, place), LARGE):
             self.delays += 1  # next time they may lie where another recording makes them
             return None
-        if self.made == 0 and not self.allowance.take():
+        if not self.allowed and not self.allowance.take():
             return self._give_up(f"{MOST_SIZES} sets of sizes have their recordings")
+        self.allowed = True
         if self.made == MOST_RECORDINGS:
             return self._give_up("inputs keep moving")
         try:
@@ -308,6 +345,10 @@ class GraphedCall:
 
     def _say(self, sentence: str) -> None:
         logs.log("cudagraphs").emit(sentence)
+
+
+def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 def _take_longer(tensors: Sequence[torch.Tensor], most: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from dynamo.integrations.transformers import compile_prepared
+from dynamo.integrations.transformers import compile_generation, compile_prepared
 from dynamo.testing import CompileCounter
 
 
@@ -52,3 +52,8 @@ def test_what_it_was_told() -> None:
     assert torch.equal(model(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
     with pytest.raises(TypeError, match="a Trainer or an Accelerator"):
         compile_prepared(nn.ReLU())
+
+
+def test_what_does_not_generate() -> None:
+    with pytest.raises(TypeError, match="a model with generate"):
+        compile_generation(nn.ReLU())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.integrations.transformers import compile_generation
 from dynamo.testing import CompileCounter
 from tests.libraries.harness import seed
 from tests.libraries.language import llama, prompt
@@ -40,6 +41,23 @@ def test_forward(way: str) -> None:
     # The first words, the next word, the next of any length; once more where an import that
     # transformers puts off registers an abstract class.
     assert counter.frame_count <= 5
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_runs_for_each_token(way: str) -> None:
+    seed(0)
+    model = llama().eval()
+    want = [generated(model.generate, way, length) for length in (7, 4)]
+    dynamo.reset()
+    assert compile_generation(model, backend="aot_eager", mode=None) is model
+    assert model.generation_config.disable_compile, "torch.compile does not compile it as well"
+    for length, words in zip((7, 4), want, strict=True):
+        assert torch.equal(generated(model.generate, way, length), words)
+    assert not dynamo.counters["graph_break"] and not dynamo.counters["internal_errors"]
+    frames = dynamo.counters["stats"]["frames"]
+    assert frames <= 8, "three functions, for the prompt, one word and any length"
+    generated(model.generate, way, 6)
+    assert dynamo.counters["stats"]["frames"] == frames
 
 
 @pytest.mark.libraries

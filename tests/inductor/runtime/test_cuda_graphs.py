@@ -415,28 +415,58 @@ def test_inputs_are_written_in_place() -> None:
     assert recorder.recorded == 1 and recorder.replayed == 4
     other = torch.ones(4)
     assert torch.equal(call(other, torch.ones(4))[0], torch.full((4,), 4.0))
-    assert call.off and torch.equal(other, torch.full((4,), 2.0)) and torch.equal(state, want)
+    assert recorder.replayed == 4 and torch.equal(other, torch.full((4,), 2.0)) and torch.equal(state, want)
 
 
-def test_a_written_input_has_a_new_place_after_many_calls() -> None:
-    """Each turn has a cache of its own. With turns of few calls the graph runs without."""
+def caches(lengths: list[int]) -> tuple[FakeRecorder, GraphedCall]:
+    """Turns of so many calls, each with a cache of its own."""
     def step(cache: Tensor, x: Tensor) -> tuple[Any, ...]:
         cache.add_(x)
         return (cache * 2,)
 
-    for length, recorded, off in ((ENOUGH_RUNS + 3, 6, False), (ENOUGH_RUNS - 3, 1, True)):
-        recorder, alive = FakeRecorder(), []
-        call = graphed(step, recorder, written=frozenset({0}), repeatable=False)
-        for _ in range(6):
-            cache, total = torch.zeros(4), torch.zeros(4)
-            alive.append(cache)
-            for _ in range(length):
-                x = torch.randn(4)
-                alive.append(x)
-                total += x
-                (got,) = call(cache, x)
-                assert torch.equal(got, total * 2) and torch.equal(cache, total)
-        assert (recorder.recorded, call.off) == (recorded, off)
+    recorder, alive = FakeRecorder(), []
+    call = graphed(step, recorder, written=frozenset({0}), repeatable=False)
+    for length in lengths:
+        cache, total = torch.zeros(4), torch.zeros(4)
+        alive.append(cache)
+        for _ in range(length):
+            x = torch.randn(4)
+            alive.append(x)
+            total += x
+            (got,) = call(cache, x)
+            assert torch.equal(got, total * 2) and torch.equal(cache, total)
+    return recorder, call
+
+
+def test_a_written_input_has_a_new_place_after_many_calls() -> None:
+    recorder, call = caches([ENOUGH_RUNS + 3] * 6)
+    assert recorder.recorded == 6 and not call.off
+
+
+def test_turns_of_few_calls_run_without_a_recording_and_later_ones_with() -> None:
+    recorder, call = caches([ENOUGH_RUNS - 3] * 6)
+    assert recorder.recorded == 1 and not call.off
+    recorder, call = caches([ENOUGH_RUNS - 3] * 6 + [3 * ENOUGH_RUNS] * 4)
+    assert recorder.recorded == 5
+    assert recorder.replayed == ENOUGH_RUNS - 5 + 2 * ENOUGH_RUNS + 1 + 3 * 3 * ENOUGH_RUNS
+
+
+def test_recordings_that_do_not_pay_get_fewer() -> None:
+    recorder, call = caches([ENOUGH_RUNS + 4] * 50)
+    assert recorder.recorded == 50, "each runs often"
+    recorder, call = caches([4, *[ENOUGH_RUNS + 4] * 50])
+    assert recorder.recorded <= 2, "the second was left after four calls"
+
+
+@pytest.mark.parametrize("before", [[], [4]])
+def test_a_written_input_that_is_elsewhere_in_each_call(before: list[int]) -> None:
+    recorder, call = caches([*before, *[1] * 100])
+    assert call.off and recorder.recorded == len(before)
+
+
+def test_a_written_input_moves_while_the_first_calls_run() -> None:
+    recorder, call = caches([1, 1, 1, 6])
+    assert recorder.recorded == 1 and recorder.replayed == 6 - WARM_UP_CALLS
 
 
 def test_out_of_memory_for_what_is_held(monkeypatch: Any) -> None:
