@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -113,11 +113,12 @@ class Builder:
         self._count += 1
         return f"buf{self._count - 1}"
 
-    def bytes_read(self, tensor: Tensor) -> int:
+    def bytes_read(self, tensor: Tensor, there: Collection[str] = ()) -> int:
         """How much a kernel loads to compute a tensor: no buffer counts for more than one element
-        for each of the tensor's."""
+        for each of the tensor's. there: buffers that it has loaded."""
         most = hint_of(tensor.layout.numel())
-        read = [self.layouts[name] for name in tensor.reads if name in self.layouts]
+        names = [name for name in tensor.reads if name not in there]
+        read = [self.layouts[name] for name in names if name in self.layouts]
         return sum(min(most, hint_of(each.numel())) * each.dtype.itemsize for each in read)
 
     # -- tensors that are computed where they are used --------------------------------------------

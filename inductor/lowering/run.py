@@ -96,6 +96,10 @@ OF_SMALL_FLOATS = frozenset((
     aten.contiguous.default, aten._scaled_mm.default,
 ))  # fmt: skip
 MOST_RECOMPUTED = 64  # operations, for an element that several kernels of a GPU compute
+# What is stored is held, and keeps kernels apart that read the same; by how much that counts more
+# than what is read is chosen by counting what programs' kernels read and write.
+STORED_COSTS = 1.25
+FAR = 4  # operations in a row that are looked at for what they read; chosen, not measured
 
 
 def lower_graph(
@@ -340,16 +344,51 @@ class _Run:
 
     def _recompute_moves_less(self, node: torch.fx.Node, value: Tensor) -> bool:
         """On a GPU: whether kernels that compute a value anew move fewer bytes than those that
-        load it. One of them computes it in any case."""
-        users = list(_kernels_of(node))
+        load it. One of them computes it in any case; what they read anyway costs nothing."""
+        users = [*_kernels_of(node)]
         count = value.layout.numel()
         alone = type(count) is int and count == 1  # computed once by each program
         large = hint_of(count) * value.dtype.itemsize >= LARGE
         most = MOST_COST if alone or large else MOST_RECOMPUTED
         if value.cost > most or not all(users):
             return False
-        extra = (len(users) - 1) * self.builder.bytes_read(value)
-        return extra < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
+        most_read = self.builder.bytes_read(value)
+        saved = len(users) * hint_of(count) * value.dtype.itemsize
+        if (len(users) - 1) * most_read < saved:
+            return True
+        each = [self.builder.bytes_read(value, self._read_beside(user, node))
+                for user in users if user is not None]
+        extra = sum(each) - min(each)  # the one that reads least would store it
+        return min(each) < most_read and extra <= STORED_COSTS * saved
+
+    def _read_beside(self, user: torch.fx.Node, node: torch.fx.Node) -> set[str]:
+        """Buffers that a kernel with this use of a node reads for other values, element by element:
+        of the use, and of those behind it that are sure to be in the same kernel."""
+        found: set[str] = set()
+        given, count = node, _count(node)
+        for _ in range(FAR):
+            for other in user.all_input_nodes:
+                if other is not given:
+                    self._add_reads(other, count, found)
+            if len(user.users) != 1 or _count(user) != count:
+                break
+            given, (user,) = user, user.users
+            if not (_is_kernel(user) or getattr(user.target, "is_view", False)):
+                break
+        return found
+
+    def _add_reads(self, node: torch.fx.Node, count: Any, found: set[str]) -> None:
+        """What a kernel reads to have a value; nothing where that may yet be stored."""
+        work = [(node, FAR)]
+        while work:
+            current, left = work.pop()
+            value = self.values.get(current)
+            if isinstance(value, Tensor):
+                root = value.root()
+                found |= root.reads if root.view is None else {root.view.buffer}
+            elif left and _is_kernel(current) and _count(current) == count and (
+                    len(current.users) == 1):
+                work += [(given, left - 1) for given in current.all_input_nodes]
 
     def _is_exact(self, node: torch.fx.Node) -> bool:
         """Whether each kernel that computes a value finds the same bits."""
@@ -454,18 +493,28 @@ def _nodes_of(value: Any) -> Iterator[torch.fx.Node]:
             yield one
 
 
-def _kernels_of(node: torch.fx.Node) -> Iterator[bool]:
-    """For each use of a node behind its views, whether it is a kernel of ours that need not find
-    the value in memory."""
+def _kernels_of(node: torch.fx.Node) -> Iterator[torch.fx.Node | None]:
+    """Each use of a node behind its views, if it is a kernel of ours that need not find the value
+    in memory; else None."""
     for user in node.users:
-        target: Any = user.target
-        if user.op == "call_function" and getattr(target, "is_view", False):
+        if user.op == "call_function" and getattr(user.target, "is_view", False):
             yield from _kernels_of(user)
         else:
-            yield (
-                user.op == "call_function" and target in LOWERINGS and PLACE not in user.meta
-                and target._schema.name.split("::")[1] not in LIBRARY
-            )
+            yield user if _is_kernel(user) else None
+
+
+def _is_kernel(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    return (
+        node.op == "call_function" and target in LOWERINGS and PLACE not in node.meta
+        and target._schema.name.split("::")[1] not in LIBRARY
+    )
+
+
+def _count(node: torch.fx.Node) -> Any:
+    """Elements of a node's value; None where it is no tensor."""
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, torch.Tensor) else None
 
 
 def _used(nodes: Sequence[Node], outputs: Sequence[Output]) -> tuple[Node, ...]:

@@ -53,8 +53,8 @@ MOST_DELAYS = 8
 # Runs of a recording, which takes as long as a few calls without one: on an H200 the launches of
 # one token of a decoder took 1.25 ms without.
 ENOUGH_RUNS = 16
-# Both chosen, not measured: calls at one place that are waited for; calls in a row, each of which has
-# written inputs at another place than the one before.
+# Both chosen, not measured: calls at one place that are waited for; calls in a row, each of which
+# has written inputs at another place than the one before.
 MOST_PATIENCE = 1024
 MOST_RESTLESS = 64
 POOLS = Pools()

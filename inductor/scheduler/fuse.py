@@ -54,6 +54,8 @@ LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake
 # Bytes of results, each of which takes longer than a launch; and by how much they are larger than
 # all that two kernels have in common, so that as one they gain little. Both chosen, not measured.
 LARGE_BESIDE, LITTLE_IN_COMMON = 32 << 20, 8
+# Bytes that two members of lists read both, which takes longer than a launch: not measured.
+MUCH_IN_COMMON = 32 << 20
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
 
@@ -285,7 +287,9 @@ class _Fuser:
         rows = self._rows_of(first, second)
         if self.has_lists and rows == 1 and any(
             group.rows is None and group.iterations != 1 for group in (first, second)
-        ) and self.lone.isdisjoint(first.members + second.members):
+        ) and self.lone.isdisjoint(first.members + second.members) and (
+            self._in_common(first, second) < MUCH_IN_COMMON
+        ):
             return "one result and many elements, each of which stands alone"
         if rows is not None and not self._holds_rows(first.members + second.members, rows):
             return "a scan or a sort of rows that are no tile"
@@ -350,10 +354,13 @@ class _Fuser:
                 for group in (first, second)]
         if min(made) < LARGE_BESIDE:
             return False
+        return self._in_common(first, second) * LITTLE_IN_COMMON < min(made)
+
+    def _in_common(self, first: Group, second: Group) -> int:
+        """Bytes of what both groups read, on a GPU."""
         reads = [{name for member in group.members for name in self.nodes[member].reads()}
                  for group in (first, second)]
-        common = sum(self.bytes.get(name, 0) for name in reads[0] & reads[1])
-        return common * LITTLE_IN_COMMON < min(made)
+        return sum(self.bytes.get(name, 0) for name in reads[0] & reads[1])
 
     def _made(self, group: Group) -> Iterator[str]:
         """What other kernels read of a group."""

@@ -203,6 +203,20 @@ def test_norms_behind_each_other_are_no_list() -> None:
     assert groups(side_by_side, weights) == [10, 10]  # all norms, all quotients
 
 
+@pytest.mark.parametrize("most", [1, 1 << 20])
+def test_sums_of_a_list_and_what_reads_the_same_are_one_where_that_is_much(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: a launch for all sums and one for all products, or one pass over each tensor."""
+    def program(xs: Any, ys: Any) -> Any:
+        return [(xs[k] * ys[k], (xs[k] + ys[k]).sum()) for k in range(10)]
+
+    monkeypatch.setattr(fuse_module, "MUCH_IN_COMMON", most)
+    x = torch.randn(10, 64, 64)
+    captured = capture_forward(torch.fx.symbolic_trace(lambda xs, ys: sum(program(xs, ys), ())), [x, x], epilogue_in_graph=True)
+    graph = replace(lower_graph(captured.module).graph, device=torch.device("cuda"))
+    groups = [group for group in fuse(graph, THREADS).groups if len(group) > 1]
+    assert [len(group) for group in groups] == ([20] if most == 1 else [10, 10])
+
+
 @pytest.mark.parametrize(("rows", "gpu", "count"), [
     (1024, "H200", 2), (200, "H200", 1), (200, "sm_80", 2), (180, "sm_80", 1), (130, "sm_89", 2), (64, "sm_89", 1), (64, "gfx942", 2)])
 def test_what_reads_across_long_rows_is_apart_on_a_gpu(rows: int, gpu: str, count: int) -> None:
