@@ -54,13 +54,14 @@ def compile_prepared(host: Host, **arguments: Any) -> Host:
 AROUND_FORWARD = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
 
 
-def compile_generation(model: Model, *, mode: str | None = "reduce-overhead", **more: Any) -> Model:
+def compile_generation(model: Model, **arguments: Any) -> Model:
     """Compiles what `model.generate` of transformers runs for each token: `forward`, and what makes
     its inputs of the last token.
 
-    mode, more: for `forward`, as `dynamo.compile` takes them; the rest is compiled without a mode,
-    by the same backend. torch.compile, which `generate` may call itself for static caches, is
-    turned off (`generation_config.disable_compile`). To be said once for a model; returns it.
+    arguments: for `forward`, those of `dynamo.compile`; where they say nothing of a mode, options
+    or a backend, the mode is "reduce-overhead". The rest is compiled in the default mode, by the
+    same backend. torch.compile, which `generate` may call itself for static caches, is turned off
+    (`generation_config.disable_compile`). To be said once for a model; returns it.
     Errors: TypeError for what does not generate; those of `dynamo.compile`.
 
     ```python
@@ -71,8 +72,10 @@ def compile_generation(model: Model, *, mode: str | None = "reduce-overhead", **
     generating: Any = model
     if not callable(getattr(generating, "generate", None)):
         raise TypeError(f"compile_generation takes a model with generate(), not {type(model)!r}")
-    generating.forward = compile(generating.forward, mode=mode, **more)
-    backend = {"backend": more["backend"]} if "backend" in more else {}
+    if arguments.keys().isdisjoint(("mode", "options", "backend")):
+        arguments["mode"] = "reduce-overhead"
+    generating.forward = compile(generating.forward, **arguments)
+    backend = {"backend": arguments["backend"]} if "backend" in arguments else {}
     for name in AROUND_FORWARD:
         if hasattr(generating, name):
             setattr(generating, name, compile(getattr(generating, name), **backend))

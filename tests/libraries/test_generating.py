@@ -49,7 +49,7 @@ def test_what_runs_for_each_token(way: str) -> None:
     model = llama().eval()
     want = [generated(model.generate, way, length) for length in (7, 4)]
     dynamo.reset()
-    assert compile_generation(model, backend="aot_eager", mode=None) is model
+    assert compile_generation(model, backend="aot_eager") is model
     assert model.generation_config.disable_compile, "torch.compile does not compile it as well"
     for length, words in zip((7, 4), want, strict=True):
         assert torch.equal(generated(model.generate, way, length), words)
