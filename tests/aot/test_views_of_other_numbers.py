@@ -77,7 +77,9 @@ def test_gradients(program: Callable[..., Any], backend: str) -> None:
         results = results if isinstance(results, tuple) else (results,)
         sum((each * (2 - 3j)).abs().square().sum() * (at + 1) for at, each in enumerate(results) if each.requires_grad).backward()
         found.append([leaf.grad for leaf in leaves])
-    torch.testing.assert_close(found[1], found[0])
+    # Of exp, the squares do not depend on `y`: what is left of its gradient is rounding of large terms.
+    largest = max(float(grad.abs().max()) for grad in found[0] if grad is not None)
+    torch.testing.assert_close(found[1], found[0], rtol=1.3e-6, atol=max(1e-5, 1e-6 * largest))
 
 
 def test_a_conjugate_that_comes_and_goes() -> None:
