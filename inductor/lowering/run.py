@@ -97,9 +97,9 @@ OF_SMALL_FLOATS = frozenset((
 ))  # fmt: skip
 MOST_RECOMPUTED = 64  # operations, for an element that several kernels of a GPU compute
 # What is stored is held, and keeps kernels apart that read the same; by how much that counts more
-# than what is read is chosen by counting what programs' kernels read and write.
+# than what is read is chosen by counting bytes that programs' kernels move, whatever the device.
 STORED_COSTS = 1.25
-FAR = 4  # operations in a row that are looked at for what they read; chosen, not measured
+LOOKED_AHEAD = 4  # operations in a row whose reads are looked for; chosen, not measured
 
 
 def lower_graph(
@@ -366,7 +366,7 @@ class _Run:
         of the use, and of those behind it that are sure to be in the same kernel."""
         found: set[str] = set()
         given, count = node, _count(node)
-        for _ in range(FAR):
+        for _ in range(LOOKED_AHEAD):
             for other in user.all_input_nodes:
                 if other is not given:
                     self._add_reads(other, count, found)
@@ -379,7 +379,7 @@ class _Run:
 
     def _add_reads(self, node: torch.fx.Node, count: Any, found: set[str]) -> None:
         """What a kernel reads to have a value; nothing where that may yet be stored."""
-        work = [(node, FAR)]
+        work = [(node, LOOKED_AHEAD)]
         while work:
             current, left = work.pop()
             value = self.values.get(current)

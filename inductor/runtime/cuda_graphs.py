@@ -206,6 +206,8 @@ class GraphedCall:
         self.stays = self.stays + 1 if places == self.place_of_written else 1
         self.place_of_written = places
         self._note_restless(self.stays == 1)
+        if self.stays == 1:
+            self._say("an input that is written has moved: calls run without until it stays")
         if self.stays < self.patience:
             return False
         self.stays, self.patience = 0, min(2 * self.patience, MOST_PATIENCE)

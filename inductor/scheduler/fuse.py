@@ -54,7 +54,8 @@ LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake
 # Bytes of results, each of which takes longer than a launch; and by how much they are larger than
 # all that two kernels have in common, so that as one they gain little. Both chosen, not measured.
 LARGE_BESIDE, LITTLE_IN_COMMON = 32 << 20, 8
-# Bytes that two members of lists read both, which takes longer than a launch: not measured.
+# Bytes that two members of lists read both: chosen to take longer than a launch (8 us on an H200,
+# more where memory is slower); other limits were not measured.
 MUCH_IN_COMMON = 32 << 20
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
