@@ -26,6 +26,7 @@ from dynamo.aot.resizing import RESIZING
 aten = torch.ops.aten
 Tensor = torch.Tensor
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+WORD = 4  # elements of float32 in 16 bytes
 
 # Overloads whose decomposition is torch's own (in ATen operations only, no prims).
 FROM_TORCH: tuple[str, ...] = (
@@ -344,6 +345,22 @@ def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     return x * torch.pow(2.0, exponent).to(x.dtype)
 
 
+def euclidean_dist(a: Tensor, b: Tensor) -> Tensor:
+    """As ATen computes it, by a GEMM whose operands have their rows' squares as further columns.
+    For a GPU's library rows begin at whole words: zeros fill them. (One of 32768 x 1024 results
+    and 258 terms took 209 us on an H200.)"""
+    if a.dtype is not b.dtype or a.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    own, other = (torch.sum(torch.pow(x, 2), [-1], keepdim=True) for x in (a, b))
+    left, right = [-2 * a, own, torch.ones_like(own)], [b, torch.ones_like(other), other]
+    columns = a.shape[-1] + 2
+    if a.device.type != "cpu" and type(columns) is int and columns % WORD:
+        for parts, x in ((left, a), (right, b)):
+            parts.append(x.new_zeros((*x.shape[:-1], -columns % WORD)))
+    squares = torch.matmul(torch.cat(left, -1), torch.cat(right, -1).transpose(-2, -1))
+    return torch.sqrt(torch.clamp_min(squares, 0))
+
+
 OWN: dict[str, Callable[..., Any]] = {
     "_is_all_true.default": torch.all,
     "_is_any_true.default": torch.any,
@@ -367,6 +384,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "nan_to_num.default": nan_to_num,
     "addr.default": addr,
     "count_nonzero.dim_IntList": count_nonzero,
+    "_euclidean_dist.default": euclidean_dist,
     "logaddexp.default": logaddexp,
     "index_fill.int_Scalar": index_fill,
     "_weight_norm_interface_backward.default": weight_norm_backward,

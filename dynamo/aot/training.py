@@ -41,9 +41,11 @@ from dynamo.aot.recipes import noted
 from dynamo.aot.records import Compiler, Keeping, Place
 from dynamo.aot.second_order import (
     TWICE,
+    SecondOrder,
     learnable_sources,
     refuse_to_differentiate,
 )
+from dynamo.base.fallbacks import DERIVATIVE, line_of, refused
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 transforms_active = torch._C._are_functorch_transforms_active
@@ -249,6 +251,19 @@ def _forward_of(plan: NodePlan) -> Callable[..., Any]:
     return forward
 
 
+def _telling_once(second: SecondOrder | None) -> Callable[[], None]:
+    """Says at its first call that the captured program has run again, outside of the graph."""
+    told: list[bool] = []
+
+    def tell() -> None:
+        if second is not None and not told:
+            told.append(True)
+            refused(DERIVATIVE, "create_graph=True is given outside of the compiled part that is "
+                    "differentiated", line_of(second.gm.graph.nodes), strict=False)
+
+    return tell
+
+
 def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable[..., Any]:
     """The `backward` of the node."""
     nothing, start, ready, give = ends.nothing, ends.start, ends.ready, ends.give
@@ -258,6 +273,7 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
     restored = picker(plan.order)
     own, each = _by_values(plan)
     sources: dict[tuple[int, ...], list[frozenset[int]]] = {}
+    tell = _telling_once(second)
 
     def refuse(found: Any, missing: tuple[int, ...], learns: list[bool], given: Any) -> Any:
         """Gradients that can't be differentiated. learns: which of what backward takes may."""
@@ -277,6 +293,7 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
         if second is not None and torch.is_grad_enabled() and ctx.references is not None:
             again = second.gradients(ctx.references, tensors, own(tensors), each(grads), runs)
             if again is not None:
+                tell()
                 return give(ready([again[at] for at in gradients]))
         if restore is not None:
             tensors = tensors[:saved] + _current(ctx.loose, plan, tensors)

@@ -32,15 +32,20 @@ GRAPH = "graph runs as captured"
 SUBGRAPH = "subgraph runs as captured"
 SIZES = "graph runs as captured for further sizes or numbers"
 BACKWARD = "backward runs as ATen"
+DERIVATIVE = "second derivative runs as captured"
 ATEN_SIZES = "graph runs as ATen for further sizes"
 KERNEL = "kernel runs as ATen"
 SYMBOLIC = "no code for all sizes"
 CALL = "call failed"
-KINDS = (GRAPH, SUBGRAPH, SIZES, BACKWARD, ATEN_SIZES, KERNEL, SYMBOLIC, CALL)
+KINDS = (GRAPH, SUBGRAPH, SIZES, BACKWARD, DERIVATIVE, ATEN_SIZES, KERNEL, SYMBOLIC, CALL)
 
 AT = "dynamo_at"  # of an error: the user's line of the operation that it is about
 ADVICE = {
     CALL: "DYNAMO_SUPPRESS_ERRORS=0 raises it.",
+    DERIVATIVE: (
+        "What to do: call torch.autograd.grad(..., create_graph=True) within the compiled "
+        "function, and requires_grad_ before all that is differentiated: then gradients are part "
+        "of the graph."),
     KERNEL: "It is slower there. DYNAMO_LOGS=output_code shows the generated code.",
 }
 USUAL = (

@@ -171,7 +171,7 @@ class Strategies:
 
     def compile_cut(self, module: torch.fx.GraphModule) -> Compiled:
         """Subgraphs of the graph. Errors: Unsupported."""
-        return compile_subgraphs(module, self.compile_subgraph)
+        return compile_subgraphs(module, self.compile_subgraph, with_gradients=True)
 
     # -- graphs for all sizes, in the cache --------------------------------------------------------
 
@@ -230,7 +230,17 @@ class Strategies:
 
     def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
         with self._compiling():
-            return _compile(part, given, self.settings, may_raise=True)
+            return _compile(part, given, self.settings, may_raise=True,
+                            refused=lambda refusal: self._gradients_apart(part, refusal))
+
+    def _gradients_apart(self, part: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
+        """A part without a functional form: what stands around its gradients is compiled."""
+        if has_gradients(part):
+            try:
+                return compile_subgraphs(part, self.compile_subgraph)
+            except Unsupported as other:
+                refusal = other
+        return as_captured(self.settings, part, refusal)
 
     @contextlib.contextmanager
     def _compiling(self) -> Iterator[None]:

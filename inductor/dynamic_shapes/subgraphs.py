@@ -5,7 +5,8 @@ compiler for a subgraph of it. Out: a callable like the graph. It runs in the or
 what makes an unbacked number or size, what checks or calculates with numbers, modes and gradients
 run as captured; the subgraphs between them are compiled when the numbers are known
 (`subgraph.py` beside this file). So every assumption about them is checked before a subgraph runs,
-and errors are eager's.
+and errors are eager's. Gradients may be part of a subgraph where all that leads from what is
+differentiated to the result is.
 """
 
 from __future__ import annotations
@@ -66,12 +67,15 @@ def reads_floats(gm: fx.GraphModule) -> bool:
     )
 
 
-def compile_subgraphs(gm: fx.GraphModule, compile_subgraph: CompileSubgraph) -> Callable[..., Any]:
-    """A callable like the graph, whose subgraphs are compiled at their first use.
+def compile_subgraphs(
+    gm: fx.GraphModule, compile_subgraph: CompileSubgraph, with_gradients: bool = False
+) -> Callable[..., Any]:
+    """A callable like the graph, whose subgraphs are compiled at their first use. with_gradients:
+    they may compute gradients.
 
     Errors: Unsupported where there is nothing to compile.
     """
-    return _Cutter(gm, compile_subgraph).cut()
+    return _Cutter(gm, compile_subgraph, with_gradients).cut()
 
 
 def compile_parts(
@@ -135,9 +139,13 @@ class _Cutter:
     """units: nodes that run as captured, and lists of nodes that are compiled together. A call of
     a repeated block is one for itself."""
 
-    def __init__(self, gm: fx.GraphModule, compile_subgraph: CompileSubgraph) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, compile_subgraph: CompileSubgraph, with_gradients: bool = False
+    ) -> None:
         self.gm = gm
         self.compile_subgraph = compile_subgraph
+        self.with_gradients = with_gradients
+        self.written: set[Any] | None = None  # storages, once they have been looked for
         self.units: list[fx.Node | list[fx.Node]] = []
         self.open: dict[fx.Node, None] = {}  # the last unit, while it grows
         self.repeats = has_repeated(gm)
@@ -197,6 +205,8 @@ class _Cutter:
                 self.units.append(node)
         elif node.target in RANGES and is_cut(node) and not inside:
             self.units.append(node)  # before what is open: it reads numbers only
+        elif node.target in GRADIENTS and self._stays_inside(node):
+            self.open[node] = None
         elif makes_unbacked or is_cut(node) or node.target in GRADIENTS or not _compiles(node):
             self._close()
             self.units.append(node)
@@ -204,6 +214,36 @@ class _Cutter:
             self.open[node] = None
         if node in self.differentiated:
             self._close()
+
+    def _stays_inside(self, node: fx.Node) -> bool:
+        """Whether the last unit computes these gradients by itself: it has computed what is
+        differentiated, and what it reads is inputs of the graph, leaves and what has no gradient,
+        so that no way between two of these leads through another unit."""
+        sources, _, learners = (_nodes_of(argument) for argument in node.args[:3])
+        if not self.with_gradients or not all(source in self.open for source in sources):
+            return False
+        if any(learner in self.open for learner in learners):
+            return False
+        read = {given for each in self.open for given in each.all_input_nodes} | {*learners}
+        return all(self._is_end(given) for given in read if given not in self.open)
+
+    def _is_end(self, node: fx.Node) -> bool:
+        """Whether autograd's graph surely ends at a value. The fakes of a cached graph do not say:
+        they have no history."""
+        value = _value(node)
+        if node.op in ("placeholder", "get_attr") or not isinstance(value, torch.Tensor):
+            return True
+        if not value.requires_grad:
+            return True
+        if self.written is None:
+            self.written = {
+                storage_key(fake) for each in self.gm.graph.nodes
+                if (each.op, each.target) != GETS_HISTORY for fake in each.meta.get("changed", ())}
+        if value.grad_fn is not None or storage_key(value) in self.written:
+            return False
+        given = [_value(other) for other in node.all_input_nodes]
+        return _name(node) == "detach" or not any(
+            isinstance(other, torch.Tensor) and other.requires_grad for other in given)
 
     def _follow(self, node: fx.Node, source: fx.Node) -> None:
         """An item of several results stays with these."""
@@ -276,6 +316,10 @@ class _Cutter:
         module = fx.GraphModule(self.gm, graph)
         name = f"subgraph_{number}"
         return Subgraph(name, module, guarded, self.compile_subgraph), inputs, results
+
+
+def _nodes_of(argument: Any) -> list[fx.Node]:
+    return [one for one in argument if isinstance(one, fx.Node)]
 
 
 def _runs_early(node: fx.Node) -> bool:
