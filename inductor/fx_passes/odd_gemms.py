@@ -1,10 +1,11 @@
-"""GEMMs in half precision on a GPU whose matrices are not made of whole words of 16 bytes.
+"""GEMMs on a GPU whose matrices are not made of whole words of 16 bytes.
 
 In: a functional ATen graph with fakes, forward alone or joint. Out: the same graph (changed in
 place). The library has its fast kernels for matrices whose rows begin, and end, at multiples of 16
-bytes, and takes five to eight times as long for others: a vocabulary of 50257 words is odd, and
-2048 x 1024 rows times it took 2229 us on an H200 where 50264 take 306. So operands get some columns
-of zeros, and parts of the results are used:
+bytes, and takes five to eight times as long for others in half precision: a vocabulary of 50257
+words is odd, and 2048 x 1024 rows times it took 2229 us on an H200 where 50264 take 306. In
+TensorFloat-32 it takes two and a half times as long: 32768 x 1024 results of 258 terms 209 us, of
+260 terms 82. So operands get some columns of zeros, and parts of the results are used:
 
     odd columns of the result   the right operand is padded, the result cut
     odd rows, stored by columns the left operand is padded, the result cut
@@ -45,6 +46,8 @@ WORD = 16  # bytes
 # latter on older devices, whose fast kernels gain less, was not measured.
 WHOLE, ODD, ODD_BEFORE_HOPPER = 0.7, 0.1, 0.25
 HOPPER = 90  # compute capability
+# The same in TensorFloat-32, whose speed is half of that of half precision.
+WHOLE_OF_FLOAT32, ODD_OF_FLOAT32 = 0.22, 0.09
 # Chosen, not measured: seconds, of the launches there are more; before over after.
 OVERHEAD, LEAST_GAIN = 20e-6, 1.3
 
@@ -58,7 +61,7 @@ def pad_odd_gemms(
     changed = False
     padder: _Padder | None = None
     for node in list(module.graph.nodes):
-        if node.target in GEMMS and not node.kwargs and _is_of_halves(node, known):
+        if node.target in GEMMS and not node.kwargs and _is_of_matrix_units(node, known):
             gpu = known or properties_of(facts_of(node.meta["val"]).device)
             if not gpu.capability:  # another maker's library was not measured
                 continue
@@ -70,8 +73,9 @@ def pad_odd_gemms(
     return module
 
 
-def _is_of_halves(node: fx.Node, known: GpuProperties | None) -> bool:
-    """Whether it is a plain GEMM of matrices in half precision on a GPU, that are not empty."""
+def _is_of_matrix_units(node: fx.Node, known: GpuProperties | None) -> bool:
+    """Whether it is a plain GEMM of matrices on a GPU, that are not empty, in half precision or in
+    TensorFloat-32."""
     matrices = [_value(one) for one in (*_operands(node), node)]
     if any(not is_fake(one) or len(facts_of(one).size) != 2 for one in matrices):
         return False
@@ -79,8 +83,10 @@ def _is_of_halves(node: fx.Node, known: GpuProperties | None) -> bool:
     if known is None and facts[0].device.type != "cuda":
         return False
     numbers = [n for each in facts for n in (*each.size, *each.stride)]
-    halves = all(each.dtype in (torch.float16, torch.bfloat16) for each in facts)
-    return halves and all(type(n) is not int or n > 0 for n in numbers)
+    dtypes = {each.dtype for each in facts}
+    is_fast = dtypes <= {torch.float16, torch.bfloat16} or (
+        dtypes == {torch.float32} and torch.get_float32_matmul_precision() != "highest")
+    return is_fast and all(type(n) is not int or n > 0 for n in numbers)
 
 
 def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node]:
@@ -293,9 +299,11 @@ def _repays(node: fx.Node, copied: list[fx.Node], gpu: GpuProperties) -> bool:
     bytes_of_copies = sum(
         2 * elements_of(_value(one)) * itemsize
         for one in copied if _is_copied(one) or one is node)
-    slowly = ODD if gpu.capability >= HOPPER else ODD_BEFORE_HOPPER
+    quickly, slowly = WHOLE, ODD if gpu.capability >= HOPPER else ODD_BEFORE_HOPPER
+    if facts_of(_value(node)).dtype is torch.float32:
+        quickly, slowly = WHOLE_OF_FLOAT32, ODD_OF_FLOAT32
     before = max(moved, operations / (slowly * gpu.gemms))
-    after = max(moved, operations / (WHOLE * gpu.gemms)) + bytes_of_copies / gpu.bandwidth
+    after = max(moved, operations / (quickly * gpu.gemms)) + bytes_of_copies / gpu.bandwidth
     return before > LEAST_GAIN * after + OVERHEAD
 
 

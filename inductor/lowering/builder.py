@@ -29,6 +29,7 @@ from inductor.ir.graph import (
     joined_origins,
 )
 from inductor.ir.index import constant, flatten, variable
+from inductor.lowering.loop_order import in_better_order
 from inductor.lowering.sizes import is_tensor
 from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
 from inductor.runtime.gpu_properties import properties_of
@@ -326,7 +327,7 @@ class Builder:
             ) if keepdim else tuple(places[a] for a in outer)
             ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
 
-        loops = trace_body(ranges, () if is_short else reduced, body)
+        loops = self._along_memory(trace_body(ranges, () if is_short else reduced, body))
         origins = self.origins
         if source.view is None:
             origins = joined_origins([source.origins, origins])
@@ -335,6 +336,15 @@ class Builder:
         what = "pointwise" if is_short else "reduction"
         self.nodes.append(ComputedBuffer(name, own, loops, what, origins))
         return self.stored(layout, name)
+
+    def _along_memory(self, body: LoopBody) -> LoopBody:
+        """A reduction's body, whose loop on a GPU goes along what it reads most of."""
+        if self.device.type == "cpu":
+            return body
+        read = [name for name in body.buffers_read() if name in self.layouts]
+        return in_better_order(body, {
+            name: hint_of(self.layouts[name].numel()) * self.layouts[name].dtype.itemsize
+            for name in read})
 
     def by_rows(
         self, layout: Layout, source: Tensor, axis: int, element: Callable[[Ops, Value], Value]

@@ -17,7 +17,7 @@ from inductor.codegen.triton.aligned import has_unaligned_rows
 from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.matrix_sums import find_matrix_sums, shape_of
 from inductor.codegen.triton.online import tiles_of
-from inductor.codegen.triton.split import reads_along_rows
+from inductor.codegen.triton.split import reads_along_rows, shares_columns
 from inductor.codegen.triton.tiling import (
     LONG_ROW,
     reads_windows,
@@ -86,6 +86,8 @@ WEIGHTS = {
 EVEN_WORDS = 128
 EVEN_ROWS = 8  # fewer alike rows are not looked for
 FEW_ROWS, ONE_STEP = 16, (1, 4096, 16)  # programs wait for memory, not for each other
+# Elements of a tile of all rows, and its warps; chosen, not measured.
+COLUMNS_OF_SHARED, WARPS_OF_SHARED = 4096, 8
 # Of bytes that lie along rows, by how many vectors they are multiplied with: a thread loads sixteen
 # neighbours at a time, and has a sum for each place of the tile. Chosen by counting instructions.
 BYTES_ALONG_ROWS = {
@@ -337,11 +339,11 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     of_weights = _for_weights(launch)
     if of_weights:
         return _unique([Config(*block) for block in of_weights])
-    configs = []
+    configs = [Config(*block) for block in _for_shared_columns(launch)]
     if not along_rows:
         blocks = LOOP_BLOCKS
         if launch.splits == 1:
-            configs = [Config(*block) for block in _for_exponentials(launch)]
+            configs += [Config(*block) for block in _for_exponentials(launch)]
             blocks = (*_for_long_rows(launch, widest), *_for_few_rows(rows), *LOOP_BLOCKS)
     for block, columns, warps in blocks:
         columns = min(columns, widest)
@@ -384,6 +386,14 @@ def _for_weights(launch: Launch) -> list[tuple[int, int, int]]:
         (block, min(columns, even), max(1, min(warps, warps * even // columns)))
         for block, columns, warps in found
     ]
+
+
+def _for_shared_columns(launch: Launch) -> list[tuple[int, int, int]]:
+    """One program takes all rows, so that what some of them share is read once."""
+    if launch.splits == 1 or not shares_columns(launch):
+        return []
+    rows = power_of_two(hint_of(launch.rows))
+    return [(rows, COLUMNS_OF_SHARED // rows, WARPS_OF_SHARED)]
 
 
 def _of_bytes_along_rows(launch: Launch) -> tuple[tuple[int, int, int], ...]:

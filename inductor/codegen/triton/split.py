@@ -30,6 +30,7 @@ ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
 FEWEST_COLUMNS = (2048, 256)  # of a row; where neighbouring rows are read together
 COLUMNS_OF_A_PROGRAM = (1024, 128)  # at least; the same
 CHUNK_STEP = (1024, 128)  # a block of a chunk is no larger than the power of two that divides it
+MOST_SHARED = 16  # rows that one program may take; chosen, not measured
 MOST_SPLITS = 1 << 16  # they are counted in the second axis of the grid
 EXTREMUM = {"argmax": "max", "argmin": "min"}
 
@@ -73,6 +74,8 @@ def _chunk_of(launch: Launch) -> int:
     if columns < FEWEST_COLUMNS[by_rows]:
         return 0
     programs = -(-rows // ROWS_OF_A_PROGRAM) if by_rows else rows
+    if shares_columns(launch):
+        programs = 1
     most = columns // COLUMNS_OF_A_PROGRAM[by_rows]
     count = launch.gpu.multiprocessors
     wanted = min(-(-WANTED_PROGRAMS[by_rows] * count // programs), most)
@@ -84,6 +87,18 @@ def _chunk_of(launch: Launch) -> int:
     return -(-chunk // step) * step
 
 
+def shares_columns(launch: Launch) -> bool:
+    """Whether a few rows are the products of tensors that have fewer rows each, as those of a small
+    result of long factors are: each column is read for several of them."""
+    if type(launch.rows) is not int or not 1 < launch.rows <= MOST_SHARED:
+        return False
+    strides = {
+        op.index.stride_of("x") for op in launch.stages[0].ops
+        if op.name == "load" and op.index is not None and op.index.depends_on("r")
+    }
+    return None in strides and strides <= {None, 0}
+
+
 def reads_along_rows(stage: Stage) -> bool:
     """Whether neighbours in memory are neighbouring rows rather than columns, for most accesses."""
     score = 0
@@ -91,8 +106,10 @@ def reads_along_rows(stage: Stage) -> bool:
         if op.name not in ("load", "store") or op.index is None:
             continue
         names = {var.name for var in op.index.variables()}
-        if {"x", "r"} <= names:  # others occur once for each row or column
-            score += (op.index.step_of("x") == 1) - (op.index.step_of("r") == 1)
+        steps = [op.index.step_of(name) for name in ("x", "r")]
+        # Others occur once for each row or column, or for long runs of these.
+        if {"x", "r"} <= names and 0 not in steps:
+            score += (steps[0] == 1) - (steps[1] == 1)
     return score > 0
 
 

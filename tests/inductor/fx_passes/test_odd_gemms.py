@@ -1,8 +1,8 @@
-"""GEMMs of odd sizes in half precision: eager's values and strides, out of matrices of whole words."""
+"""GEMMs of odd sizes for matrix units: eager's values and strides, out of matrices of whole words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -87,7 +87,22 @@ def results_of(
     return [*found, h.grad, w.grad]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.fixture
+def tensor_float() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_full_float32_is_as_fast_without() -> None:
+    graphs: list[Any] = []
+    results_of(odd_inside, lambda module: pad_odd_gemms(module, LOWERINGS.__contains__, SLOW), graphs, torch.float32)
+    assert not any(node.target is aten.constant_pad_nd.default for graph in graphs for node in graph.graph.nodes)
+
+
+@pytest.mark.usefixtures("tensor_float")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda value: value.__name__)
 def test_values_and_strides(program: Callable[..., Any], dtype: torch.dtype) -> None:
     graphs: list[Any] = []

@@ -108,3 +108,22 @@ def test_small_stages_share_a_kernel(as_on_gpu: Callable[..., None], monkeypatch
             torch.testing.assert_close(ours.double(), true, rtol=1e-4, atol=1e-4)
         kernels.append(texts[-1].count("@triton.jit"))
     assert kernels[1] < kernels[0]
+
+
+def pairs(one: Tensor, other: Tensor) -> Tensor:
+    """Sums over two axes that lie the other way round in one of the operands."""
+    return torch.einsum("tnk,snk->ts", one.mT, other.to(one.dtype) * 2)
+
+
+def test_all_rows_are_one_tile(as_on_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What several rows of a small result share is read once."""
+    repair(monkeypatch)
+    as_on_gpu(small_gemms)
+    dynamo.reset()
+    texts.clear()
+    one, other = torch.randn(2, 192, 96, requires_grad=True), torch.randn(5, 96, 192).bfloat16()
+    found = dynamo.compile(pairs, backend=trained_in_loops)(one, other)
+    true = pairs(one.double(), other.double())
+    torch.testing.assert_close(found.double(), true, rtol=1e-4, atol=1e-3)
+    print(texts[0])
+    assert "(16, 256, 8)" in texts[0]
