@@ -40,6 +40,7 @@ from inductor.fx_passes.large_windows import sum_large_windows
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.looked_up_matrices import multiply_in_loops
 from inductor.fx_passes.losses.chunks import chunk_losses
+from inductor.fx_passes.narrow_cats import convert_before_joining
 from inductor.fx_passes.odd_gemms import pad_odd_gemms
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
@@ -145,6 +146,8 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = apply(unfuse_biases, module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
         module = apply(count_programs, apply(replace_cpu_attention, module))
+    if is_enabled("patterns"):
+        module = apply(convert_before_joining, module)
     if is_enabled("patterns") and not has_symbols(module):
         module = apply(add_rows_to_gemms, module)
     if config.kernels and is_enabled("buckets"):

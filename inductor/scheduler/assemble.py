@@ -164,7 +164,9 @@ class _Assembler:
         self.made = {node.name: node for part in parts for node in part.nodes}
         self.part_of = {n.name: at for at, part in enumerate(parts) for n in part.nodes}
         self.locals: dict[str, Local] = {}
-        self.in_memory = set(needed)
+        # Of a buffer that several nodes write, who reads it reads what the last of them leaves.
+        written = {node.mutates for node in self.made.values() if node.mutates}
+        self.in_memory = set(needed) | written
         self._choose_places()
 
     def _choose_places(self) -> None:

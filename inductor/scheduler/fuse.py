@@ -23,6 +23,7 @@ from inductor.ir.index import Index, constant, floordiv
 from inductor.runtime.gpu_properties import properties_of
 from inductor.scheduler.dependencies import Dependencies, find_dependencies
 from inductor.scheduler.domain import flat_position, is_column, loop_names, merged_loops, product
+from inductor.scheduler.windows import are_apart
 
 MOST_OPS = 400  # of a kernel; chosen, not measured
 # A value that is handed on in a register saves memory traffic; g++ needs a second for such a loop.
@@ -50,6 +51,7 @@ SHORTEST_ACROSS = 32  # elements that a tile can read side by side
 # addend of 4 million in rows of 64, beside sums of them, took 66 us on an H200 (apart, 32 in
 # another compiler); the limits are chosen, not measured.
 FAR_ROWS, MANY_ACROSS = 8, 1 << 20
+LONG_ACROSS = 1024  # elements of a row of which no tile has eight; chosen, not measured
 LARGE_RESULT = 128 << 20  # bytes of what should not be held for a kernel's sake; not measured
 # Bytes of results, each of which takes longer than a launch; and by how much they are larger than
 # all that two kernels have in common, so that as one they gain little. Both chosen, not measured.
@@ -132,13 +134,14 @@ def _reads_across(op: Op, ranges: Sequence[int], width: int, most: int) -> bool:
 
 def _reads_far_rows(op: Op, ranges: Sequence[int], width: int) -> bool:
     """Whether neighbours of what a load reads belong to rows of `width` iterations that no tile of
-    rows has together."""
+    rows has together: far from each other, or long."""
     *outer, inner = loop_names("i", ranges) or ("",)
     if op.index is None or abs(op.index.step_of(inner) or 0) <= 1:
         return False
+    apart = width if width >= LONG_ACROSS else FAR_ROWS * width
     return any(
         op.index.step_of(name) == 1 and hint_of(ranges[at]) >= FAR_ROWS
-        and hint_of(product(ranges[at + 1 :])) >= FAR_ROWS * width
+        and hint_of(product(ranges[at + 1 :])) >= apart
         for at, name in enumerate(outer)
     )
 
@@ -238,14 +241,20 @@ class _Fuser:
             self._try(self.group_of[left], self.group_of[right])
 
     def _sharing(self) -> Iterator[tuple[int, int]]:
-        """Pairs of nodes, one after the other, that read the same buffer. What many of them read
-        one element of, and nothing else, has nothing in common on a GPU."""
+        """Pairs of nodes, one after the other, that read the same buffer; those over the outer
+        dimension also where others stand between them. What many of them read one element of, and
+        nothing else, has nothing in common on a GPU."""
         last: dict[str, int] = {}
+        columns: dict[str, int] = {}
         for position, facts in self.facts.items():
             for name in facts.node.reads():
                 if name in last and name not in self.single:
                     yield last[name], position
+                    if facts.column and columns.get(name, last[name]) != last[name]:
+                        yield columns[name], position
                 last[name] = position
+                if facts.column:
+                    columns[name] = position
 
     def _try(self, first: Group, second: Group, handed_on: bool = False) -> None:
         if first is second:
@@ -302,9 +311,10 @@ class _Fuser:
                 return why
         if self._is_too_large(first.members + second.members, handed_on and rows is None):
             return "the kernel would be too large"
-        for member in first.members + second.members:
-            if not self.facts[member].dense:
-                return f"{self.nodes[member].name} does not write its elements in order"
+        loose = [member for member in first.members + second.members
+                 if not self.facts[member].dense]
+        if loose and not self._write_beside(first.members + second.members, loose):
+            return f"{self.nodes[loose[0]].name} does not write its elements in order"
         why = self._edge_refusal(first, second, rows) or self._edge_refusal(second, first, rows)
         if why:
             return why
@@ -474,7 +484,10 @@ class _Fuser:
 
     def _may_share(self, other: int, member: int) -> bool:
         """Whether a node may share a kernel with one that must run before it: for a value that is
-        handed on, or as each iteration overwrites what the same one has read."""
+        handed on, as each iteration overwrites what the same one has read, or as they write parts
+        of a buffer beside each other."""
+        if self._write_beside([other, member], [other, member]):
+            return True
         if other not in self.dependencies.old[member]:
             return other in self.dependencies.values[member].values()
         before, writer = self.facts[other], self.facts[member]
@@ -490,6 +503,13 @@ class _Fuser:
             for op in before.node.body.loads()
             if op.buffer == overwritten
         )
+
+    def _write_beside(self, members: list[int], parts: list[int]) -> bool:
+        """Whether nodes on a GPU may share a kernel though some of them write parts of buffers."""
+        written = [self.facts[member].node for member in parts]
+        stored = {op.buffer for node in written for op in node.body.stores()}
+        return self.on_gpu and stored.isdisjoint(self.dependencies.viewed) and are_apart(
+            [self.facts[member].node for member in members], written)
 
     def _waits(self, other: int, member: int) -> bool:
         """Whether no thread stores what another one has still to load. Threads share an iteration,

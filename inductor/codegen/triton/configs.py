@@ -33,7 +33,9 @@ Cut = TypeVar("Cut", bound=Any)  # a record of numbers by which a kernel is cut
 LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
 LIKELY_COLUMNS = 1 << 9  # the same of columns; both are chosen, not measured
 TILE = 4096  # elements of a persistent tile of several rows
-PAIRED = 1024  # columns of which two rows go together
+# Columns of which two rows go together, where that is no strain on registers: a kernel of a hundred
+# operations took 202 us on an H200 so, 168 with one row. Where it turns is chosen.
+PAIRED, FEW_OPS = 1024, 64
 # Rows, columns, warps of kernels that cross rows. A guess: equal sides, so that reads along rows
 # and along columns both come in whole lines of the cache.
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
@@ -295,7 +297,8 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     found = []
     if any(reads_windows(stage.ops, "r") for stage in launch.stages):
         found.append(_window_rows(columns, rows, launch.gpu))
-    if columns == PAIRED and rows >= LIKELY_ROWS // 2 and not along_rows:
+    operations = sum(len(stage.ops) for stage in launch.stages)
+    if columns == PAIRED and rows >= LIKELY_ROWS // 2 and not along_rows and operations <= FEW_OPS:
         found.append(Config(2, columns, 4))
     for block in (wanted, wanted * 2, max(wanted // 2, 1), 1):
         if block * columns <= 16384 and block <= rows:
