@@ -25,15 +25,23 @@ else:
 
 @triton.jit
 def k_truediv(a, b):
-    """a / b, rounded correctly (of results below 2^-126 the last bit may differ). Of a numerator
-    with a very small exponent, as zero's is, the instruction is a call of a hundred others, which a
-    warp does one after the other: such numbers are divided as larger ones. (8 quotients of 2^26
-    zeros, as masks make them, took 924 us on an H200, of ones 313.)"""
+    """a / b, rounded correctly."""
     if a.dtype == tl.float32:
-        is_zero = a == 0.0
-        is_small = tl.abs(a) < 2.0**-90  # times 2^50 over the smallest number is still finite
-        found = tl.div_rn(tl.where(is_zero, 1e-18, tl.where(is_small, a * 2.0**50, a)), b)
-        return found * tl.where(is_zero, a, tl.where(is_small, 2.0**-50, 1.0))
+        return tl.div_rn(a, b)
+    else:
+        return a / b
+
+
+@triton.jit
+def k_truediv_of_small(a, b):
+    """a / b where a may be zero or very small, as masks and exponentials make it: of such a
+    numerator the instruction is a call of a hundred others, which a warp does one after the other
+    (8 quotients of 2^26 zeros took 924 us on an H200, of ones 313). So another number is divided,
+    and the quotient multiplied; below 2^-100 the last bit may differ."""
+    if a.dtype == tl.float32:
+        is_small = tl.abs(a) < 2.0**-100
+        found = tl.div_rn(tl.where(is_small, 2.0**-60, a), b)
+        return found * tl.where(is_small, a * 2.0**60, 1.0)
     else:
         return a / b
 

@@ -44,7 +44,8 @@ from inductor.codegen.triton.prelude import (
     k_quick_fraction, k_quick_sigmoid, k_quick_silu, k_quick_softplus, k_remainder,
     k_rounded_within, k_shift_left, k_shift_right, k_side, k_sigmoid, k_sign, k_signbit,
     k_sorted, k_sorted_places, k_sqrt, k_sum_of_exp, k_sum_of_four_exp, k_swapped,
-    k_tanh_of_softplus, k_tanh_slope, k_to_e4m3, k_to_e5m2, k_truediv, libdevice,
+    k_tanh_of_softplus, k_tanh_slope, k_to_e4m3, k_to_e5m2, k_truediv, k_truediv_of_small,
+    libdevice,
 )
 from inductor.codegen.triton.prelude_units import (
     k_bytes_bf16, k_bytes_fp16, k_eight_bf16, k_eight_fp16, k_nibbles_bf16, k_nibbles_fp16,

@@ -18,7 +18,7 @@ from inductor.codegen.triton.exact_sums import needed_for, only_for, without_exa
 from inductor.codegen.triton.launch import NotPrintable, Stage
 from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.print_accesses import AccessPrinter, Memory
-from inductor.codegen.triton.products import is_zero, products_in_sums
+from inductor.codegen.triton.products import is_zero, may_vanish, products_in_sums
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     COMBINE,
@@ -293,6 +293,8 @@ class StagePrinter(AccessPrinter):
         else:
             relaxed = op.name.startswith(PREFIX)
             spelled = RELAXED[op.name[len(PREFIX) :]] if relaxed else SCALAR_OPS[op.name].triton
+            if op.name == "truediv" and may_vanish(self.stage.ops, op.args[0]):
+                spelled = "k_truediv_of_small({0}, {1})"
             text = spelled.format(*(arg.name for arg in args), T=print_dtype(op.dtype))
         return Text(self.writer.define(text), axes)
 

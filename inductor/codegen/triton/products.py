@@ -18,6 +18,9 @@ from inductor.ir.body import Op
 # Of an element that a load did not read, and gave as zero, these are zero, too, if all operands
 # are.
 KEEP_ZERO = frozenset(("to_dtype", "mul", "add", "sub", "neg", "abs", "fma", "where"))
+# Of which a value is small where one of the operands is.
+CHOOSING = ("where", "maximum", "minimum")
+KEEP_SMALL = frozenset(("mul", "neg", "abs", "to_dtype", "where"))
 EXACT = 2  # bytes of a float: a product of two has at most 22 bits, of which float32 has 24
 
 
@@ -51,6 +54,24 @@ def _is_widened(ops: Sequence[Op], position: int) -> bool:
         return False
     source = ops[op.args[0]].dtype
     return source.is_floating_point and source.itemsize <= EXACT
+
+
+def may_vanish(ops: Sequence[Op], position: int, depth: int = 8) -> bool:
+    """Whether a value is zero or very small for many elements, by how it is made: an exponential,
+    what is chosen beside a zero, or a product of such. depth: of operations that are looked at.
+
+    >>> load = Op("load", (), torch.float32, "x")
+    >>> may_vanish([load, Op("exp", (0,), torch.float32)], 1), may_vanish([load], 0)
+    (True, False)
+    """
+    op = ops[position]
+    if op.name == "exp":
+        return True
+    if op.name in CHOOSING and any(ops[arg].imm == 0 and ops[arg].name == "constant"
+                                   for arg in op.args):
+        return True
+    through = op.args[:1] if op.name == "truediv" else op.args if op.name in KEEP_SMALL else ()
+    return depth > 0 and any(may_vanish(ops, arg, depth - 1) for arg in through)
 
 
 def is_zero(ops: Sequence[Op], position: int, unread: Collection[int]) -> bool:

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
     "interpreted_flex.py", "interpreted_few_rows.py", "interpreted_columns.py", "interpreted_pairs.py", "interpreted_products.py",
     "interpreted_infinities.py", "interpreted_lists.py", "interpreted_routing.py", "interpreted_topk.py", "interpreted_long_topk.py", "interpreted_scans.py",
     "interpreted_sorts.py", "interpreted_looked_up.py", "interpreted_pads.py", "interpreted_small_gemms.py", "interpreted_grouped.py",
-    "interpreted_windows.py", "interpreted_results.py",
+    "interpreted_windows.py", "interpreted_results.py", "interpreted_quotients.py",
     "../../gpu/user_kernels.py"])
 def test_in_the_interpreter(name: str) -> None:
     """The file in a process of its own; TRITON_SEEDS=from,to for other random kernels."""
