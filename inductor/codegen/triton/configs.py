@@ -396,7 +396,8 @@ def _for_shared_columns(launch: Launch) -> list[tuple[int, int, int]]:
     if launch.splits == 1 or not shares_columns(launch):
         return []
     rows = power_of_two(hint_of(launch.rows))
-    return [(rows, COLUMNS_OF_SHARED // rows, WARPS_OF_SHARED)]
+    columns = min(COLUMNS_OF_SHARED // rows, launch.chunk & -launch.chunk)  # no more than a chunk
+    return [(rows, columns, WARPS_OF_SHARED)]
 
 
 def _of_bytes_along_rows(launch: Launch) -> tuple[tuple[int, int, int], ...]:
