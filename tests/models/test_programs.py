@@ -17,10 +17,16 @@ def errors_are_shown() -> Iterator[None]:
         yield
 
 
+def but_second_derivatives(told: list[str]) -> list[str]:
+    """What is said of parts whose gradients the program differentiates by itself: they run again."""
+    return [line for line in told if "second derivative runs as captured" not in line]
+
+
 @pytest.mark.parametrize("name", ["DeepQ", "GradientPenalty"])
 def test_parts(name: str) -> None:
     told, outcome = check(PROGRAMS[name], part=dynamo.compile)
-    assert told == []
+    assert but_second_derivatives(told) == []
+    assert bool(told) == (name == "GradientPenalty")
     assert outcome.graphs == 2
 
 
@@ -29,5 +35,5 @@ def test_parts(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all(name: str, how: str) -> None:
     told, outcome = check(PROGRAMS[name], **{how: dynamo.compile})
-    assert told == []
+    assert (but_second_derivatives(told) if how == "part" else told) == []
     assert outcome.graphs > 0 or (name, how) == ("LearnToLearn", "part")  # a twin inside of torch.func runs as it is
