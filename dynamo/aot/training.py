@@ -251,17 +251,17 @@ def _forward_of(plan: NodePlan) -> Callable[..., Any]:
     return forward
 
 
-def _telling_once(second: SecondOrder | None) -> Callable[[], None]:
-    """Says at its first call that the captured program has run again, outside of the graph."""
-    told: list[bool] = []
+def _reporting_once(second: SecondOrder | None) -> Callable[[], None]:
+    """Reports at its first call that the captured program has run again, outside of the graph."""
+    reported: list[bool] = []
 
-    def tell() -> None:
-        if second is not None and not told:
-            told.append(True)
+    def report() -> None:
+        if second is not None and not reported:
+            reported.append(True)
             refused(DERIVATIVE, "create_graph=True is given outside of the compiled part that is "
                     "differentiated", line_of(second.gm.graph.nodes), strict=False)
 
-    return tell
+    return report
 
 
 def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable[..., Any]:
@@ -273,7 +273,7 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
     restored = picker(plan.order)
     own, each = _by_values(plan)
     sources: dict[tuple[int, ...], list[frozenset[int]]] = {}
-    tell = _telling_once(second)
+    report = _reporting_once(second)
 
     def refuse(found: Any, missing: tuple[int, ...], learns: list[bool], given: Any) -> Any:
         """Gradients that can't be differentiated. learns: which of what backward takes may."""
@@ -293,7 +293,7 @@ def _backward_of(plan: NodePlan, backward: LazyBackward, ends: Ends) -> Callable
         if second is not None and torch.is_grad_enabled() and ctx.references is not None:
             again = second.gradients(ctx.references, tensors, own(tensors), each(grads), runs)
             if again is not None:
-                tell()
+                report()
                 return give(ready([again[at] for at in gradients]))
         if restore is not None:
             tensors = tensors[:saved] + _current(ctx.loose, plan, tensors)

@@ -222,14 +222,22 @@ class _Cutter:
         sources, _, learners = (_nodes_of(argument) for argument in node.args[:3])
         if not self.with_gradients or not all(source in self.open for source in sources):
             return False
-        if any(learner in self.open for learner in learners):
+        if any(learner in self.open for learner in learners) or self._loses_history():
             return False
         read = {given for each in self.open for given in each.all_input_nodes} | {*learners}
         return all(self._is_end(given) for given in read if given not in self.open)
 
+    def _loses_history(self) -> bool:
+        """Whether a tensor is detached in place: what was computed from it before has a history,
+        of which its fake says nothing any more."""
+        return any(
+            getattr(node.target, "__name__", node.target) == "detach_"
+            or (node.op, node.target) == GETS_HISTORY and not _is_plain(node)
+            for node in self.gm.graph.nodes)
+
     def _is_end(self, node: fx.Node) -> bool:
-        """Whether autograd's graph surely ends at a value. The fakes of a cached graph do not say:
-        they have no history."""
+        """Whether autograd's graph surely ends at a value: an input of the graph, or what the graph
+        itself makes a leaf. The fakes of a cached graph do not say: they have no history."""
         value = _value(node)
         if node.op in ("placeholder", "get_attr") or not isinstance(value, torch.Tensor):
             return True
@@ -241,9 +249,9 @@ class _Cutter:
                 if (each.op, each.target) != GETS_HISTORY for fake in each.meta.get("changed", ())}
         if value.grad_fn is not None or storage_key(value) in self.written:
             return False
-        given = [_value(other) for other in node.all_input_nodes]
-        return _name(node) == "detach" or not any(
-            isinstance(other, torch.Tensor) and other.requires_grad for other in given)
+        if not any((user.op, user.target) == GETS_HISTORY for user in node.users):
+            return False
+        return _name(node) == "detach" or all(map(_has_no_gradient, node.all_input_nodes))
 
     def _follow(self, node: fx.Node, source: fx.Node) -> None:
         """An item of several results stays with these."""
@@ -320,6 +328,19 @@ class _Cutter:
 
 def _nodes_of(argument: Any) -> list[fx.Node]:
     return [one for one in argument if isinstance(one, fx.Node)]
+
+
+def _is_plain(node: fx.Node) -> bool:
+    """Of `requires_grad_`, whether it is true."""
+    flags = (*node.args[1:], *node.kwargs.values())
+    return all(flag is True for flag in flags)
+
+
+def _has_no_gradient(node: fx.Node) -> bool:
+    value = _value(node)
+    if not isinstance(value, torch.Tensor):
+        return node.op != "get_attr"
+    return not value.requires_grad
 
 
 def _runs_early(node: fx.Node) -> bool:

@@ -30,11 +30,14 @@ def convert_before_joining(module: fx.GraphModule) -> fx.GraphModule:
         parts: Any = node.args[0]
         narrow = [call(aten._to_copy.default, part, dtype=dtype) for part in parts]
         joined = call(aten.cat.default, narrow, *node.args[1:])
+        if facts_of(joined.meta["val"]).stride != facts_of(converted.meta["val"]).stride:
+            continue  # what is new is dead
         converted.replace_all_uses_with(joined)
         module.graph.erase_node(converted)
         module.graph.erase_node(node)
         found = True
     if found:
+        module.graph.eliminate_dead_code()
         module.graph.lint()
         module.recompile()
     return module

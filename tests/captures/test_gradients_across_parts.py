@@ -23,6 +23,14 @@ def f(x, w):
     counts = {CUT}.sum(0)
     return torch.autograd.grad((bent * x * counts).sum(), x)[0]
 """,
+    "a value of what is detached later": f"""
+def f(x, w):
+    first = x * w
+    bent = first.tanh()
+    first.detach_()
+    counts = {CUT}.sum(0)
+    return torch.autograd.grad((bent * x * counts).sum(), x)[0]
+""",
     "a leaf": f"""
 def f(x, w):
     leaf = x.detach().requires_grad_()

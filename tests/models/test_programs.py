@@ -17,9 +17,9 @@ def errors_are_shown() -> Iterator[None]:
         yield
 
 
-def but_second_derivatives(told: list[str]) -> list[str]:
-    """What is said of parts whose gradients the program differentiates by itself: they run again."""
-    return [line for line in told if "second derivative runs as captured" not in line]
+def but_second_derivatives(lines: list[str]) -> list[str]:
+    """Without what is reported of parts whose gradients the program differentiates: they run again."""
+    return [line for line in lines if "second derivative runs as captured" not in line]
 
 
 @pytest.mark.parametrize("name", ["DeepQ", "GradientPenalty"])
