@@ -74,6 +74,16 @@ class Calls:
         places = [order.index(axis) for axis in range(len(order))]
         return self(aten.permute.default, dense, places)
 
+    def written(self, source: Any, size: Sequence[int], dtype: torch.dtype) -> fx.Node:
+        """What a write of a source puts into a place of that size in a tensor of that dtype."""
+        while source.target is aten.copy.default:  # what it is copied into is overwritten
+            source = source.args[1]
+        if facts_of(source.meta["val"]).dtype is not dtype:
+            source = self(aten._to_copy.default, source, dtype=dtype)
+        if [*facts_of(source.meta["val"]).size] != [*size]:
+            source = self(aten.expand.default, source, [*size])
+        return source  # type: ignore[no-any-return]
+
     def view(self, node: fx.Node, *size: Any) -> fx.Node:
         """The same elements, row by row, in other sizes."""
         return self(aten.view.default, self.contiguous(node), [*size])

@@ -176,12 +176,7 @@ def _replace(
         source: Any = part
         if source is None:
             source = call(aten.full.default, of_part, 0, dtype=facts.dtype, device=facts.device)
-        while source.target is aten.copy.default:  # what it is copied into is overwritten
-            source = source.args[1]
-        if facts_of(source.meta["val"]).dtype is not facts.dtype:
-            source = call(aten._to_copy.default, source, dtype=facts.dtype)
-        if [*facts_of(source.meta["val"]).size] != of_part:
-            source = call(aten.expand.default, source, of_part)
+        source = call.written(source, of_part, facts.dtype)
         if node.target is ADD and part is not None:  # which makes zeros positive
             source = call(ADD, source, 0)
         wide.append(call(aten.unsqueeze.default, source, place.dim + (not place.alone)))

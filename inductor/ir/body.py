@@ -21,11 +21,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from math import gcd
 
 import torch
 
 from inductor.ir.extent import Extent, Real
-from inductor.ir.index import Index, IndexLike, Var, as_index, variable
+from inductor.ir.index import Index, IndexLike, Var, as_index, floordiv, variable
 from inductor.ir.philox import Draw
 from inductor.ir.scalar_ops import BOOL, GIVEN, SCALAR_OPS
 
@@ -180,8 +181,25 @@ class Ops:
             raise ValueError(f"{name} takes {row.arity} operands, got {len(args)}")
         if row.arity > 1 and args[-1].dtype is not args[-2].dtype:
             raise ValueError(f"{name}: dtypes differ: {[a.dtype for a in args]}")
+        if name in ("lt", "ge"):
+            args = self._of_fewer_variables(*args)
         dtype = torch.bool if row.result == BOOL else args[-1].dtype
         return self._append(name, args, dtype)
+
+    def _of_fewer_variables(self, position: Value, bound: Value) -> tuple[Value, Value]:
+        """What to compare with `<` or `>=` instead of a position and a number: digits of it that
+        have no say are left out, as `64 * i + r < 640` where r < 64 is `i < 10`."""
+        index, end = (self.recorded[each.position] for each in (position, bound))
+        if index.name != "index_expr" or end.name != "constant" or type(end.imm) is not int:
+            return position, bound
+        assert index.index is not None
+        steps = [step for _, step in index.index.terms if type(step) is int]
+        for unit in sorted({gcd(step, end.imm) for step in steps}, reverse=True):
+            digits = floordiv(index.index, unit) if unit > 1 else index.index
+            if len(digits.variables()) < len(index.index.variables()):
+                return (self.index_expr(digits, position.dtype),
+                        self.constant(end.imm // unit, bound.dtype))  # fmt: skip
+        return position, bound
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
         if name not in SCALAR_OPS:

@@ -307,7 +307,8 @@ class _Printer:
         masked = not divides(self.blocks.columns, one.n)
         columns = Columns("n0", "n_mask" if masked else "", "BLOCK_N", stage.columns)
         first, dtype = PROLOGUE_NAMES * (number + 2), print_dtype(self.first.dtype)
-        return print_weight(stage, columns, frame, mask, dtype, first, one.k)
+        return print_weight(
+            stage, columns, frame, mask, dtype, first, one.k, self.blocks.depth)
 
     def _bounds(self) -> str:
         """The part of the sum that a program computes."""

@@ -5,24 +5,32 @@ lines of a step of the loop, and the tile. Where several neighbouring elements l
 words are a tile of their own, smaller by that number: each is loaded once and the elements at each
 place in it are computed side by side, so that what depends on the place alone is a number. They are
 then put together in registers.
+
+What is the same for many terms in a row, as scales of groups are, is loaded once for them: each
+thread would load it for each of its elements, from as many lines of the cache as there are columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from inductor.codegen.triton.launch import Launch, Stage
 from inductor.codegen.triton.print_stage import Columns, Frame, Memory, StagePrinter, Writer
 from inductor.codegen.triton.relax import relax_stages
+from inductor.codegen.triton.writer import Text
 from inductor.ir.body import Op
-from inductor.ir.index import Atom, FloorDiv, Mod, Var, variable
+from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, variable
 from inductor.scheduler.gemms import epilogue_ops, place_of_right
 from inductor.scheduler.schedule import Gemm, Kernel
 
 PACKED = (8, 4, 2)  # elements of a word
 PROLOGUE_NAMES = 1000  # the number of the first variable of a prologue; those of epilogues are less
 WORD = "w"  # the variable that counts words
+# Variables that count runs of rows for which a load is the same, and rows of one.
+RUN, WITHIN = "run", "within"
+SHORTEST_RUN = 4  # below, each thread loads what it wants; chosen, not measured
 WORDS = {"x": "right_word_of_", "r": "right_words_of_"}  # how it is spelled, with how many elements
 WORD_MASKS = {"x": "right_word_mask_of_", "r": "right_words_mask_of_"}  # which words are there
 
@@ -74,10 +82,11 @@ class WeightText:
 
 
 def print_weight(
-    stage: Stage, columns: Columns, frame: Frame, mask: str, dtype: str, first: int, terms: int
+    stage: Stage, columns: Columns, frame: Frame, mask: str, dtype: str, first: int, terms: int,
+    depth: int,
 ) -> WeightText:
     """mask: of the tile's rows, "" where all are there; words have a mask of their own. first: the
-    number of the first variable. terms: rows of the whole operand."""
+    number of the first variable. terms: rows of the whole operand; depth: of a tile."""
     (stage,) = relax_stages([stage], ())
     writer, faults = Writer(), dict[str, str]()
     writer.depth, writer.count = 2, first
@@ -91,7 +100,7 @@ def print_weight(
     if axis == "r" and columns.mask:
         columns = replace(columns, mask=f"{WORD_MASKS[axis]}{count}")
     planes = [
-        _print_plane(stage, columns, frame, writer, (axis, count, place), terms, faults)
+        _print_plane(stage, columns, frame, writer, (axis, count, place), (terms, depth), faults)
         for place in range(count)
     ]
     narrow = [f"tl.broadcast_to({plane}, [{rows}, {width}])" for plane in planes]
@@ -137,10 +146,12 @@ def _joined(parts: Sequence[str]) -> str:
 
 def _print_plane(
     stage: Stage, columns: Columns, frame: Frame, writer: Writer, where: tuple[str, int, int],
-    terms: int, faults: dict[str, str],
+    rows: tuple[int, int], faults: dict[str, str],
 ) -> str:
-    """The elements at one place of each word; the name of their tile."""
+    """The elements at one place of each word; the name of their tile. rows: of the whole operand,
+    and of a tile of elements."""
     axis, count, place = where
+    terms, depth = rows
     *ops, store = stage.ops
     if count > 1:
         words = (terms if axis == "x" else columns.extent) // count
@@ -151,7 +162,9 @@ def _print_plane(
         ]  # fmt: skip
     launch = Launch(frame.launch.name, 1, (replace(stage, ops=tuple(ops)),), tiled=True)
     frame = replace(frame, launch=launch)
-    printer = StagePrinter(launch.stages[0], columns, frame, writer, Memory())
+    printer = _WeightPrinter(launch.stages[0], columns, frame, writer, Memory())
+    along = count if axis == "x" else 1
+    printer.terms = _Terms(WORD if along > 1 else "x", along, terms // along, depth // along)
     printer.faults, printer.fault_name = faults, f"fault{writer.count // PROLOGUE_NAMES}"
     printer.names["x"] = "right_row"
     if count > 1:
@@ -160,3 +173,60 @@ def _print_plane(
     printer.print()
     (value,) = (printer.values[arg] for arg in store.args)
     return value.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The rows of a plane: the variable that counts them, terms in each, all of them, and how many
+    a tile has."""
+
+    name: str
+    of_each: int
+    rows: int
+    in_tile: int
+
+
+class _WeightPrinter(StagePrinter):
+    terms: _Terms
+
+    def _print_loaded(self, op: Op, masks: list[Text]) -> Text:
+        assert op.index is not None
+        terms = self.terms
+        run = 1 if masks else _equal_rows(op.index, terms)
+        if run < SHORTEST_RUN:
+            return super()._print_loaded(op, masks)
+        runs, index = terms.in_tile // run, op.index.substitute(
+            {terms.name: variable(RUN, terms.rows // run) * run})
+        kind = ".to(tl.int64)" if self.frame.wide else ""
+        at = f"base // {terms.of_each * run} + tl.arange(0, {runs}){kind}"
+        self.names[RUN] = self.writer.define(f"({at})[:, None]")
+        self.axes[RUN] = frozenset("x")
+        place, axes = self._index(index)
+        limits = [self.columns.mask] if "r" in axes and self.columns.mask else []
+        if self.frame.row_mask:
+            end = self.frame.numbers.spell(terms.rows // run)
+            limits.append(f"({self.names[RUN]} < {end})")
+        pointer = f"{self.frame.parameters[op.buffer]} + ({place})"
+        name = self.writer.define(self._load(op, pointer, axes, " & ".join(limits)))
+        if runs == 1:
+            return Text(name, axes - {"x"})
+        columns = self.columns.block if "r" in axes else "1"
+        each = f"tl.broadcast_to({name}[:, None, :], [{runs}, {run}, {columns}])"
+        return Text(self.writer.define(f"tl.reshape({each}, [XBLOCK, {columns}])"), axes)
+
+
+def _equal_rows(index: Index, terms: _Terms) -> int:
+    """For how many rows in a row, from each multiple of that number on, a load is the same; so many
+    that a tile, and all terms, are made of such runs. 1 where that cannot be said."""
+    if type(terms.rows) is not int or not index.depends_on(terms.name):
+        return 1
+    run = gcd(terms.rows, terms.in_tile)
+    for atom, _ in index.terms:
+        if _depends_on(atom, terms.name):
+            if not isinstance(atom, FloorDiv) or type(atom.divisor) is not int:
+                return 1
+            run = gcd(run, atom.divisor)
+    if run == 1:
+        return 1
+    within = variable(RUN, terms.rows // run) * run + variable(WITHIN, run)
+    return 1 if index.substitute({terms.name: within}).depends_on(WITHIN) else run

@@ -11,6 +11,8 @@ from interpreter_repairs import repair
 
 import dynamo
 from inductor.codegen.triton import template
+from inductor.fx_passes.filled_parts import join_filled_parts
+from inductor.lowering import indexing
 from inductor.scheduler.schedule import Blocks, TemplateKernel
 
 F16 = torch.float16
@@ -43,8 +45,23 @@ def in_bytes(x, w, z, s, places):
     return x @ (w.to(x.dtype) * s[places])
 
 
-def is_near(program, *given, blocks, templates=1) -> TemplateKernel:
-    found, (schedule,) = run(program, *given, blocks=blocks, prologues=True)
+def by_halves(x, w, z, s):
+    """HQQ: numbers of the first half of the rows in the high bits, of the others in the low ones."""
+    half = w.shape[0]
+    q = torch.empty(2 * half, w.shape[1], dtype=torch.uint8)
+    q[:half] = (w & 240) >> 4
+    q[half:] = w & 15
+    return x @ ((q.to(s.dtype) - z) * s).reshape(-1, x.shape[1]).to(x.dtype).t()
+
+
+def by_quarters(x, w, s):
+    """BitNet's: four numbers of two bits in a byte, each of another quarter of the rows."""
+    parts = [(w >> shift & 3).to(torch.int8) - 1 for shift in (0, 2, 4, 6)]
+    return x @ torch.cat(parts).to(x.dtype).t() * s
+
+
+def is_near(program, *given, blocks, templates=1, before=lambda module: module) -> TemplateKernel:
+    found, (schedule,) = run(program, *given, blocks=blocks, prologues=True, before=before)
     made = list(schedule.templates())
     assert len(made) == templates and all(each.weights() for each in made)
     eager = program(*given)
@@ -64,6 +81,33 @@ def test_words_of_terms(program, k, n, group, dtype, rows) -> None:
     x, w, z, s = gptq_inputs(rows, k, n, group, dtype)
     for blocks in (BLOCKS, Blocks(16, 16, 32, 4, 2)):
         is_near(program, x, w, z, s, places, blocks=blocks)
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16])
+@pytest.mark.parametrize(("k", "n", "group"), [(64, 32, 16), (128, 48, 64), (96, 64, 8), (192, 32, 96)])
+def test_halves_of_rows(k, n, group, dtype, rows, as_on_gpu) -> None:
+    """Scales of groups that are shorter than a tile's terms, or longer, and tiles that are not full;
+    each byte is read without a condition."""
+    as_on_gpu(indexing)
+    count = n * k // group
+    w = torch.randint(0, 256, (count // 2, group), dtype=torch.uint8)
+    z, s = torch.full((count, 1), 7.5), torch.rand(count, 1)
+    x = torch.randn(rows, k).to(dtype)
+    for blocks in (BLOCKS, Blocks(16, 16, 64, 4, 2), Blocks(16, 16, 32, 4, 2)):
+        made = is_near(by_halves, x, w, z, s, blocks=blocks, before=join_filled_parts)
+        ((weight,),) = (one.stages for one in made.weights())
+        loads = [op for op in weight.ops if op.name == "load"]
+        assert len(loads) == 3 and not any(op.args for op in loads)
+
+
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16])
+def test_quarters_of_rows(dtype, as_on_gpu) -> None:
+    as_on_gpu(indexing)
+    w = torch.randint(0, 256, (16, 64), dtype=torch.uint8)
+    made = is_near(by_quarters, torch.randn(5, 64).to(dtype), w, torch.tensor(0.5), blocks=BLOCKS)
+    ((weight,),) = (one.stages for one in made.weights())
+    assert sum(op.name == "load" for op in weight.ops) == 1
 
 
 @pytest.mark.parametrize("dtype", [F16, torch.bfloat16])

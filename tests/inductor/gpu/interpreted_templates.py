@@ -36,12 +36,14 @@ def repaired(monkeypatch) -> None:
     repair(monkeypatch)
 
 
-def run(function, *inputs, choose=None, blocks=BLOCKS, prologues=False):
-    """The result with every candidate as a template, and the schedules."""
+def run(
+    function, *inputs, choose=None, blocks=BLOCKS, prologues=False, before=lambda module: module
+):
+    """The result with every candidate as a template, and the schedules. before: a pass."""
     schedules = []
 
     def compile_aten(module, fakes):
-        graph = lower_graph(module).graph
+        graph = lower_graph(before(module)).graph
         schedule = schedule_graph(graph, 8)
         if choose is not None:
             schedule = choose(graph, schedule)
