@@ -74,7 +74,7 @@ class _Permutations:
         if len(indices) != 1 or node.args[3:] == (True,) or node.kwargs:
             return None
         (index,) = indices
-        if index not in self.origin or not _counts(values):
+        if index not in self.origin or not counts_up(values):
             return None
         same = node.meta["val"].shape == index.meta["val"].shape == values.meta["val"].shape
         return self.origin[index] if same and node.meta["val"].dtype is torch.int64 else None
@@ -128,9 +128,9 @@ def _divisor(node: fx.Node) -> int:
     return node.args[1] if type(node.args[1]) is int else 0
 
 
-def _counts(node: Any) -> bool:
-    """Whether a node is 0, 1, 2 .."""
-    if not isinstance(node, fx.Node):
+def counts_up(node: Any) -> bool:
+    """Whether a node is 0, 1, 2 .., as integers."""
+    if not isinstance(node, fx.Node) or node.meta["val"].dtype is not torch.int64:
         return False
     if node.target is aten.arange.default:
         return True

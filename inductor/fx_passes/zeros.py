@@ -1,4 +1,4 @@
-"""Which nodes of a graph are tensors of zeros."""
+"""Which nodes of a graph are tensors of zeros, or of one number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import torch
 from torch import fx
 
 aten = torch.ops.aten
+FILLS = {
+    getattr(aten, name).default
+    for name in "full new_full full_like ones new_ones ones_like zeros new_zeros zeros_like".split()
+}
 
 
 def is_zeros(node: Any) -> bool:

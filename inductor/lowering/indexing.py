@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import Unsupported
-from inductor.ir.body import IndexFault, Ops, Value
+from inductor.ir.body import IndexFault, Ops, Value, loop_variables
 from inductor.ir.extent import hint_of, surely_less
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, floordiv, mod
@@ -24,6 +24,8 @@ aten = torch.ops.aten
 MOST_INLINE_CAT = 4  # parts, each a condition for each element; chosen, not measured
 MOST_INLINE_COST = 32  # of a part, computed where it is not wanted, too; chosen, not measured
 MOST_ALTERNATING, MOST_ALTERNATING_COST = 4, 96  # parts of which elements alternate; of them all
+MOST_OF_SAME = 8  # parts that read the same elements: numbers of one bit; chosen, not measured
+WHOLE_LOADS = 16  # elements that a thread reads at once, which parts of rows have to be made of
 # Of stacks on a GPU. Stored parts: each thread skips the loads of all but one. Bytes of a computed
 # part that is written where it belongs, by a kernel of its own: a launch is worth that the part is
 # not written elsewhere first. Both chosen, not measured.
@@ -44,6 +46,8 @@ def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
         return call.refuse(why or "no dimension")
     axis = dim % rank
     held = compute_dtype(call.result.dtype)
+    if _read_the_same(call, parts, axis):
+        return _chosen_of_same(call, parts, axis)
     if len(parts) > MOST_INLINE_CAT or any(p.cost > MOST_INLINE_COST for p in parts):
         if not _alternate(call, parts, axis):
             return _joined_in_memory(call, parts, axis)
@@ -56,6 +60,52 @@ def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
             inside = functools.partial(_within, ops, part, indices, axis, start, held)
             value = _part(ops, indices[axis], (start, end), inside, value)
             end = start
+        assert value is not None
+        return value
+
+    return call.builder.computed(call.layout, parts, 2 * len(parts), compute)
+
+
+def _read_the_same(call: Call, parts: Sequence[Tensor], axis: int) -> bool:
+    """Whether elements at the same place of parts of one size are made of the same elements in
+    memory, as numbers of few bits of a word are. On a GPU."""
+    if not on_gpu(call) or not 1 < len(parts) <= MOST_OF_SAME:
+        return False
+    sizes, reads = {part.size for part in parts}, {part.reads for part in parts}
+    if len(sizes) > 1 or len(reads) > 1 or not parts[0].reads:
+        return False
+    if sum(part.cost for part in parts) > MOST_ALTERNATING_COST:
+        return False
+    if not all(type(extent) is int and extent for extent in parts[0].size):
+        return False
+    if call.layout.stride[axis] == 1 and parts[0].size[axis] % WHOLE_LOADS:
+        return False
+    return len({_elements_read(part) for part in parts}) == 1
+
+
+def _elements_read(part: Tensor) -> frozenset[tuple[str, Index | None, tuple[int, ...]]]:
+    """Which elements of which buffers an element is made of, and in which words they are read."""
+    ops = Ops()
+    part.load(ops, loop_variables(part.size))
+    return frozenset(
+        (op.buffer, op.index, op.args) for op in ops.recorded if op.name in ("load", "indirect"))
+
+
+def _chosen_of_same(call: Call, parts: Sequence[Tensor], axis: int) -> Any:
+    """All parts are computed of what is read once, and one is chosen: where each has a condition of
+    its own, a part is read where it stands, and threads of a warp wait for all of them."""
+    held, extent = compute_dtype(call.result.dtype), parts[0].size[axis]
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        inside = replaced(indices, axis, mod(indices[axis], extent))
+        value = None
+        for number, part in reversed([*enumerate(parts, 1)]):
+            one = ops.to_dtype(part.load(ops, inside), held)
+            if value is None or one == value:  # as of a tensor that is repeated
+                value = one
+                continue
+            is_here = ops.lt(ops.index_expr(indices[axis]), ops.index_expr(number * extent))
+            value = ops.where(is_here, one, value)
         assert value is not None
         return value
 
@@ -266,7 +316,7 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
         return call.refuse(NOTHING)
     fault = IndexFault.POSITION if call.is_part else IndexFault.ELEMENT
     few = FEW if x.chosen_along != axis else 1  # of a stack, all that is read stays where it was
-    if not surely_less(math.prod(index.size) * few, math.prod(x.size)):
+    if x.reads and not surely_less(math.prod(index.size) * few, math.prod(x.size)):
         x.realize()  # else the few elements are computed where they are wanted
 
     def compute(ops: Ops, where: Indices) -> Value:
@@ -299,13 +349,21 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
         return call.refuse(NOTHING)
     picked = [index for index in indices if index is not None]
     extra = max(len(index.size) for index in picked)
-    if not _is_pad_of_a_pad(call, x):
+    if not _is_pad_of_a_pad(call, x) and not _picks_few(call, x):
         x.realize()
 
     def compute(ops: Ops, where: Indices) -> Value:
         return x.load(ops, _places(ops, x, axes, first, extra, picked, where))
 
     return call.builder.computed(call.layout, [x, *picked], 2 * len(picked), compute)
+
+
+def _picks_few(call: Call, x: Tensor) -> bool:
+    """Whether what is read is computed where it is wanted: of much a little, or of numbers that are
+    made of nothing in memory."""
+    if not on_gpu(call) or not all(type(n) is int for n in (*call.layout.size, *x.size)):
+        return False
+    return not x.reads or math.prod(call.layout.size) * FEW < math.prod(x.size)
 
 
 def on_gpu(call: Call) -> bool:

@@ -6,6 +6,7 @@ scheduler turns it into a local of the loop if all readers are in the same kerne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,6 +63,7 @@ def _refused(call: Call, x: Tensor) -> str:
 
 
 Finish = Callable[[Ops, Value], Value] | None
+GREATEST = {torch.bool: 1, torch.uint8: 255, torch.int8: 128}  # of what a narrow integer may be
 MUCH_MORE = 1.5  # of what is read twice instead of being stored
 
 
@@ -74,7 +76,15 @@ def _simple(call: Call, x: Tensor, dims: Any, kind: str, finish: Finish = None) 
         found = sum_of_one_hot(call.builder, call.layout, source, axes[0])
         if found is not None:
             return found
+    if kind == "sum" and _is_counted(call, x, count_of(x, axes)):
+        source = as_dtype(call, x, torch.int32)
     return call.builder.reduce(call.layout, source, axes, kind, finish=finish)
+
+
+def _is_counted(call: Call, x: Tensor, count: Any) -> bool:
+    """Whether 32 bits hold a sum of narrow integers, of which half as many registers are wanted."""
+    return call.result.dtype is torch.int64 and type(count) is int and (
+        count * GREATEST.get(x.dtype, math.inf) < 1 << 31)
 
 
 @lowering(aten.sum.default)

@@ -310,8 +310,7 @@ class _Run:
 
     def _fall_back(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> Any:
         target = call.target
-        if target._schema.name.split("::")[1] not in LIBRARY:
-            self.fallbacks.append((str(target), call.reason))
+        self._count_fallback(target, call.reason)
         if any(n.op == "get_attr" for n in node.all_input_nodes):
             args, kwargs = self._values_of(node.args, True), self._values_of(node.kwargs, True)
         return self.builder.extern(target, args, kwargs, self._described(node), call.reason)
@@ -345,7 +344,7 @@ class _Run:
     def _recompute_moves_less(self, node: torch.fx.Node, value: Tensor) -> bool:
         """On a GPU: whether kernels that compute a value anew move fewer bytes than those that
         load it. One of them computes it in any case; what they read anyway costs nothing."""
-        users = [*_kernels_of(node)]
+        users = [user for user in _kernels_of(node) if user is None or not _picks_few(user, node)]
         count = value.layout.numel()
         alone = type(count) is int and count == 1  # computed once by each program
         large = hint_of(count) * value.dtype.itemsize >= LARGE
@@ -429,10 +428,15 @@ class _Run:
         else:
             value = function(call, *args, **kwargs)
         if value is NotImplemented:
-            self.fallbacks.append((str(call.target), call.reason))
+            self._count_fallback(call.target, call.reason)
             self.builder.extern_into(
                 call.target, args, kwargs, (view.buffer,), call.reason)
         return goal
+
+    def _count_fallback(self, target: torch._ops.OpOverload, reason: str) -> None:
+        """Of operators, in place or not, that kernels of ours would compute."""
+        if target._schema.name.split("::")[1].removesuffix("_") not in LIBRARY:
+            self.fallbacks.append((str(target), reason))
 
     def _write_arguments(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> None:
         """An operator of a library, which returns nothing."""
@@ -509,6 +513,14 @@ def _is_kernel(node: torch.fx.Node) -> bool:
         node.op == "call_function" and target in LOWERINGS and PLACE not in node.meta
         and target._schema.name.split("::")[1] not in LIBRARY
     )
+
+
+def _picks_few(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether a reader of a tensor computes a few elements of it where it wants them."""
+    if user.target not in (aten.index.Tensor, aten.gather.default):
+        return False
+    few, all_of_them = _count(user), _count(node)
+    return type(few) is type(all_of_them) is int and few * indexing.FEW < all_of_them
 
 
 def _count(node: torch.fx.Node) -> Any:

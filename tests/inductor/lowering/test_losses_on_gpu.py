@@ -152,7 +152,7 @@ def binary(h: Tensor, w: Tensor, r: Tensor, y: Tensor) -> Tensor:
 # backward: theirs, those of a teacher, and the gradient, which is written over them where it has
 # their sizes.
 CASES = {
-    soft_cap: (1, 1), preference: (1, 2), distillation: (2, 3), focal: (1, 1), binary: (1, 1)}
+    soft_cap: (1, 1), preference: (1, 1), distillation: (2, 3), focal: (1, 1), binary: (1, 1)}
 
 
 @pytest.mark.parametrize("program", CASES, ids=lambda program: program.__name__)
