@@ -23,10 +23,10 @@ from dynamo.aot.fakes import bytes_of, elements_of, is_fake
 from dynamo.aot.graphs import remove_dead_code
 from dynamo.base import logs
 from inductor.fx_passes.places import (
-    ELEMENTS,
     MOST_UNTOUCHED,
     PARTS,
     PLACE,
+    WRITTEN_AT_ONCE,
     NotInPlace,
     OpOverload,
     Plan,
@@ -98,7 +98,7 @@ def _check_launches(plan: Plan) -> None:
     """On a GPU one kernel that copies a small tensor is faster than several that write it."""
     fake = plan.base.meta["val"]
     extra = len(plan.writes) - 1
-    if fake.device.type == "cpu" or any(write.target in ELEMENTS for write in plan.writes):
+    if fake.device.type == "cpu" or any(write.target in WRITTEN_AT_ONCE for write in plan.writes):
         return
     if extra > 0 and bytes_of(fake) <= extra * _copied_in_a_launch(fake.device):
         raise NotInPlace("a copy of it costs less than a kernel for each write")
@@ -309,7 +309,7 @@ def _put_write(graph: fx.Graph, node: fx.Node, plan: Plan) -> None:
 
     if part is None:
         given, options = fx.map_arg((tuple(rest), dict(node.kwargs)), apart)
-        write = graph.call_function(ELEMENTS[node.target], (whole, *given), options)  # type: ignore[index]
+        write = graph.call_function(WRITTEN_AT_ONCE[node.target], (whole, *given), options)  # type: ignore[index]
         goal = whole
     else:
         source, *where = rest

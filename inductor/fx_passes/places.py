@@ -21,7 +21,7 @@ from torch import fx
 from dynamo.aot.fakes import expression_of, facts_of, is_fake, is_static, storage_key
 from dynamo.aot.overlap import overlaps_itself
 from dynamo.shapes.fake import Fake
-from inductor.fx_passes.fakes import fake_runner
+from inductor.fx_passes.fakes import fake_runner, on_gpu
 
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
@@ -56,6 +56,13 @@ ELEMENTS = {
     aten.masked_scatter.default: aten.masked_scatter_.default,
     aten.put.default: aten.put_.default,
 }
+# GEMMs that add to their first argument, where that is a tensor as large as the result: into memory
+# of its own the library copies it first.
+SUMS = {
+    aten.addmm.default: aten.addmm_.default,
+    aten.baddbmm.default: aten.baddbmm_.default,
+}
+WRITTEN_AT_ONCE = ELEMENTS | SUMS  # the whole tensor
 # Views that may show an element more than once.
 REPEATS = (aten.expand.default, aten.unfold.default, aten.as_strided.default)
 
@@ -120,7 +127,19 @@ def versions_of(base: fx.Node, last: Any) -> set[fx.Node]:
 
 def is_write(node: fx.Node) -> bool:
     """Whether its result is its first argument, of which something is replaced."""
+    if node.target in SUMS:
+        return _adds_to_whole(node)
     return node.target in PARTS or node.target in ELEMENTS
+
+
+def _adds_to_whole(node: fx.Node) -> bool:
+    """Of GEMMs on a GPU; on a CPU they have kernels that read what they add to."""
+    given: Any = node.args[0]
+    if not is_fake(given.meta.get("val")) or not is_fake(node.meta.get("val")):
+        return False
+    old, new = facts_of(given.meta["val"]), facts_of(node.meta["val"])
+    alike = old.dtype is new.dtype and old.device == new.device
+    return alike and on_gpu(new.device) and _numbers(old.size) == _numbers(new.size)
 
 
 def is_view(node: fx.Node) -> bool:
@@ -294,7 +313,10 @@ class Planner:
         if region.repeats:
             raise NotInPlace(f"{node.name} writes what is shown in several places")
         rest = [given for given in node.all_input_nodes if given is not node.args[0]]
-        if node.target in ELEMENTS:
+        factors = node.args[1:3] if node.target in SUMS else ()
+        if any(given in plan.regions for given in factors):
+            raise NotInPlace(f"{node.name} adds a product of what it writes")
+        if node.target in WRITTEN_AT_ONCE:
             inside = {geometry(region.fake)}
         else:
             view = PARTS[node.target]  # type: ignore[index]
