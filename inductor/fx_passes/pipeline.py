@@ -26,6 +26,7 @@ from inductor.fx_passes.counted_sorts import sort_by_counts
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fakes import any_on_gpu
+from inductor.fx_passes.filled_parts import join_filled_parts
 from inductor.fx_passes.fold import fold_constants
 from inductor.fx_passes.grouped_channels import pad_groups
 from inductor.fx_passes.grouped_pixels import grouped_pixels_as_gemms
@@ -42,6 +43,7 @@ from inductor.fx_passes.looked_up_matrices import multiply_in_loops
 from inductor.fx_passes.losses.chunks import chunk_losses
 from inductor.fx_passes.narrow_cats import convert_before_joining
 from inductor.fx_passes.odd_gemms import pad_odd_gemms
+from inductor.fx_passes.one_of_each_row import compare_columns
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
@@ -53,6 +55,7 @@ from inductor.fx_passes.small_gemms import add_in_loops
 from inductor.fx_passes.stored_numbers import name_stored_numbers
 from inductor.fx_passes.table import decompositions as decompositions
 from inductor.fx_passes.table_gradients import add_rows_to_gemms
+from inductor.fx_passes.weight_gradients import widen_images
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.sizes import has_symbols
 
@@ -83,7 +86,9 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for rewrite in (patches_as_gemms, without_slow_groups, sequences_as_images):
         module = apply(rewrite, module)
     module = apply(channels_last, module, LOWERINGS.__contains__)
-    return apply(pad_groups, apply(grouped_pixels_as_gemms, module))
+    for rewrite in (grouped_pixels_as_gemms, pad_groups, widen_images):
+        module = apply(rewrite, module)
+    return module
 
 
 def _goes_back_on_cpu(module: torch.fx.GraphModule) -> bool:
@@ -116,11 +121,12 @@ def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def in_loops(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """GEMMs with matrices that are looked up, whatever the sizes, and those with few rows, columns
-    or terms: before it is decided what backward is given."""
+    """GEMMs with matrices that are looked up, whatever the sizes, those with few rows, columns or
+    terms, and writes of an element of each row: before it is decided what backward is given."""
     if not config.kernels or not is_enabled("patterns"):
         return module
-    return apply(add_in_loops, apply(multiply_in_loops, module))
+    module = apply(add_in_loops, apply(multiply_in_loops, module))
+    return module if has_symbols(module) else apply(compare_columns, module)
 
 
 def in_float32(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -162,7 +168,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def where_it_lies(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Parts of tensors are read, and results written, where they lie."""
     if is_enabled("patterns"):
-        module = apply(interleave_writes, apply(read_parts, module))
+        module = apply(interleave_writes, apply(read_parts, apply(join_filled_parts, module)))
     module = apply(share_growing_cats, module, LOWERINGS.__contains__)
     module = apply(write_in_place, module, LOWERINGS.__contains__)
     return apply(call_in_place, module)

@@ -1,0 +1,79 @@
+"""Gradients of weights are computed of images with channels of zeros: the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from inductor.config import config
+from inductor.fx_passes import weight_gradients
+from inductor.fx_passes.weight_gradients import BACKWARD, widen_images
+
+LAST = torch.channels_last
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_gradients, "on_gpu", lambda device: True)
+    monkeypatch.setattr(weight_gradients, "FEWEST_ELEMENTS", 1)
+
+
+def gradients(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Any:
+    result = F.conv2d(images, weight, bias, stride, padding=1)
+    wanted = [each for each in (images, weight, bias) if each is not None and each.requires_grad]
+    return torch.autograd.grad(result.float().square().sum(), wanted)
+
+
+def given(
+    channels: int, results: int, window: int = 3, bias: bool = False, images: bool = True,
+    dtype: torch.dtype = torch.bfloat16,
+) -> tuple[Any, ...]:
+    x = torch.randn(2, channels, 9, 7).to(dtype).to(memory_format=LAST).requires_grad_(images)
+    w = torch.randn(results, channels, window, window) / 30
+    w = w.to(dtype).to(memory_format=LAST).requires_grad_()
+    return x, w, torch.randn(results).to(dtype).requires_grad_() if bias else None
+
+
+def rewritten(*arguments: Any) -> tuple[Any, int]:
+    module = make_fx(gradients, tracing_mode="fake")(*arguments)
+    before = len(module.graph.find_nodes(op="call_function", target=BACKWARD))
+    widen_images(module)
+    return module, len(module.graph.find_nodes(op="call_function", target=BACKWARD)) - before
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("channels", "results"), [(96, 32), (48, 64), (72, 8)])
+def test_values(channels: int, results: int, bias: bool, stride: int) -> None:
+    arguments = *given(channels, results, bias=bias), stride
+    module, more = rewritten(*arguments)
+    assert more == 1
+    for found, wanted in zip(module(*arguments), gradients(*arguments), strict=True):
+        assert found.stride() == wanted.stride() and found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted)
+
+
+def test_of_the_weight_alone() -> None:
+    arguments = *given(96, 32, images=False), 1
+    module, more = rewritten(*arguments)
+    (node,) = module.graph.find_nodes(op="call_function", target=BACKWARD)
+    assert more == 0 and node.args[1].meta["val"].shape[1] == 128
+    torch.testing.assert_close(module(*arguments), gradients(*arguments))
+
+
+@pytest.mark.parametrize("arguments", [
+    (*given(128, 32), 1), (*given(32, 32), 1), (*given(96, 96), 1), (*given(96, 32, window=5), 1),
+    (*given(96, 32, dtype=torch.float32), 1),
+], ids=["whole", "few channels", "many results", "large windows", "float32"])  # fmt: skip
+def test_others_stay(arguments: tuple[Any, ...]) -> None:
+    assert rewritten(*arguments)[1] == 0
+
+
+def test_templates_take_channels_as_they_are() -> None:
+    with config.patch(max_autotune=True):
+        assert rewritten(*given(96, 32), 1)[1] == 0
