@@ -40,12 +40,14 @@ _CHEAP = frozenset(
     }
 )  # fmt: skip
 _SCALES = frozenset([aten.mul.Tensor, aten.add.Tensor])
-# Tensors of one number, from sizes alone: to write them anew never costs more than to keep them.
+# Tensors of one number, or identities, from sizes alone: to write them anew never costs more than
+# to keep them.
 _CONSTANTS = frozenset(
     {
         aten.full_like.default, aten.ones_like.default, aten.zeros_like.default,
         aten.new_zeros.default, aten.new_full.default, aten.new_ones.default, aten.full.default,
-        aten.zeros.default, aten.ones.default, aten.scalar_tensor.default,
+        aten.zeros.default, aten.ones.default, aten.scalar_tensor.default, aten.eye.default,
+        aten.eye.m,
     }
 )  # fmt: skip
 

@@ -52,7 +52,7 @@ _MOVES = frozenset(
     repeat_interleave reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
     replication_pad2d replication_pad3d channel_shuffle pixel_shuffle pixel_unshuffle im2col
     full full_like zeros zeros_like ones ones_like new_full new_zeros new_ones scalar_tensor fill
-    empty empty_like new_empty new_empty_strided arange one_hot""".split()
+    empty empty_like new_empty new_empty_strided arange eye one_hot""".split()
 )
 # One of the operands, or rounded once: the same bits wherever they are computed. No kernel makes
 # an FMA of a product and a sum.

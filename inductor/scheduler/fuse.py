@@ -59,6 +59,9 @@ LARGE_BESIDE, LITTLE_IN_COMMON = 32 << 20, 8
 # Bytes that two members of lists read both: chosen to take longer than a launch (8 us on an H200,
 # more where memory is slower); other limits were not measured.
 MUCH_IN_COMMON = 32 << 20
+# Rows for each of which a number is computed, and elements of each: fewer rows are worth no kernel
+# of their own, and threads of longer ones have enough to do. Both chosen, not measured.
+MANY_NUMBERS, SHORT_ROW = 1 << 16, 512
 MANY_READERS = 8  # of a value of one element, for each of which it is computed; not measured
 
 
@@ -309,6 +312,8 @@ class _Fuser:
             why = self._row_refusal(first, second, rows) or self._across(first, second, rows)
             if why:
                 return why
+        if rows is not None and not handed_on and self._are_apart(first, second, rows):
+            return "numbers of rows, which elements have hardly anything in common with"
         if self._is_too_large(first.members + second.members, handed_on and rows is None):
             return "the kernel would be too large"
         loose = [member for member in first.members + second.members
@@ -468,6 +473,23 @@ class _Fuser:
             ):
                 return f"{self.nodes[member].name} reads across rows that are far from each other"
         return ""
+
+    def _are_apart(self, first: Group, second: Group, rows: int) -> bool:
+        """Whether one group on a GPU computes a number for each of many short rows, and the other,
+        which needs none of them, elements: threads that share a row would all compute its
+        number."""
+        if not self.on_gpu or first.rows is not None or second.rows is not None:
+            return False
+        low, high = sorted((first, second), key=lambda group: hint_of(group.iterations))
+        width = hint_of(high.iterations) // max(hint_of(rows), 1)
+        if hint_of(rows) < MANY_NUMBERS or not 1 < width <= SHORT_ROW:
+            return False
+        if any(producer in group.members for group, other in ((first, second), (second, first))
+               for member in other.members
+               for producer in self.dependencies.values[member].values()):
+            return False
+        read = {name for member in low.members for name in self.nodes[member].reads()}
+        return 2 * self._in_common(first, second) < sum(self.bytes.get(name, 0) for name in read)
 
     def _edge_refusal(self, first: Group, second: Group, rows: int | None) -> str:
         """Check what members of `second` read from members of `first`."""

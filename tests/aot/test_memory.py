@@ -241,6 +241,17 @@ def test_parts_of_a_tensor_are_saved_as_it(partitions: Callable[[], int]) -> Non
     assert partitions() == 8 * 48 * 4 + result + lse
 
 
+def test_an_identity_is_not_saved(partitions: Callable[[], int]) -> None:
+    """Signs of pairs, which a loss multiplies its logits by."""
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return ((2 * torch.eye(16) - 1) * x.sin()).sum()
+
+    x = torch.randn(16, 16, requires_grad=True)
+    wanted = torch.autograd.grad(program(x), x)
+    torch.testing.assert_close(torch.autograd.grad(dynamo.compile(program, fullgraph=True)(x), x), wanted)
+    assert partitions() == 0
+
+
 def of_root_mean_square(x: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
     wide = x.double()
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)

@@ -58,7 +58,8 @@ def _is_widened(ops: Sequence[Op], position: int) -> bool:
 
 def may_vanish(ops: Sequence[Op], position: int, depth: int = 8) -> bool:
     """Whether a value is zero or very small for many elements, by how it is made: an exponential,
-    what is chosen beside a zero, or a product of such. depth: of operations that are looked at.
+    what is chosen beside a zero, a condition as a number, a product of one of these, or a sum of
+    them. depth: of operations that are looked at.
 
     >>> load = Op("load", (), torch.float32, "x")
     >>> may_vanish([load, Op("exp", (0,), torch.float32)], 1), may_vanish([load], 0)
@@ -70,6 +71,10 @@ def may_vanish(ops: Sequence[Op], position: int, depth: int = 8) -> bool:
     if op.name in CHOOSING and any(ops[arg].imm == 0 and ops[arg].name == "constant"
                                    for arg in op.args):
         return True
+    if op.name == "to_dtype" and ops[op.args[0]].dtype is torch.bool:
+        return True
+    if op.name in ("add", "sub"):
+        return depth > 0 and all(may_vanish(ops, arg, depth - 1) for arg in op.args)
     through = op.args[:1] if op.name == "truediv" else op.args if op.name in KEEP_SMALL else ()
     return depth > 0 and any(may_vanish(ops, arg, depth - 1) for arg in through)
 

@@ -249,6 +249,19 @@ def test_what_reads_across_rows_that_no_tile_has_together_is_apart_on_a_gpu(head
     assert any("far from each other" in why for _, _, why in fused.refusals) == (count == 2)
 
 
+@pytest.mark.parametrize(("program", "count"), [
+    (lambda x, y, z: (x * 2, y.exp() + z), 2), (lambda x, y, z: (x * y[:, None], y.exp() + z), 1)],
+    ids=["nothing in common", "numbers of the rows"])  # fmt: skip
+def test_numbers_of_many_rows_are_apart_from_elements_on_a_gpu(program: Any, count: int) -> None:
+    """Threads that share a row would all compute its number."""
+    graph, _ = scheduled(program, torch.randn(64, 80), torch.randn(64), torch.randn(64))
+    there = replace(graph, device=torch.device("cuda"))
+    assert len(fuse(there, THREADS).groups) == len(fuse(graph, THREADS).groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuse_module, "MANY_NUMBERS", 64)
+        assert len(fuse(there, THREADS).groups) == count
+
+
 def leads_back(x: Any, y: Any, w: Any) -> Any:
     """exp and the first product read x; between them are sin, a GEMM, and what sin shares a kernel
     with, which needs exp in turn."""
