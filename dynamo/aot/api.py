@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot import fake_quantization
 from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
 from dynamo.aot.captured_backward import plan_backward, with_own_backward
 from dynamo.aot.decompose import Chosen, decompose, each
@@ -159,9 +160,14 @@ def simplify(
     if not decompositions:
         return module
     if not world.is_symbolic:
-        return decompose(module, decompositions, None, chosen)
-    with refusals(symbolic=True):
-        return decompose(module, decompositions, world, chosen)
+        module = decompose(module, decompositions, None, chosen)
+    else:
+        with refusals(symbolic=True):
+            module = decompose(module, decompositions, world, chosen)
+    forms = fake_quantization.FORMS
+    if chosen is each and any(node.target in forms for node in module.graph.nodes):
+        return simplify(module, forms, world, fake_quantization.raises_nothing)
+    return module
 
 
 def _requires_grad(example: Any) -> bool:

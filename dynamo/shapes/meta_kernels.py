@@ -58,6 +58,7 @@ def fake_quantized(x: Tensor, *quantization: Any) -> tuple[Tensor, Tensor]:
 KERNELS: dict[str, Callable[..., Any]] = {
     "cudnn_grid_sampler": sampled, "cudnn_grid_sampler_backward": sampled_backward,
     "_padded_dense_to_jagged_forward": jagged,
+    "fake_quantize_per_tensor_affine_cachemask": fake_quantized,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": fake_quantized,
     "fake_quantize_per_channel_affine_cachemask": fake_quantized,
     "_thnn_fused_gru_cell": gated_cell, "_thnn_fused_gru_cell_backward": gated_cell_backward,
