@@ -77,7 +77,10 @@ class Calls:
     def written(self, source: Any, size: Sequence[int], dtype: torch.dtype) -> fx.Node:
         """What a write of a source puts into a place of that size in a tensor of that dtype."""
         while source.target is aten.copy.default:  # what it is copied into is overwritten
-            source = source.args[1]
+            copied = source.args[1]
+            if facts_of(copied.meta["val"]).device != facts_of(source.meta["val"]).device:
+                break
+            source = copied
         if facts_of(source.meta["val"]).dtype is not dtype:
             source = self(aten._to_copy.default, source, dtype=dtype)
         if [*facts_of(source.meta["val"]).size] != [*size]:

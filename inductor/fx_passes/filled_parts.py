@@ -34,12 +34,10 @@ def join_filled_parts(module: fx.GraphModule) -> fx.GraphModule:
             call.written(source, [*before, end - start, *behind], facts.dtype)
             for start, end, source in parts
         ]
-        joined = call(aten.cat.default, sources, dim)
-        if facts_of(joined.meta["val"]).stride != facts.stride:
-            continue  # what is new is dead
-        node.replace_all_uses_with(joined)
-        module.graph.erase_node(node)
-        found = True
+        joined, found = call(aten.cat.default, sources, dim), True
+        if facts_of(joined.meta["val"]).stride == facts.stride:  # else what is new is dead
+            node.replace_all_uses_with(joined)
+            module.graph.erase_node(node)
     if found:
         module.graph.eliminate_dead_code()
         module.recompile()

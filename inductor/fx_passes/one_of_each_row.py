@@ -40,10 +40,12 @@ def compare_columns(module: fx.GraphModule) -> fx.GraphModule:
             if not node.users or not _is_computed(node.args[0]):
                 continue
             made = _of_index(node) if target is aten.index_put.default else _of_scatter(node)
-            if made is not None and _lies_alike(made, node):
+            if made is None:
+                continue
+            changed = True
+            if _lies_alike(made, node):  # else what is new is dead
                 node.replace_all_uses_with(made)
                 module.graph.erase_node(node)
-                changed = True
     if changed:
         module.graph.eliminate_dead_code()
         module.recompile()

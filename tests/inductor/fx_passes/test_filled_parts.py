@@ -44,6 +44,13 @@ def from_the_end(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def numbers_of_tensors(x: Tensor, y: Tensor) -> Tensor:
+    """A part is filled, and reads what it fills for its size."""
+    out = torch.empty_like(x)
+    out[:2], out[2:] = x[:2], torch.tensor(3.0)
+    return out
+
+
 def something_is_left(x: Tensor, y: Tensor) -> Tensor:
     out = y.clone()
     out[:2], out[3:] = x[:2], x[3:] * 2
@@ -73,7 +80,7 @@ def second_axis_as_well(x: Tensor, y: Tensor) -> Tensor:
 
 
 JOINED = [halves, thirds_out_of_order, narrower, from_the_end]
-LEFT = [something_is_left, overlapping, wanted_in_between, second_axis_as_well]
+LEFT = [numbers_of_tensors, something_is_left, overlapping, wanted_in_between, second_axis_as_well]
 Program = Callable[[Tensor, Tensor], Tensor]
 
 
