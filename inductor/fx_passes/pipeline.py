@@ -43,6 +43,7 @@ from inductor.fx_passes.looked_up_matrices import multiply_in_loops
 from inductor.fx_passes.losses.chunks import chunk_losses
 from inductor.fx_passes.narrow_cats import convert_before_joining
 from inductor.fx_passes.odd_gemms import pad_odd_gemms
+from inductor.fx_passes.odd_gradients import widen_channels
 from inductor.fx_passes.one_of_each_row import compare_columns
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
@@ -55,7 +56,6 @@ from inductor.fx_passes.small_gemms import add_in_loops
 from inductor.fx_passes.stored_numbers import name_stored_numbers
 from inductor.fx_passes.table import decompositions as decompositions
 from inductor.fx_passes.table_gradients import add_rows_to_gemms
-from inductor.fx_passes.weight_gradients import widen_images
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.sizes import has_symbols
 
@@ -86,7 +86,7 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for rewrite in (patches_as_gemms, without_slow_groups, sequences_as_images):
         module = apply(rewrite, module)
     module = apply(channels_last, module, LOWERINGS.__contains__)
-    for rewrite in (grouped_pixels_as_gemms, pad_groups, widen_images):
+    for rewrite in (grouped_pixels_as_gemms, pad_groups, widen_channels):
         module = apply(rewrite, module)
     return module
 
