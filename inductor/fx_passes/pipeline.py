@@ -54,6 +54,7 @@ from inductor.fx_passes.row_topk import take_from_rows
 from inductor.fx_passes.sequences import sequences_as_images
 from inductor.fx_passes.small_gemms import add_in_loops
 from inductor.fx_passes.stored_numbers import name_stored_numbers
+from inductor.fx_passes.sums_of_gemms import add_in_gemms
 from inductor.fx_passes.table import decompositions as decompositions
 from inductor.fx_passes.table_gradients import add_rows_to_gemms
 from inductor.lowering.registry import LOWERINGS
@@ -153,7 +154,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if config.kernels and not has_symbols(module):
         module = apply(count_programs, apply(replace_cpu_attention, module))
     if is_enabled("patterns"):
-        module = apply(convert_before_joining, module)
+        module = apply(add_in_gemms, apply(convert_before_joining, module))
     if is_enabled("patterns") and not has_symbols(module):
         module = apply(add_rows_to_gemms, module)
     if config.kernels and is_enabled("buckets"):
