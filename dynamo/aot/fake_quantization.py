@@ -92,8 +92,10 @@ def _is_of(node: Any, dtype: torch.dtype) -> bool:
     return is_fake(value) and facts_of(value).dtype is dtype
 
 
-def _count(node: fx.Node) -> Any:
-    return node.meta["val"].numel()
+def _count(node: fx.Node) -> int:
+    """The elements of a tensor; -1 where that is known at a call only."""
+    size = facts_of(node.meta["val"]).size
+    return math.prod(size) if all(type(extent) is int for extent in size) else -1
 
 
 def _is_zero(node: fx.Node) -> bool:

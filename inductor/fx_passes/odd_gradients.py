@@ -97,7 +97,7 @@ def _rewrite(node: fx.Node) -> bool:
     gradient, images, weight, *form = given
     of_images, of_weight, of_bias = form[-1]
     call, put = Calls(node), _Channels(Calls(node))
-    results, channels, _ = _sizes(node)
+    _, channels, _ = _sizes(node)
 
     def computed(*operands: Any, wanted: list[bool]) -> fx.Node:
         sizes = [facts_of(operands[2].meta["val"]).size[0]] if form[0] else form[0]
@@ -108,8 +108,8 @@ def _rewrite(node: fx.Node) -> bool:
         if _has_slow_weight(node):
             operands = (gradient, put.more(images, 1), put.like(weight, 1))
         rest = computed(*operands, wanted=[False, of_weight, of_bias])
-        for position in (1, 2):
-            if position in parts:
+        for position, is_wanted in ((1, of_weight), (2, of_bias)):
+            if position in parts and is_wanted:
                 found = put.part(_item(call, rest, position), channels, position == 1)
                 parts[position].replace_all_uses_with(found)
     if of_images and 0 in parts:
