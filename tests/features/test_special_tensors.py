@@ -210,7 +210,7 @@ e = F.embedding(torch.tensor([0, 1]), w2, sparse=True); return e * 2
 q = torch.quantize_per_tensor(y, 0.1, 0, torch.quint8); return q.dequantize() * x, q.int_repr()
 # special: quantised argument | 1
 return quantised.dequantize() * x, quantised.q_scale()
-# special: fake quantise | 0
+# special: fake quantise | 1
 return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255)
 # special: mkldnn | 1
 return y.to_mkldnn().to_dense() * x
