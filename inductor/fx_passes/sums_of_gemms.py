@@ -2,9 +2,10 @@
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where `x + a @ b` on
 a GPU, with a large `x` that the graph makes and that nothing else wants, is `addmm(x, a, b)`, which
-is then written where `x` lies (`places.SUMS`). So the gradient of a weight that is used several
-times, a chunk of rows at a time or as an embedding as well, is there once: a kernel that adds all
-parts up holds them all. The sum is rounded once, where each part was rounded before.
+is then written where `x` lies (`places.SUMS`), if the sum is a result of the graph. So the gradient
+of a weight that is used for a chunk of rows at a time is there once: a kernel that adds all parts
+up holds them all. The sum is rounded once, where each part was rounded before. (What a kernel reads
+is added up there, in the same bytes.)
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def _operands(node: fx.Node) -> tuple[_Operand, _Operand] | None:
     left, right = node.args
     if left is right or not all(_is_like(each, node) for each in (left, right)):
         return None
+    if not _is_result(node):
+        return None
     total, gemm = sorted((_peeled(each) for each in (left, right)), key=lambda each: each.node)  # type: ignore[arg-type]
     fits = gemm.node.target is aten.mm.default and len(gemm.node.users) == 1
     made = len(total.node.users) == 1 and total.node.op == "call_function" and is_made(total.node)
@@ -85,11 +88,20 @@ def _is_like(given: Any, node: fx.Node) -> bool:
     return known and alike and len(one.size) == 2 and bytes_of(given.meta["val"]) >= LARGE
 
 
+def _is_result(node: fx.Node) -> bool:
+    """Whether a sum is given back, perhaps transposed, or with more added to it."""
+    return all(
+        user.op == "output" or (_turns(user) or user.target is aten.add.Tensor) and _is_result(user)
+        for user in node.users)
+
+
+def _turns(node: fx.Node) -> bool:
+    return node.target is aten.t.default or node.args[1:] in TURNS.get(node.target, ())
+
+
 def _peeled(node: fx.Node) -> _Operand:
     one, turned = node, False
-    while len(one.users) == 1 and (
-        one.target is aten.t.default or one.args[1:] in TURNS.get(one.target, ())
-    ):
+    while len(one.users) == 1 and _turns(one):
         one, turned = one.args[0], not turned  # type: ignore[assignment]
     return _Operand(one, turned)
 

@@ -60,6 +60,10 @@ def wanted_twice(x: Tensor, w: Tensor) -> Any:
     return first + x.sin() @ w, first * 2
 
 
+def read_by_a_kernel(x: Tensor, w: Tensor) -> Any:
+    return ((x @ w + x.sin() @ w).exp(),)
+
+
 def of_a_row(x: Tensor, w: Tensor) -> Any:
     return (x @ w + w[0] * 2,)
 
@@ -69,7 +73,7 @@ def of_an_argument(x: Tensor, w: Tensor) -> Any:
 
 
 CASES = {chunks: 2, of_two: 1, turned: 1}
-APART = [tied, before_what_is_added_to, wanted_twice, of_a_row, of_an_argument]
+APART = [tied, read_by_a_kernel, before_what_is_added_to, wanted_twice, of_a_row, of_an_argument]
 
 
 def given() -> tuple[Tensor, Tensor]:
