@@ -24,6 +24,7 @@ from inductor.fx_passes.calls_with_fakes import Calls
 from inductor.fx_passes.fakes import on_gpu
 from inductor.fx_passes.permutations import counts_up
 from inductor.fx_passes.zeros import FILLS
+from inductor.ir.body import is_small
 
 aten = torch.ops.aten
 FEWEST_COLUMNS = 16  # with fewer, a kernel that writes has as much to do; chosen, not measured
@@ -58,6 +59,8 @@ def _is_computed(node: Any) -> bool:
         return False
     facts = facts_of(node.meta["val"])
     if not on_gpu(facts.device) or not all(type(n) is int and n for n in facts.size):
+        return False
+    if facts.dtype.is_complex or is_small(facts.dtype):  # of which ATen may not choose
         return False
     tags = getattr(node.target, "tags", ())
     return node.target in FILLS or node.target in COPIES or torch.Tag.pointwise in tags

@@ -72,9 +72,13 @@ def few_columns(x: Tensor, at: Tensor, v: Tensor) -> Tensor:
     return x[:, :8].sin().scatter(1, at[:, None] % 8, v[:, None])
 
 
+def of_complex_numbers(x: Tensor, at: Tensor, v: Tensor) -> Tensor:
+    return torch.complex(x, x).exp().index_put((torch.arange(ROWS), at), torch.complex(v, v))
+
+
 COMPARED = [
     margin, added, one_number, smoothed, scattered, scattered_and_added, along_the_first]
-LEFT = [of_an_argument, rows_in_some_order, two_of_each, some_rows, few_columns]
+LEFT = [of_an_argument, of_complex_numbers, rows_in_some_order, two_of_each, some_rows, few_columns]
 INDEXED = [margin, added, one_number]
 Program = Callable[[Tensor, Tensor, Tensor], Tensor]
 
