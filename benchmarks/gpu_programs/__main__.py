@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,11 @@ class Child:
         return {"program": self.name, "way": self.way, "error": "no result", "trace": text[-1500:]}
 
 
-def batch(jobs: list[tuple[str, str]], options: argparse.Namespace, folder: Path) -> list[Row]:
-    """Compile side by side, then time in turn."""
+def batch(
+    jobs: list[tuple[str, str]], options: argparse.Namespace, folder: Path
+) -> Iterator[Row]:
+    """Compile side by side, then time in turn; the rows in the order of the jobs, each as soon as
+    it is known. A process that takes longer than a minute to be timed is stopped."""
     children = [Child(name, way, options, folder) for name, way in jobs]
     end = time.monotonic() + options.each
     while time.monotonic() < end and not all(c.is_done() or c.is_waiting() for c in children):
@@ -87,20 +91,16 @@ def batch(jobs: list[tuple[str, str]], options: argparse.Namespace, folder: Path
         if id(child) in late:
             child.kill()
     for child in children:
-        if child.is_done():
-            continue
-        child.gate.with_suffix(".go").touch()
-        try:
-            child.process.wait(60)
-        except subprocess.TimeoutExpired:
-            child.kill()
-    rows = []
-    for child in children:
+        if not child.is_done():
+            child.gate.with_suffix(".go").touch()
+            try:
+                child.process.wait(60)
+            except subprocess.TimeoutExpired:
+                child.kill()
         row = child.row()
         if id(child) in late and "error" in row:
             row["error"] = f"not compiled in {options.each:.0f} s"
-        rows.append(row)
-    return rows
+        yield row
 
 
 def difference(ours: Path, eager: Path) -> float | None:
@@ -198,18 +198,19 @@ def main() -> None:
                 print(f"no time for {len(left)}: {' '.join(left)}")
                 break
             for row in batch(jobs[first : first + each], options, folder):
-                eager = folder / f"{row['program']}-eager.pt"
-                row["apart"] = difference(folder / f"{row['program']}-{row['way']}.pt", eager)
+                name = row["program"]
+                eager = folder / f"{name}-eager.pt"
+                row["apart"] = difference(folder / f"{name}-{row['way']}.pt", eager)
                 rows.append(row)
-                by_program.setdefault(row["program"], {})[row["way"]] = row
-            for name in dict.fromkeys(name for name, _ in jobs[first : first + each]):
-                print(line_of(name, by_program[name], tolerance), flush=True)
+                by_program.setdefault(name, {})[row["way"]] = row
+                if len(by_program[name]) == len(options.ways):
+                    print(line_of(name, by_program[name], tolerance), flush=True)
+                if options.write:  # what is known, should this process be stopped
+                    Path(options.write).write_text(json.dumps(rows, indent=1, default=str))
     for peer in options.ways:
         if peer != "dynamo":
             means = [f"{key} {mean(by_program, key, peer)}" for key in ("ms", "gpu", "mb")]
             print(f"ours over {peer}'s, geometric means:", *means)
-    if options.write:
-        Path(options.write).write_text(json.dumps(rows, indent=1, default=str))
 
 
 if __name__ == "__main__":
