@@ -23,7 +23,7 @@ from inductor.fx_passes.fakes import on_gpu
 from inductor.fx_passes.in_place import is_made
 
 aten = torch.ops.aten
-LARGE = 64 << 20  # bytes; smaller ones are added by what reads them; chosen, not measured
+LARGE = 64 << 20  # bytes; smaller ones are added by a kernel; chosen for memory, on any device
 # Arguments with which operators transpose a matrix.
 TURNS: dict[Any, list[tuple[Any, ...]]] = {
     aten.permute.default: [([1, 0],)],

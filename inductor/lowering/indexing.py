@@ -25,7 +25,7 @@ MOST_INLINE_CAT = 4  # parts, each a condition for each element; chosen, not mea
 MOST_INLINE_COST = 32  # of a part, computed where it is not wanted, too; chosen, not measured
 MOST_ALTERNATING, MOST_ALTERNATING_COST = 4, 96  # parts of which elements alternate; of them all
 MOST_OF_SAME = 8  # parts that read the same elements: numbers of one bit; chosen, not measured
-WHOLE_LOADS = 16  # elements that a thread reads at once, which parts of rows have to be made of
+WHOLE_LOADS = 16  # elements of a thread's widest load, of bytes, which parts of rows are made of
 # Of stacks on a GPU. Stored parts: each thread skips the loads of all but one. Bytes of a computed
 # part that is written where it belongs, by a kernel of its own: a launch is worth that the part is
 # not written elsewhere first. Both chosen, not measured.

@@ -109,6 +109,38 @@ def test_programs(program: Program) -> None:
     torch.testing.assert_close(found, wanted)
 
 
+def swapped(x: Tensor) -> Tensor:
+    a, b = x[:3] * 1, x[3:] * 1
+    x[:3], x[3:] = b, a
+    return x * 2
+
+
+def seen_meanwhile(x: Tensor) -> Tensor:
+    part = x[:3]
+    x[:3] = x[3:] + 1
+    x[3:] = 2 * part
+    return part + 1
+
+
+def shown(x: Tensor) -> tuple[Tensor, ...]:
+    out = torch.zeros(6, 5)
+    out[:3], out[3:] = x[:3], x[3:]
+    return out, out[1:4], out.t()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("program", [swapped, seen_meanwhile, shown], ids=lambda each: each.__name__)
+def test_arguments_and_views(program: Callable[[Tensor], Any], turned: bool) -> None:
+    """An argument that is overwritten by its own parts, and results that share memory."""
+    x = torch.randn(5, 6).t() if turned else torch.randn(6, 5)
+    y = x.clone(memory_format=torch.preserve_format)
+    wanted, found = program(x), dynamo.compile(program, fullgraph=True)(y)
+    torch.testing.assert_close((y, found), (x, wanted))
+    if isinstance(wanted, tuple):
+        assert [each.stride() for each in found] == [each.stride() for each in wanted]
+        assert len({each.untyped_storage().data_ptr() for each in found}) == 1
+
+
 def test_gradients() -> None:
     x, y = (torch.randn(4, 5, requires_grad=True) for _ in range(2))
     wanted = torch.autograd.grad(halves(x, y).square().sum(), (x, y))
