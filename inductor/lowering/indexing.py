@@ -324,8 +324,8 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
         return x.load(ops, replaced(where, axis, place))
 
     picked = call.builder.computed(call.layout, [x, index], 2, compute)
-    if call.builder.device.type != "cpu" and call.builder.reads_large(picked):
-        picked.realize()  # so that what it is picked from may go
+    if call.builder.device.type != "cpu" and (not x.reads or call.builder.reads_large(picked)):
+        picked.realize()  # all of it is checked; and what it is picked from may go
     return picked
 
 
@@ -355,7 +355,10 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
     def compute(ops: Ops, where: Indices) -> Value:
         return x.load(ops, _places(ops, x, axes, first, extra, picked, where))
 
-    return call.builder.computed(call.layout, [x, *picked], 2 * len(picked), compute)
+    found = call.builder.computed(call.layout, [x, *picked], 2 * len(picked), compute)
+    if on_gpu(call) and not x.reads:
+        found.realize()  # numbers that are looked up to be checked: all of them
+    return found
 
 
 def _picks_few(call: Call, x: Tensor) -> bool:

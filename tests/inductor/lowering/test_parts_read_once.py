@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from test_stacks_on_gpu import compare, stored
-from torch import Tensor
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from inductor.ir import interpret
 from inductor.ir.body import trace_body
 from inductor.ir.graph import ComputedBuffer
 
@@ -66,6 +68,28 @@ def test_few_of_many_are_computed_where_they_are_wanted(
 ) -> None:
     given = [torch.randn(6, columns), torch.randn(6, columns), torch.randint(-columns, columns, (6,))]
     assert stored(compare(picked, given, monkeypatch)) == nodes
+
+
+def compared(x: Tensor, at: Tensor, v: Tensor) -> Tensor:
+    """As `compare_columns` writes `x[arange, at] = v`, of which some rows are wanted."""
+    places = torch.arange(20)
+    return torch.where(places[at].unsqueeze(1) == places, v[:, None], x.sin())[:2] * 2
+
+
+def scattered(x: Tensor, at: Tensor, v: Tensor) -> Tensor:
+    places = torch.arange(20)
+    known = places.expand(5, 20).gather(1, at[:, None])
+    return torch.where(known == places, v[:, None], x.sin())[:2] * 2
+
+
+@pytest.mark.parametrize("program", [compared, scattered])
+def test_columns_of_rows_that_nothing_reads_are_checked(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [torch.randn(5, 20), torch.tensor([0, 1, 2, 3, 19]), torch.randn(5)]
+    monkeypatch.setattr(fx, "symbolic_trace", lambda one: make_fx(one)(*given))  # which counts itself
+    made = compare(program, given, monkeypatch)
+    given[1] = torch.tensor([0, 1, 2, 3, 20])
+    with pytest.raises((IndexError, RuntimeError), match="out of range"):
+        interpret.interpret_graph(made.graph, given)
 
 
 @pytest.mark.parametrize(("dtype", "held"), [
