@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import LoopBody, Ops, Value, trace_body
-from inductor.ir.extent import hint_of
+from inductor.ir.body import IndirectVar, LoopBody, Ops, Value, loop_variables, trace_body
+from inductor.ir.extent import hint_of, surely_positive
 from inductor.ir.graph import (
     Argument,
     ComputedBuffer,
@@ -104,6 +104,7 @@ class Builder:
         self.layouts: dict[str, Layout] = {}  # of buffers
         self.reduced: set[str] = set()  # buffers of reductions, and of what is made of them
         self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
+        self.looked_up: set[str] = set()  # what places that are checked are read from, or lead to
         self.recipes: dict[str, tuple[Layout, Compute, frozenset[str]]] = {}
         self.turned: dict[tuple[ViewRef, int, int], tuple[Tensor, int]] = {}  # of `gemms`
         self.origins = Origins()
@@ -134,6 +135,7 @@ class Builder:
                     self._follows_a_sum(root, layout) or self._is_costly_column(root, layout)):
                 root.realize()
         for tensor in inputs:
+            self.keep_checks(tensor, layout.numel())
             if tensor.view is None and (
                 tensor.cost > MOST_COST or self._is_dear_number(tensor, layout)
             ):
@@ -154,6 +156,20 @@ class Builder:
             layout, self, compute=compute, cost=total, reads=reads, origins=origins,
             doubles=doubles,
         )
+
+    def keep_checks(self, tensor: Tensor, seen: int = 0) -> None:
+        """Store a tensor whose elements are looked up at places that are checked, before something
+        reads less than all of it: a place out of range raises, whoever reads the element.
+
+        seen: how many elements are read; 0 if they may be any.
+        """
+        if tensor.view is not None or tensor.reads.isdisjoint(self.looked_up):
+            return
+        if not seen or not surely_positive(seen - tensor.layout.numel() + 1):
+            ops = Ops()
+            tensor.load(ops, loop_variables(tensor.size))
+            if any(isinstance(op.imm, IndirectVar) and op.imm.check for op in ops.recorded):
+                tensor.realize()
 
     def _is_dear_number(self, tensor: Tensor, layout: Layout) -> bool:
         """A number that takes functions of float64, which each program of a kernel would repeat;

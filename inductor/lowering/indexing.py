@@ -241,6 +241,8 @@ def constant_pad_nd(call: Call, x: Tensor, pad: Sequence[int], value: Any = 0) -
     rank, held = len(x.size), compute_dtype(x.dtype)
     before = {rank - 1 - n // 2: pad[n] for n in range(0, len(pad), 2)}
     after = {rank - 1 - n // 2: pad[n + 1] for n in range(0, len(pad), 2)}
+    if any(surely_less(edge, 0) for edge in pad):
+        call.builder.keep_checks(x)
 
     def compute(ops: Ops, indices: Indices) -> Value:
         mask = None
@@ -284,7 +286,13 @@ def embedding(call: Call, weight: Tensor, indices: Tensor, *rest: Any) -> Any:
         return weight.load(ops, (row, *where[rank:]))
 
     indices.realize()
-    return call.builder.computed(call.layout, [weight, indices], 2, compute)
+    return _looked_up(call, call.builder.computed(call.layout, [weight, indices], 2, compute))
+
+
+def _looked_up(call: Call, found: Tensor) -> Tensor:
+    """What is read at places that are checked."""
+    call.builder.looked_up |= found.reads
+    return found
 
 
 @lowering(aten.index_select.default)
@@ -302,7 +310,7 @@ def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Any:
         place = ops.indirect(value, x.size[axis], wrap=False, error=fault)
         return x.load(ops, replaced(where, axis, place))
 
-    return call.builder.computed(call.layout, [x, index], 2, compute)
+    return _looked_up(call, call.builder.computed(call.layout, [x, index], 2, compute))
 
 
 @lowering(aten.gather.default)
@@ -318,12 +326,13 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
     few = FEW if x.chosen_along != axis else 1  # of a stack, all that is read stays where it was
     if x.reads and not surely_less(math.prod(index.size) * few, math.prod(x.size)):
         x.realize()  # else the few elements are computed where they are wanted
+    call.builder.keep_checks(x)
 
     def compute(ops: Ops, where: Indices) -> Value:
         place = ops.indirect(index.load(ops, where), x.size[axis], wrap=False, error=fault)
         return x.load(ops, replaced(where, axis, place))
 
-    picked = call.builder.computed(call.layout, [x, index], 2, compute)
+    picked = _looked_up(call, call.builder.computed(call.layout, [x, index], 2, compute))
     if call.builder.device.type != "cpu" and (not x.reads or call.builder.reads_large(picked)):
         picked.realize()  # all of it is checked; and what it is picked from may go
     return picked
@@ -351,6 +360,7 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
     extra = max(len(index.size) for index in picked)
     if not _is_pad_of_a_pad(call, x) and not _picks_few(call, x):
         x.realize()
+    call.builder.keep_checks(x)
 
     def compute(ops: Ops, where: Indices) -> Value:
         return x.load(ops, _places(ops, x, axes, first, extra, picked, where))
@@ -358,7 +368,7 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
     found = call.builder.computed(call.layout, [x, *picked], 2 * len(picked), compute)
     if on_gpu(call) and not x.reads:
         found.realize()  # numbers that are looked up to be checked: all of them
-    return found
+    return found if call.target is aten._unsafe_index.Tensor else _looked_up(call, found)
 
 
 def _picks_few(call: Call, x: Tensor) -> bool:

@@ -56,6 +56,8 @@ class Realizer(Protocol):
 
     def store(self, tensor: Tensor) -> ViewRef: ...
 
+    def keep_checks(self, tensor: Tensor, seen: int = 0) -> None: ...
+
 
 class Tensor:
     """See the top of the file. `cost`: scalar operations for one element; `doubles`: those of them
@@ -100,6 +102,8 @@ class Tensor:
 
     def as_view(self, layout: Layout, reindex: Callable[[Indices], Indices]) -> Tensor:
         """This tensor seen with another layout; its element `i` is ours at `reindex(i)`."""
+        if self.view is None:
+            self.owner.keep_checks(self, layout.numel())
         if self.view is not None:
             return Tensor(layout, self.owner, view=self._view_of(layout))
         seen = Tensor(
