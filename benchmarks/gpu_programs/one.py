@@ -16,9 +16,9 @@ import torch
 from benchmarks.gpu_programs.program import PROGRAMS, Place, Step, Unfit, leaves
 
 MODULES = (
-    "decoders", "diffusion", "diffusion_models", "diffusion_transformers", "experts", "generation",
-    "kernels", "losses", "optimizers", "quantized", "rounding", "science", "science_sequences",
-    "vision", "vision_losses",
+    "control", "decoders", "diffusion", "diffusion_models", "diffusion_transformers", "experts",
+    "generation", "kernels", "losses", "low_bits", "optimizers", "quantized", "rounding", "science",
+    "science_sequences", "series", "structures", "vision", "vision_losses",
 )  # fmt: skip
 WARM, RUNS = 3, 15
 

@@ -149,7 +149,7 @@ class _Network:
                     work.append(user)
                 elif not _fuses(user) and not _reads_few(user):
                     return True
-                elif self.depths.get(user, 0) > self.depths[node]:
+                elif self.depths.get(user, 0) > self.depths[node] and not _is_wider(node):
                     return True  # it waits for a GEMM, say, as a residual does
         return False
 
@@ -302,6 +302,14 @@ def _reads_few(node: fx.Node) -> bool:
         return False
     given: Any = node.args[0]
     return FEW * elements_of(node.meta["val"]) < elements_of(given.meta["val"])
+
+
+def _is_wider(node: fx.Node) -> bool:
+    """Whether it is what takes fewer bytes in another dtype, which waits in its place."""
+    if node.target is not aten._to_copy.default:
+        return False
+    given = node.all_input_nodes[0].meta["val"]
+    return bool(given.dtype.itemsize < node.meta["val"].dtype.itemsize)
 
 
 def _fuses(node: fx.Node) -> bool:

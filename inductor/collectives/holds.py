@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from inductor.collectives.calls import collective_of, is_wait
-from inductor.ir.graph import ExternKernel, LoopGraph, MultiOutput, Node, ViewRef
-from inductor.lowering.builder import contiguous
+from inductor.ir.graph import ExternKernel, LoopGraph, MultiOutput, Node, ViewRef, contiguous
 
 CLONE = torch.ops.aten.clone.default
 

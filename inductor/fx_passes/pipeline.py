@@ -22,6 +22,7 @@ from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.checks import apply
 from inductor.fx_passes.chunked_gemms import with_chunks
 from inductor.fx_passes.complex_pairs import compute_on_pairs
+from inductor.fx_passes.copies_of_tables import add_into_copies
 from inductor.fx_passes.counted_sorts import sort_by_counts
 from inductor.fx_passes.custom import run_pass
 from inductor.fx_passes.dropout import draw_in_kernels
@@ -156,7 +157,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if is_enabled("patterns"):
         module = apply(add_in_gemms, apply(convert_before_joining, module))
     if is_enabled("patterns") and not has_symbols(module):
-        module = apply(add_rows_to_gemms, module)
+        module = apply(add_into_copies, apply(add_rows_to_gemms, module))
     if config.kernels and is_enabled("buckets"):
         module = apply(with_buckets, module)
     if config.kernels:

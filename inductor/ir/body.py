@@ -306,9 +306,13 @@ class Ops:
         error: IndexFault = IndexFault.POSITION,
     ) -> Index:
         """Use an integer value as an index of a dimension with `size` elements. What was limited to
-        these, as the places of repeated edges are, is neither wrapped nor checked."""
+        these, as the places of repeated edges are, is neither wrapped nor checked; the value of an
+        index is that index."""
         low, high = self._limits(value)
         if type(size) is int and 0 <= low and high < size:
+            index = self.recorded[value.position].index
+            if index is not None and self.recorded[value.position].name == "index_expr":
+                return index
             wrap = check = False
         mask = () if self._mask is None else (self._mask,)
         args = (value, *mask)
@@ -351,10 +355,16 @@ class Ops:
         op = self.recorded[value.position]
         if op.name == "constant" and type(op.imm) is int:
             return op.imm, op.imm
-        if op.name not in ("maximum", "minimum") or not depth:
+        if op.name == "index_expr" and op.index is not None:
+            low, high = op.index.low, op.index.high
+            return (low, high) if type(low) is type(high) is int else (-math.inf, math.inf)
+        if op.name not in ("maximum", "minimum", "bitwise_and") or not depth:
             return -math.inf, math.inf
         given = [Value(arg, self.recorded[arg].dtype) for arg in op.args]
         limits = [self._limits(each, depth - 1) for each in given]
+        if op.name == "bitwise_and":  # of which one that is not negative has all that is set
+            most = [high for low, high in limits if low >= 0]
+            return (0, min(most)) if most else (-math.inf, math.inf)
         choose = max if op.name == "maximum" else min
         return choose(low for low, _ in limits), choose(high for _, high in limits)
 

@@ -61,6 +61,15 @@ class Layout:
         return text + f"@{self.device}"
 
 
+def contiguous(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Layout:
+    """A dense row-major layout."""
+    stride, step = [], 1
+    for extent in reversed(size):
+        stride.append(step)
+        step *= max(extent, 1)
+    return Layout(device, dtype, tuple(size), tuple(reversed(stride)))
+
+
 @dataclass(frozen=True, slots=True)
 class ViewRef:
     """A tensor over the storage of `buffer` (dtype as the buffer's unless given)."""

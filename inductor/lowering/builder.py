@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import IndirectVar, LoopBody, Ops, Value, loop_variables, trace_body
-from inductor.ir.extent import hint_of, surely_positive
+from inductor.ir.body import LoopBody, Ops, Value, trace_body
+from inductor.ir.extent import hint_of
 from inductor.ir.graph import (
     Argument,
     ComputedBuffer,
@@ -29,6 +29,7 @@ from inductor.ir.graph import (
     joined_origins,
 )
 from inductor.ir.index import constant, flatten, variable
+from inductor.lowering import lookups
 from inductor.lowering.loop_order import in_better_order
 from inductor.lowering.sizes import is_tensor
 from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
@@ -64,15 +65,6 @@ def layout_of(fake: Any) -> Layout:
     )
 
 
-def contiguous(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Layout:
-    """A dense row-major layout."""
-    stride, step = [], 1
-    for extent in reversed(size):
-        stride.append(step)
-        step *= max(extent, 1)
-    return Layout(device, dtype, tuple(size), tuple(reversed(stride)))
-
-
 def memory_order(layout: Layout) -> list[int]:
     """Axes from the outermost to the innermost in memory."""
     axes = range(len(layout.size))
@@ -104,7 +96,7 @@ class Builder:
         self.layouts: dict[str, Layout] = {}  # of buffers
         self.reduced: set[str] = set()  # buffers of reductions, and of what is made of them
         self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
-        self.looked_up: set[str] = set()  # what places that are checked are read from, or lead to
+        self.lookups: list[lookups.Lookup] = []
         self.recipes: dict[str, tuple[Layout, Compute, frozenset[str]]] = {}
         self.turned: dict[tuple[ViewRef, int, int], tuple[Tensor, int]] = {}  # of `gemms`
         self.origins = Origins()
@@ -158,18 +150,8 @@ class Builder:
         )
 
     def keep_checks(self, tensor: Tensor, seen: int = 0) -> None:
-        """Store a tensor whose elements are looked up at places that are checked, before something
-        reads less than all of it: a place out of range raises, whoever reads the element.
-
-        seen: how many elements are read; 0 if they may be any.
-        """
-        if tensor.view is not None or tensor.reads.isdisjoint(self.looked_up):
-            return
-        if not seen or not surely_positive(seen - tensor.layout.numel() + 1):
-            ops = Ops()
-            tensor.load(ops, loop_variables(tensor.size))
-            if any(isinstance(op.imm, IndirectVar) and op.imm.check for op in ops.recorded):
-                tensor.realize()
+        """See `lookups.keep_checks`."""
+        lookups.keep_checks(self.lookups, tensor, seen)
 
     def _is_dear_number(self, tensor: Tensor, layout: Layout) -> bool:
         """A number that takes functions of float64, which each program of a kernel would repeat;

@@ -21,10 +21,10 @@ import torch
 from inductor.fx_passes.single_channels import reads_single_channels
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import hint_of, surely_less
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, contiguous
 from inductor.ir.index import Index, constant, flatten, floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
-from inductor.lowering.builder import contiguous, layout_of
+from inductor.lowering.builder import layout_of
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import HALVES, Compute, Indices, Tensor, compute_dtype
 from inductor.runtime.gpu_properties import properties_of

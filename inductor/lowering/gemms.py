@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from inductor.ir.body import Ops, Value
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, contiguous
 from inductor.ir.index import Index, constant
 from inductor.lowering import readings
-from inductor.lowering.builder import contiguous, converting
+from inductor.lowering.builder import converting
 from inductor.lowering.packed import (
     InWords,
     by_halves,

@@ -16,6 +16,7 @@ from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import converting
+from inductor.lowering.lookups import Lookup
 from inductor.lowering.pointwise import broadcast, load_as, unsupported
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
@@ -279,20 +280,13 @@ def embedding(call: Call, weight: Tensor, indices: Tensor, *rest: Any) -> Any:
         return call.refuse(NOTHING)
     weight.realize()
     rank = len(indices.size)
+    lookup = Lookup(call.builder, [indices], [weight.size[0]], IndexFault.ROW)
 
     def compute(ops: Ops, where: Indices) -> Value:
-        value = indices.load(ops, where[:rank])
-        row = ops.indirect(value, weight.size[0], wrap=False, error=IndexFault.ROW)
-        return weight.load(ops, (row, *where[rank:]))
+        return weight.load(ops, (lookup.place(ops, 0, where[:rank]), *where[rank:]))
 
     indices.realize()
-    return _looked_up(call, call.builder.computed(call.layout, [weight, indices], 2, compute))
-
-
-def _looked_up(call: Call, found: Tensor) -> Tensor:
-    """What is read at places that are checked."""
-    call.builder.looked_up |= found.reads
-    return found
+    return lookup.gives(call.builder.computed(call.layout, [weight, indices], 2, compute))
 
 
 @lowering(aten.index_select.default)
@@ -304,13 +298,12 @@ def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Any:
         return call.refuse(NOTHING)
     x.realize()
     fault = IndexFault.PLACE if axis else IndexFault.ROW
+    lookup = Lookup(call.builder, [index], [x.size[axis]], fault)
 
     def compute(ops: Ops, where: Indices) -> Value:
-        value = index.load(ops, (where[axis],))
-        place = ops.indirect(value, x.size[axis], wrap=False, error=fault)
-        return x.load(ops, replaced(where, axis, place))
+        return x.load(ops, replaced(where, axis, lookup.place(ops, 0, (where[axis],))))
 
-    return _looked_up(call, call.builder.computed(call.layout, [x, index], 2, compute))
+    return lookup.gives(call.builder.computed(call.layout, [x, index], 2, compute))
 
 
 @lowering(aten.gather.default)
@@ -327,12 +320,12 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
     if x.reads and not surely_less(math.prod(index.size) * few, math.prod(x.size)):
         x.realize()  # else the few elements are computed where they are wanted
     call.builder.keep_checks(x)
+    lookup = Lookup(call.builder, [index], [x.size[axis]], fault)
 
     def compute(ops: Ops, where: Indices) -> Value:
-        place = ops.indirect(index.load(ops, where), x.size[axis], wrap=False, error=fault)
-        return x.load(ops, replaced(where, axis, place))
+        return x.load(ops, replaced(where, axis, lookup.place(ops, 0, where)))
 
-    picked = _looked_up(call, call.builder.computed(call.layout, [x, index], 2, compute))
+    picked = lookup.gives(call.builder.computed(call.layout, [x, index], 2, compute))
     if call.builder.device.type != "cpu" and (not x.reads or call.builder.reads_large(picked)):
         picked.realize()  # all of it is checked; and what it is picked from may go
     return picked
@@ -361,14 +354,15 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
     if not _is_pad_of_a_pad(call, x) and not _picks_few(call, x):
         x.realize()
     call.builder.keep_checks(x)
+    lookup = Lookup(call.builder, picked, [x.size[axis] for axis in axes], wrap=True)
 
     def compute(ops: Ops, where: Indices) -> Value:
-        return x.load(ops, _places(ops, x, axes, first, extra, picked, where))
+        return x.load(ops, _places(ops, x, axes, first, extra, lookup, where))
 
     found = call.builder.computed(call.layout, [x, *picked], 2 * len(picked), compute)
     if on_gpu(call) and not x.reads:
         found.realize()  # numbers that are looked up to be checked: all of them
-    return found if call.target is aten._unsafe_index.Tensor else _looked_up(call, found)
+    return found if call.target is aten._unsafe_index.Tensor else lookup.gives(found)
 
 
 def _picks_few(call: Call, x: Tensor) -> bool:
@@ -396,8 +390,7 @@ def _is_pad_of_a_pad(call: Call, x: Tensor) -> bool:
 
 
 def _places(
-    ops: Ops, x: Tensor, axes: list[int], first: int, extra: int, picked: Sequence[Tensor],
-    where: Indices, checked: bool = True,
+    ops: Ops, x: Tensor, axes: list[int], first: int, extra: int, lookup: Lookup, where: Indices,
 ) -> Indices:
     """Index into `x` for an index into the result of advanced indexing."""
     chosen = where[first : first + extra]
@@ -405,9 +398,9 @@ def _places(
     places: list[Any] = []
     for axis in range(len(x.size)):
         if axis in axes:
-            index = picked[axes.index(axis)]
-            value = ops.to_dtype(index.load(ops, broadcast(index, chosen)), torch.int64)
-            places.append(ops.indirect(value, x.size[axis], check=checked))
+            number = axes.index(axis)
+            at = broadcast(lookup.indices[number], chosen)
+            places.append(lookup.place(ops, number, at))
         else:
             places.append(next(others))
     return tuple(places)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from inductor.ir.body import Ops, Value
+from inductor.ir.graph import contiguous
 from inductor.ir.index import Index, constant, floordiv, mod
 from inductor.lowering import readings
-from inductor.lowering.builder import contiguous
 from inductor.lowering.gemms import summed, turned_left
 from inductor.lowering.packed import (
     NibbleWeights,

@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from inductor.ir.body import Ops, Value
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, contiguous
 from inductor.ir.index import floordiv, mod
-from inductor.lowering.builder import contiguous
 from inductor.lowering.registry import Call
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 from inductor.runtime.gpu_properties import properties_of

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from inductor.ir.body import LoopBody, Op, Ops, Value, trace_body
+from inductor.ir.graph import contiguous
 from inductor.ir.index import Atom, FloorDiv, Index, Mod, Var, constant, mod, values_in_period
-from inductor.lowering.builder import contiguous
 from inductor.lowering.packed import InWords, nibble_weights
 from inductor.lowering.registry import Call
 from inductor.lowering.sizes import Shaped

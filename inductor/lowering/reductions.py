@@ -14,11 +14,11 @@ import torch
 
 from dynamo.aot.decompositions import takes_vectors
 from inductor.ir.body import Ops, Value
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, contiguous
 from inductor.ir.index import constant, floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.activations import Arithmetic
-from inductor.lowering.builder import contiguous, layout_of
+from inductor.lowering.builder import layout_of
 from inductor.lowering.moments import chunks_of, group_moments, moments
 from inductor.lowering.one_hot import sum_of_one_hot
 from inductor.lowering.pointwise import Kind, broadcast, load_as, promoted, unsupported

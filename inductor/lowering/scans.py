@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from inductor.ir.body import LONGEST_SCAN, Ops, Value
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, contiguous
 from inductor.ir.index import floordiv, mod
 from inductor.ir.scalar_ops import dtype_kind
-from inductor.lowering.builder import contiguous
 from inductor.lowering.indexing import replaced
 from inductor.lowering.pointwise import unsupported
 from inductor.lowering.reductions import as_dtype

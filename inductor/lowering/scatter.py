@@ -18,10 +18,11 @@ import torch
 from inductor.fx_passes.places import MOST_UNTOUCHED
 from inductor.ir.body import IndexFault, Ops, Value
 from inductor.ir.extent import hint_of
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, contiguous
 from inductor.ir.index import Index, constant, flatten
-from inductor.lowering.builder import contiguous, converting
+from inductor.lowering.builder import converting
 from inductor.lowering.indexing import NOTHING, _index_plan, _places, replaced
+from inductor.lowering.lookups import Lookup
 from inductor.lowering.pointwise import broadcast, broadcast_sizes, unsupported
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype, fits
@@ -117,10 +118,12 @@ def index_put(
     if not _spreads(values.size, ranges):
         return call.refuse("sizes for which ATen raises")
 
-    checked = call.target is not aten._unsafe_index_put.default
+    lookup = Lookup(
+        call.builder, picked, [x.size[axis] for axis in axes], wrap=True,
+        checks=call.target is not aten._unsafe_index_put.default)
 
     def place(ops: Ops, where: Indices) -> Indices:
-        return _places(ops, x, axes, first, len(chosen), picked, where, checked)
+        return _places(ops, x, axes, first, len(chosen), lookup, where)
 
     return _written(call, x, values, ranges, place, accumulate)
 

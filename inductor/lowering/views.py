@@ -13,9 +13,9 @@ import torch
 
 from dynamo.aot.records import Unsupported
 from inductor.ir.extent import divides, hint_of
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, contiguous
 from inductor.ir.index import constant, flatten, floordiv, mod
-from inductor.lowering.builder import contiguous, layout_of
+from inductor.lowering.builder import layout_of
 from inductor.lowering.pointwise import is_odd
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor

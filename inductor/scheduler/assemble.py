@@ -113,7 +113,29 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
         if not body.reduction_ranges and not exact:
             unsure.add(node.name)
         parts.setdefault((stage, width), Part(width)).nodes.append(node)
-    return [parts[key] for key in sorted(parts, key=lambda key: (key[0], -hint_of(key[1])))]
+    found = [parts[key] for key in sorted(parts, key=lambda key: (key[0], -hint_of(key[1])))]
+    return _without_loops_of_copies(found, nodes)
+
+
+def _without_loops_of_copies(parts: list[Part], nodes: Sequence[ComputedBuffer]) -> list[Part]:
+    """A loop of nodes that have to do with no other node joins a later one, as wide, that reads the
+    same: a copy of what is added up, say, while that waits for a number of each row."""
+    if any(node.mutates for node in nodes):
+        return parts
+    made = {node.name for node in nodes}
+    bound = {name for node in nodes for name in node.reads()}
+    left: list[Part] = []
+    for at, part in enumerate(parts):
+        reads = {name for node in part.nodes for name in node.reads()}
+        later = None
+        if made.isdisjoint(reads) and all(node.name not in bound for node in part.nodes):
+            later = next((one for one in parts[at + 1 :] if one.width == part.width and any(
+                not reads.isdisjoint(node.reads()) for node in one.nodes)), None)
+        if later is None:
+            left.append(part)
+        else:
+            later.nodes.extend(part.nodes)
+    return left
 
 
 def _recomputed_comparisons(node: ComputedBuffer, unsure: set[str]) -> set[str]:

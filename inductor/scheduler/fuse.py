@@ -447,7 +447,10 @@ class _Fuser:
             # One loop nest is split over threads or programs; a second one after it would not be.
             why = f"{rows} long rows would not run in parallel"
             facts = [self.facts[member] for member in first.members + second.members]
-            if len({one.iterations for one in facts if one.rows is None}) > 1:
+            lengths = {one.iterations for one in facts if one.rows is None}
+            reduced = {one.iterations for one in facts if one.rows is not None}
+            # What is as long as a reduction shares its loop, which is a kernel of its own on a GPU.
+            if len(lengths) > 1 and not (self.on_gpu and lengths <= reduced):
                 return why
             inside = set(first.members)
             for member in second.members:

@@ -507,6 +507,20 @@ def test_a_copy_of_an_input_rather_than_its_float32(
     assert partitions() < 32 * 64 * 3
 
 
+def test_a_copy_of_an_input_whose_float32_waits_for_a_gemm(partitions: Callable[[], int]) -> None:
+    """What waits is the input: it is converted where the GEMM's result is there."""
+    a, b = torch.randn(32, 8), torch.randn(8, 64)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        return (wide.sigmoid() * (wide - a @ b).sin()).sum()
+
+    x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
+    found = torch.autograd.grad(dynamo.compile(program, fullgraph=True)(x), x)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(program(x), x)[0])
+    assert partitions() == 32 * 64 * (4 + 2)  # the product and the copy
+
+
 def test_second_derivatives_behind_a_copied_input() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.float().softmax(1).square().sum()

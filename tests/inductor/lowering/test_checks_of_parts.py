@@ -34,9 +34,10 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("columns", [4, 64])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_on_a_cpu(name: str) -> None:
-    x, program = torch.randn(5, 4), PROGRAMS[name]
+def test_on_a_cpu(name: str, columns: int) -> None:
+    x, program = torch.randn(5, columns), PROGRAMS[name]
     made = dynamo.compile(program, dynamic=name in ("index", "cat"))
     torch.testing.assert_close(made(x, RIGHT), program(x, RIGHT))
     for one in (program, made):
@@ -44,14 +45,29 @@ def test_on_a_cpu(name: str) -> None:
             one(x, WRONG)
 
 
+@pytest.mark.parametrize("columns", [4, 64])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_as_a_gpu_lowers_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [torch.randn(5, 4), RIGHT]
+def test_as_a_gpu_lowers_it(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [torch.randn(5, columns), RIGHT]
     monkeypatch.setattr(fx, "symbolic_trace", lambda program: make_fx(program)(*given))
     made = compare(PROGRAMS[name], given, monkeypatch)
     assert not made.fallbacks
     with pytest.raises((IndexError, RuntimeError), match="out of range"):
         interpret.interpret_graph(made.graph, [given[0], WRONG])
+
+
+def test_rows_are_not_stored_for_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Tensor, at: Tensor) -> Tensor:
+        left, right = (x[at] + 1).chunk(2, dim=1)
+        return left * right
+
+    given = [torch.randn(5, 64), torch.tensor([0, -1, 4, -5, 2])]
+    monkeypatch.setattr(fx, "symbolic_trace", lambda program: make_fx(program)(*given))
+    made = compare(program, given, monkeypatch)
+    assert sorted(node.layout.numel() for node in made.graph.nodes) == [5, 5 * 32]
+    for wrong in (5, -6):
+        with pytest.raises(IndexError, match="out of range"):
+            interpret.interpret_graph(made.graph, [given[0], torch.tensor([0, 1, 2, 3, wrong])])
 
 
 def test_places_that_are_in_range_store_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

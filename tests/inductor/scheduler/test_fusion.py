@@ -17,6 +17,7 @@ from inductor.config import config
 from inductor.ir.graph import ComputedBuffer, LoopGraph
 from inductor.lowering.run import lower_graph
 from inductor.scheduler import fuse as fuse_module
+from inductor.scheduler.assemble import assemble
 from inductor.scheduler.fuse import _Fuser, fuse
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.run import schedule_graph
@@ -260,6 +261,24 @@ def test_numbers_of_many_rows_are_apart_from_elements_on_a_gpu(program: Any, cou
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fuse_module, "MANY_NUMBERS", 64)
         assert len(fuse(there, THREADS).groups) == count
+
+
+def test_a_copy_shares_the_loop_of_a_sum_that_waits_on_a_gpu() -> None:
+    """The sum reads a number of each row, which another loop makes; the copy needs none."""
+    def program(x: Any, y: Any) -> Any:
+        each = y.sin()
+        return x.clone(), each.sum(), each, (x * each[:, None]).sum()
+
+    given = torch.randn(1 << 12, 64), torch.randn(1 << 12)
+    graph, _ = scheduled(program, *given)
+    there = replace(graph, device=torch.device("cuda"))
+    groups = fuse(there, THREADS).groups
+    nodes = [[there.nodes[member] for member in group] for group in groups]
+    first = next(group for group in nodes if len(group) > 1)
+    assert len(first) == 4 and len(nodes) == 1
+    kernel = assemble("kernel", first, 1, frozenset(node.name for node in first))
+    assert [len(list(stage.stores())) for stage in kernel.stages] == [2, 2]
+    assert len(fuse(graph, THREADS).groups) == 2  # a CPU's threads share one loop of a kernel
 
 
 def leads_back(x: Any, y: Any, w: Any) -> Any:
