@@ -1,23 +1,26 @@
-"""Arithmetic of complex numbers as that of their real and imaginary parts, as in rotary embeddings.
+"""Arithmetic of complex numbers as that of their real and imaginary parts, as in rotary embeddings
+and around Fourier transforms.
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where what is read
-back by `view_as_real` is computed on pairs: a complex tensor is a real one with a last axis of two.
-No kernel of ours has complex numbers; ATen's would write each value to memory. What a graph gives
-and what other operators read stays complex, and so do operations with a real tensor (eager gives
-that an imaginary part of zero, which makes NaN of an infinity).
+back by `view_as_real` or `abs`, and what a library is given, is computed on pairs: a complex tensor is a
+real one with a last axis of two. No kernel of ours has complex numbers; ATen's would write each
+value to memory. What a graph gives and what other operators read stays complex. A real operand has
+an imaginary part of zero, as in eager, which makes NaN of an infinity.
 
     >>> # view_as_real(view_as_complex(q) * turns): one kernel of four products a pair
+    >>> # irfft(rfft(x) * filter): one between two calls of the library
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import fx
 
 from dynamo.aot.fakes import is_fake
-from inductor.fx_passes.calls_with_fakes import Calls
+from inductor.fx_passes.calls_with_fakes import Calls, order_in_memory
 
 aten = torch.ops.aten
 
@@ -28,12 +31,26 @@ SHAPES = (
     aten.select.int, aten.clone.default, aten.alias.default, aten.index.Tensor,
     aten.index_select.default, aten.repeat.default,
 )  # fmt: skip
+# Which change a part of a tensor, or make one of another's size.
+WRITES = (aten.slice_scatter.default, aten.select_scatter.default, aten.copy.default)
+ZEROS = (aten.new_zeros.default, aten.zeros_like.default)
 SUMS = (aten.add.Tensor, aten.sub.Tensor)
+PRODUCTS = (aten.mul.Tensor, aten.mul.Scalar)
+QUOTIENTS = (aten.div.Tensor, aten.div.Scalar)
 CONJUGATES = (aten._conj.default, aten.conj_physical.default)
 OPERATORS = frozenset((
-    *SHAPES, *SUMS, *CONJUGATES, aten.mul.Tensor, aten.neg.default, aten.cat.default,
-    aten.view_as_complex.default, aten.view_as_real.default, aten.polar.default,
-    aten.complex.default,
+    *SHAPES, *WRITES, *ZEROS, *SUMS, *PRODUCTS, *QUOTIENTS, *CONJUGATES, aten.neg.default,
+    aten.cat.default, aten.sum.dim_IntList, aten.sgn.default, aten.view_as_complex.default,
+    aten.view_as_real.default, aten.polar.default, aten.complex.default,
+))  # fmt: skip
+VIEWS = (aten.view.default, aten._unsafe_view.default, aten.permute.default)
+CALLS = (aten._fft_c2r.default, aten._fft_c2c.default, aten.bmm.default, aten.mm.default)
+KNOWN = OPERATORS.union(CALLS, (aten.abs.default,))
+# What is worth pairs in front of a call of a library: ATen would write it to memory, and read it.
+COMPUTED = frozenset((
+    *WRITES, *SUMS, *PRODUCTS, *QUOTIENTS, aten.conj_physical.default, aten.clone.default,
+    aten.neg.default, aten.cat.default, aten.sum.dim_IntList, aten.sgn.default,
+    aten.polar.default,
 ))  # fmt: skip
 
 
@@ -50,12 +67,61 @@ def compute_on_pairs(module: fx.GraphModule) -> fx.GraphModule:
         if pair.meta["val"].stride() == end.meta["val"].stride():
             end.replace_all_uses_with(pair)
             changed = True
+    for node in graph.find_nodes(op="call_function", target=aten.abs.default):
+        changed |= _compute_length(node, pairs)
+    for target in CALLS:
+        for node in graph.find_nodes(op="call_function", target=target):
+            for given in dict.fromkeys(node.all_input_nodes):
+                changed |= _give_pairs(node, given, pairs)
     if pairs.made:
         graph.eliminate_dead_code()
     if changed:
         graph.lint()
         module.recompile()
     return module
+
+
+def _compute_length(node: fx.Node, pairs: _Pairs) -> bool:
+    """Have the absolute values of complex numbers computed from pairs."""
+    pair = pairs.of(node.args[0])  # type: ignore[arg-type]
+    if pair is None:
+        return False
+    length = _length(Calls(node), pair)
+    if length.meta["val"].stride() != node.meta["val"].stride():
+        return False
+    node.replace_all_uses_with(length)
+    return True
+
+
+def _length(call: Calls, pair: fx.Node) -> fx.Node:
+    return call(aten.hypot.default, _part(call, pair, 0), _part(call, pair, 1))
+
+
+def _give_pairs(library: fx.Node, given: fx.Node, pairs: _Pairs) -> bool:
+    """Have what a library's call reads computed on pairs, in memory as it lay."""
+    made: Any = given
+    while made.target in VIEWS:
+        made = made.args[0]
+    if made.target not in COMPUTED or given.meta["val"].is_conj():
+        return False
+    pair = root = pairs.of(given)
+    while root is not None and root.target in VIEWS:
+        root = root.args[0]  # type: ignore[assignment]
+    if pair is None or root is None or root.target is aten.view_as_real.default:
+        return False  # complex numbers that lie there
+    call, value = Calls(library), given.meta["val"]
+    if not _lies_as(pair.meta["val"], value):
+        order = [*order_in_memory(value), value.dim()]
+        pair = call.copy_in_order(pair, order)
+        if not _lies_as(pair.meta["val"], value):
+            return False
+    library.replace_input_with(given, call(aten.view_as_complex.default, pair))
+    return True
+
+
+def _lies_as(pair: Any, value: Any) -> bool:
+    """Whether pairs are, in memory, the complex numbers of a tensor."""
+    return bool(pair.stride() == (*(2 * step for step in value.stride()), 1))
 
 
 class _Pairs:
@@ -77,7 +143,7 @@ class _Pairs:
             return None
         if node.target is aten.view_as_complex.default:
             return node.args[0]  # type: ignore[return-value]
-        if node.op == "call_function" and all(user.target in OPERATORS for user in node.users):
+        if node.op == "call_function" and all(user.target in KNOWN for user in node.users):
             pair = self._computed(node)
             if pair is not None:
                 return pair
@@ -96,8 +162,20 @@ class _Pairs:
             return self._calls(node)(aten.cat.default, parts, int(dim) % node.meta["val"].dim())
         if node.target in (aten.polar.default, aten.complex.default):
             return _made_of_two(node, self._calls(node))
+        if node.target in ZEROS:
+            if not math.prod(node.meta["val"].shape) or not node.meta["val"].is_contiguous():
+                return None
+            value, real = node.meta["val"], PARTS[node.meta["val"].dtype]
+            size = [*value.shape, 2]
+            return self._calls(node)(aten.full.default, size, 0, dtype=real, device=value.device)
+        if node.target in CONJUGATES and type(node.args[0]) is complex:
+            call, number, value = self._calls(node), node.args[0], node.meta["val"]
+            options = {"dtype": PARTS[value.dtype], "device": value.device}
+            real, imaginary = (call(aten.scalar_tensor.default, part, **options)
+                               for part in (number.real, -number.imag))
+            return _stacked(call, real, imaginary)
         if node.target not in OPERATORS or not _is_complex(node.args[0], node):
-            return None
+            return self._of_a_real(node)
         first = self.of(node.args[0])  # type: ignore[arg-type]
         if first is None:
             return None
@@ -106,22 +184,45 @@ class _Pairs:
             return _shaped(node, first, call)
         if node.target is aten.neg.default:
             return call(aten.neg.default, first)
+        if node.target is aten.sgn.default:
+            return _direction(first, call)
         if node.target in CONJUGATES:
             imaginary = call(aten.neg.default, _part(call, first, 1))
             return _stacked(call, _part(call, first, 0), imaginary)
         if node.kwargs:
             return None
-        if node.target is aten.mul.Tensor and type(node.args[1]) in (float, complex):
+        if node.target is aten.sum.dim_IntList:
+            return _sum(node, first, call)
+        if node.target in PRODUCTS and type(node.args[1]) in (int, float, complex):
             number = complex(node.args[1])  # type: ignore[arg-type]
             return _product_of_parts(call, first, number.real, number.imag)
+        if node.target in QUOTIENTS:  # by the reciprocal, as ATen divides
+            if type(node.args[1]) not in (int, float) or not node.args[1]:
+                return None
+            return _product_of_parts(call, first, 1 / float(node.args[1]), 0.0)  # type: ignore[arg-type]
+        if node.target in PRODUCTS and _is_part(node.args[1], node):
+            return _product_of_parts(call, first, node.args[1], 0.0)
         if not _is_complex(node.args[1], node):
             return None
         second = self.of(node.args[1])  # type: ignore[arg-type]
         if second is None:
             return None
+        if node.target in WRITES:
+            return _written(node, first, second, call)
         if node.target in SUMS:
             return call(node.target, first, second)
         return _product(call, first, second)
+
+    def _of_a_real(self, node: fx.Node) -> fx.Node | None:
+        """The pairs of a real tensor times a complex one."""
+        if node.target is not aten.mul.Tensor or node.kwargs or not _is_part(node.args[0], node):
+            return None
+        if not _is_complex(node.args[1], node):
+            return None
+        second = self.of(node.args[1])  # type: ignore[arg-type]
+        if second is None:
+            return None
+        return _product_of_parts(self._calls(node), second, node.args[0], 0.0)
 
     def _calls(self, node: fx.Node) -> Calls:
         """Puts operations behind a node."""
@@ -138,6 +239,41 @@ def _is_complex(given: Any, node: fx.Node) -> bool:
         return False
     value, result = given.meta["val"], node.meta["val"]
     return bool(value.dtype is result.dtype and value.device == result.device)
+
+
+def _is_part(given: Any, node: fx.Node) -> bool:
+    """Whether an operand is real, as precise as the result's parts, and where the result is."""
+    if not isinstance(given, fx.Node) or not is_fake(given.meta["val"]):
+        return False
+    value, result = given.meta["val"], node.meta["val"]
+    return bool(value.dtype is PARTS[result.dtype] and value.device == result.device)
+
+
+def _direction(pair: fx.Node, call: Calls) -> fx.Node:
+    """Pairs over their lengths; zero of zero."""
+    length = call(aten.unsqueeze.default, _length(call, pair), -1)
+    is_zero = call(aten.eq.Scalar, length, 0)
+    return call(aten.where.ScalarSelf, is_zero, 0.0, call(aten.div.Tensor, pair, length))
+
+
+def _sum(node: fx.Node, pair: fx.Node, call: Calls) -> fx.Node | None:
+    """A sum over some axes."""
+    rank = node.args[0].meta["val"].dim()  # type: ignore[union-attr]
+    given: Any = node.args[1]
+    dims = [int(dim) % rank for dim in given or range(rank)]
+    keep = len(node.args) > 2 and bool(node.args[2])
+    return call(aten.sum.dim_IntList, pair, dims, keep) if rank else None
+
+
+def _written(node: fx.Node, whole: fx.Node, part: fx.Node, call: Calls) -> fx.Node | None:
+    """Pairs of which a part is replaced, or all."""
+    target: Any = node.target
+    value = node.meta["val"]
+    if target is aten.copy.default:
+        return call(aten.expand.default, part, [*value.shape, 2])
+    rest: Any = node.args[2:]
+    dim = int(rest[0]) % value.dim() if rest else 0
+    return call(target, whole, part, dim, *rest[1:])
 
 
 def _part(call: Calls, pair: fx.Node, at: int) -> fx.Node:
@@ -185,7 +321,8 @@ def _shaped(node: fx.Node, pair: fx.Node, call: Calls) -> fx.Node | None:
     if target is aten.alias.default:
         return pair
     if target is aten.clone.default:
-        return call(target, pair)
+        rows = node.kwargs.get("memory_format") is torch.contiguous_format
+        return call.copy(pair) if rows else call(target, pair)
     if target in (aten.view.default, aten._unsafe_view.default):
         shape = [*node.meta["val"].shape, 2]
         if not pair.meta["val"].is_contiguous():

@@ -18,6 +18,7 @@ Weights that lie there are the library's, or a template's. Products are added in
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,7 @@ MANY_TERMS = 1 << 14
 MANY_ROWS, TERMS_OF_ROWS = 1 << 12, (64, 512)
 ANY = 1 << 62  # an extent that is known at a call alone
 MOST_USES = 1 << 16  # that make a difference
+MOST_PARTS = 4  # of a matrix: a condition for each element and each part
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,10 @@ def _is_made(node: fx.Node) -> bool:
     """Whether a tensor is computed element by element."""
     while node.target in VIEWS:
         node = node.args[0]  # type: ignore[assignment]
+    if node.target is aten.cat.default:  # a cache of few bits, and its last rows as they are
+        parts: Any = node.args[0]
+        sizes = [math.prod(facts_of(part.meta["val"]).size) for part in parts]
+        return len(parts) <= MOST_PARTS and _is_made(parts[sizes.index(max(sizes))])
     return is_elementwise(node.target) or filling(node) is not None
 
 

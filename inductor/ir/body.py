@@ -152,6 +152,7 @@ class Ops:
         self.recorded: list[Op] = []
         self._known: dict[tuple[object, ...], Value] = {}
         self._mask: Value | None = None
+        self._bounded: dict[str, IndexLike] = {}  # what variables of `within` stand for
         self.indirect_count = 0
 
     def _append(
@@ -221,7 +222,7 @@ class Ops:
 
     def index_expr(self, index: IndexLike, dtype: torch.dtype = torch.int64) -> Value:
         """The value of an index."""
-        index = as_index(index)
+        index = self._whole(as_index(index))
         if index.is_constant:
             return self.constant(index.offset, dtype)
         return self._append("index_expr", (), dtype, index=index)
@@ -293,12 +294,12 @@ class Ops:
     def load(self, buffer: str, index: IndexLike, dtype: torch.dtype) -> Value:
         """An element of a buffer; 0, unread, where the surrounding mask is false."""
         mask = () if self._mask is None else (self._mask,)
-        return self._append("load", mask, dtype, buffer, as_index(index))
+        return self._append("load", mask, dtype, buffer, self._whole(as_index(index)))
 
     def store(self, buffer: str, index: IndexLike, value: Value, mode: str = "set") -> None:
         """Write an element; mode "add" accumulates."""
         self.recorded.append(
-            Op("store", (value.position,), value.dtype, buffer, as_index(index), mode)
+            Op("store", (value.position,), value.dtype, buffer, self._whole(as_index(index)), mode)
         )
 
     def indirect(
@@ -329,6 +330,19 @@ class Ops:
         added = self._append("indirect", args, torch.int64, imm=imm)
         self._known[key] = added
         return _index_of(var)
+
+    def within(self, index: Index, extent: int, inside: Callable[[Index], Value]) -> Value:
+        """`inside` of an index that lies in 0 .. extent - 1 wherever the value is asked for, as a
+        condition says: what is divided by `extent`, or taken modulo, is simpler then."""
+        if type(extent) is not int or index.is_constant:
+            return inside(index)
+        name = f"within{len(self._bounded)}"
+        self._bounded[name] = self._whole(index)
+        return inside(variable(name, extent))
+
+    def _whole(self, index: Index) -> Index:
+        """An index without variables of `within`."""
+        return index.substitute(self._bounded) if self._bounded else index
 
     def masked(self, mask: Value, inside: Callable[[], Value], other: bool | int | float) -> Value:
         """`inside()` where mask is true, else `other`; memory is only read where it is true."""

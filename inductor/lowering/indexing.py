@@ -129,7 +129,10 @@ def _within(
     ops: Ops, part: Tensor, indices: Indices, axis: int, start: Any, held: torch.dtype
 ) -> Value:
     """The element of a part that begins at `start`."""
-    return ops.to_dtype(part.load(ops, replaced(indices, axis, indices[axis] - start)), held)
+    def load(at: Index) -> Value:
+        return ops.to_dtype(part.load(ops, replaced(indices, axis, at)), held)
+
+    return ops.within(indices[axis] - start, part.size[axis], load)
 
 
 def _part(

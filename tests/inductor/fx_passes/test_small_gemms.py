@@ -125,6 +125,20 @@ def test_others_stay(f: Callable[..., Tensor], graphs: list[fx.GraphModule]) -> 
     assert left_of(graphs) or f(x, y).dtype is torch.int64 or not f(x, y).any()
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_row_with_a_cache_of_two_parts(is_made: bool, graphs: list[fx.GraphModule]) -> None:
+    """What is unpacked is not stored for one row of queries; what lies there is the library's."""
+    def attend(q: Tensor, codes: Tensor, last: Tensor) -> Tensor:
+        whole = torch.cat([codes * 0.5 + 1 if is_made else codes, last], 1)
+        return (q @ whole.mT).softmax(-1) @ whole
+
+    dynamo.reset()
+    given = torch.randn(2, 1, 32), torch.randn(2, 40, 32), torch.randn(2, 8, 32)
+    found = dynamo.compile(attend, options={"graph_cache": False})(*given)
+    torch.testing.assert_close(found, attend(*given), rtol=1e-4, atol=1e-4)
+    assert len(left_of(graphs)) == (0 if is_made else 2)
+
+
 def test_which_are_chosen() -> None:
     assert chosen(Sizes(0, ANY, 2, ANY)) and not chosen(Sizes(0, ANY, 4, ANY)) and chosen(Sizes(0, ANY, 4, 64))
     assert chosen(Sizes(3, 3, 8, ANY)) and chosen(Sizes(3, ANY, 8, 16))

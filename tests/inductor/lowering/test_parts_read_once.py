@@ -116,3 +116,14 @@ def test_a_position_is_compared_by_the_digits_that_count() -> None:
     assert [str(op) for op in ops if op.name in ("index_expr", "constant")] == [
         "index_expr(64*i0 + i1) int64", "index_expr(i0) int64", "constant(10) int64",
         "constant(650) int64"]
+
+
+def test_parts_of_a_cat_are_read_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index of a part lies within it: a view of the part needs no division."""
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([y, torch.cat([(x * 2).flatten(1, 2), y + 1], 1), (x + 1).view(2, 24, 5)], 1).exp()
+
+    made = compare(program, [torch.randn(2, 3, 8, 5), torch.randn(2, 3, 5)], monkeypatch)
+    (node,) = [node for node in made.graph.nodes if isinstance(node, ComputedBuffer)]
+    read = {str(op.index) for op in node.body.ops if op.name == "load"}
+    assert len(read) == 4 and not any("//" in text or "%" in text for text in read)
