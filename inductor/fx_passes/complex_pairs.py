@@ -2,10 +2,10 @@
 and around Fourier transforms.
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where what is read
-back by `view_as_real` or `abs`, and what a library is given, is computed on pairs: a complex tensor is a
-real one with a last axis of two. No kernel of ours has complex numbers; ATen's would write each
-value to memory. What a graph gives and what other operators read stays complex. A real operand has
-an imaginary part of zero, as in eager, which makes NaN of an infinity.
+back by `view_as_real` or `abs`, and what a library is given, is computed on pairs: a complex tensor
+is a real one with a last axis of two. No kernel of ours has complex numbers; ATen's would write
+each value to memory. What a graph gives and what other operators read stays complex. A real operand
+has an imaginary part of zero, as in eager, which makes NaN of an infinity.
 
     >>> # view_as_real(view_as_complex(q) * turns): one kernel of four products a pair
     >>> # irfft(rfft(x) * filter): one between two calls of the library
@@ -171,9 +171,9 @@ class _Pairs:
         if node.target in CONJUGATES and type(node.args[0]) is complex:
             call, number, value = self._calls(node), node.args[0], node.meta["val"]
             options = {"dtype": PARTS[value.dtype], "device": value.device}
-            real, imaginary = (call(aten.scalar_tensor.default, part, **options)
-                               for part in (number.real, -number.imag))
-            return _stacked(call, real, imaginary)
+            return _stacked(call, *(
+                call(aten.scalar_tensor.default, part, **options)
+                for part in (number.real, -number.imag)))
         if node.target not in OPERATORS or not _is_complex(node.args[0], node):
             return self._of_a_real(node)
         first = self.of(node.args[0])  # type: ignore[arg-type]

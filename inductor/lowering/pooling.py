@@ -21,7 +21,7 @@ from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
 aten = torch.ops.aten
 # Of a window, which is unrolled (5 x 5, 3 x 3 x 3); windows over one element, each a load of its
-# gradient (3 x 3). Chosen, not measured.
+# gradient and a division, or a place (3 x 3). Chosen, not measured.
 MOST_ELEMENTS = 27
 MOST_WINDOWS = 9
 
@@ -299,11 +299,12 @@ def _average_backward(
     reach = [-(-a // b) for a, b in zip(form.size, form.steps, strict=True)]
     if call.builder.device.type == "cpu" or 0 in call.layout.size or 0 in grad.size:
         return call.refuse("ATen adds where memory is near")
-    if math.prod(reach) > MOST_WINDOWS or dtype_kind(grad.dtype) != "f":
+    same = form.same_divisor(grad.size[-rank:] if ceil_mode else None)
+    most = MOST_WINDOWS if same is None else MOST_ELEMENTS  # of one divisor: a sum, as forward
+    if math.prod(reach) > most or dtype_kind(grad.dtype) != "f":
         return call.refuse("many windows over one element, or integers")
     grad.realize()
     held = compute_dtype(grad.dtype)
-    same = form.same_divisor(grad.size[-rank:] if ceil_mode else None)
 
     def compute(ops: Ops, indices: Indices) -> Value:
         front = indices[:-rank]

@@ -254,6 +254,7 @@ AVERAGES = [
     (2, 3, 0, False, True, None), (5, 2, 2, False, True, None), ((1, 2), 1, 0, True, False, None),
     (3, 1, 1, False, False, None), ((3, 5), 2, (1, 2), False, False, None), (3, 2, 1, True, False, None),
     (4, 3, 2, True, True, None), (2, 2, 0, True, True, None), (3, 2, 1, True, False, 4),
+    ((1, 9), 1, 0, False, True, None), ((9, 3), 1, (4, 1), False, True, None), (5, 1, 2, False, False, 25),
 ]  # fmt: skip
 
 
