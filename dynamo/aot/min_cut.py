@@ -262,7 +262,12 @@ def _is_cheap(node: Any) -> bool:
 
 
 def _reads_places(node: fx.Node) -> bool:
-    """Whether it reads elements at places that are given as numbers."""
+    """Whether it reads elements at places that are given as numbers, fewer than the elements."""
+    if node.target is aten.gather.default:
+        index: Any = node.args[2]
+        while (base := viewed(index)) is not None:
+            index = base
+        return FEW * elements_of(index.meta["val"]) <= elements_of(node.meta["val"])
     if node.target is not aten.index.Tensor:
         return False
     places: Any = node.args[1]

@@ -521,6 +521,24 @@ def test_a_copy_of_an_input_whose_float32_waits_for_a_gemm(partitions: Callable[
     assert partitions() == 32 * 64 * (4 + 2)  # the product and the copy
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_rows_that_are_gathered_are_read_again_on_a_gpu(
+    each: bool, partitions: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose places are few; each: an element has a place of its own."""
+    monkeypatch.setattr(aot.min_cut, "_is_on_gpu", lambda node: True)
+    x, w, y = (torch.randn(size, requires_grad=True) for size in ((4, 8, 64), (64, 64), (4, 32, 64)))
+    at = torch.randint(8, (4, 32, 64) if each else (4, 32, 1))
+
+    def program(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).gather(1, at.expand(-1, -1, 64)) * y).sum()
+
+    given = (x, w, y)
+    found = torch.autograd.grad(dynamo.compile(program, backend="aot_eager")(*given), given)
+    torch.testing.assert_close(found, torch.autograd.grad(program(*given), given))
+    assert partitions() == 4 * 64 * 4 * (32 if each else 8)
+
+
 def test_second_derivatives_behind_a_copied_input() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.float().softmax(1).square().sum()
