@@ -8,13 +8,16 @@ import torch
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import Extent
+from inductor.ir.graph import Layout
 from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.builder import Builder
 from inductor.lowering.pointwise import unsupported
 from inductor.lowering.registry import Call, lowering
-from inductor.lowering.tensor import Indices, compute_dtype, fits
+from inductor.lowering.tensor import Indices, Tensor, compute_dtype, fits
 
 aten = torch.ops.aten
 EXACT = 1 << 24  # a float32 holds all whole numbers up to it
+MOST_STEPS = 1 << 10  # numbers of a line that are looked at; chosen, not measured
 
 
 def filled(call: Call, value: Any) -> Any:
@@ -200,3 +203,26 @@ def _triangle(call: Call, x: Any, diagonal: int, keep: str) -> Any:
     return call.builder.computed(call.layout, [x], 3, compute)
 
 
+
+
+def steps_of(value: torch.Tensor) -> tuple[int, int] | None:
+    """The first number of a line of integers, and the step to each next one; None where steps
+    differ, or there are none.
+
+    >>> steps_of(torch.tensor([0, 2, 4, 6])), steps_of(torch.tensor([0, 1, 3]))
+    ((0, 2), None)
+    """
+    whole = not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
+    if value.dim() != 1 or not whole or not 1 < len(value) <= MOST_STEPS or value.is_meta:
+        return None
+    numbers = value.tolist()
+    first, step = numbers[0], numbers[1] - numbers[0]
+    return (first, step) if numbers == [first + n * step for n in range(len(numbers))] else None
+
+
+def in_steps(builder: Builder, layout: Layout, first: int, step: int) -> Tensor:
+    """A line of integers that is computed where it is read: shifts of numbers in a word, say."""
+    def compute(ops: Ops, where: Indices) -> Value:
+        return ops.to_dtype(ops.index_expr(where[0] * step + first), layout.dtype)
+
+    return builder.computed(layout, [], 1, compute)

@@ -189,7 +189,12 @@ class _Run:
                 self.values[node] = lazy
                 self.numbers[node] = value
                 return
-        self.values[node] = self.builder.constant(value, layout_of(value))
+        steps = None
+        if is_literal(node) and value.device == self.builder.device and all(map(_is_read, node.users)):
+            steps = creation.steps_of(value)
+        self.values[node] = (
+            self.builder.constant(value, layout_of(value)) if steps is None
+            else creation.in_steps(self.builder, layout_of(value), *steps))
 
     def call_function(self, node: torch.fx.Node) -> None:
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)):
@@ -546,6 +551,12 @@ def _device_of(module: torch.fx.GraphModule) -> torch.device:
         if isinstance(fake, torch.Tensor) and fake.device.type != "cpu":
             return fake.device
     return torch.device("cpu")
+
+
+def _is_read(user: torch.fx.Node) -> bool:
+    """Whether an operation that is lowered reads what it is given, and does not write into it."""
+    target = user.target
+    return target in LOWERINGS and not target._schema.is_mutable  # type: ignore[union-attr]
 
 
 def _origins(node: torch.fx.Node) -> Origins:
