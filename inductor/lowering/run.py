@@ -189,9 +189,8 @@ class _Run:
                 self.values[node] = lazy
                 self.numbers[node] = value
                 return
-        steps = None
-        if is_literal(node) and value.device == self.builder.device and all(map(_is_read, node.users)):
-            steps = creation.steps_of(value)
+        at_home = is_literal(node) and value.device == self.builder.device
+        steps = creation.steps_of(value) if at_home and all(map(_is_read, node.users)) else None
         self.values[node] = (
             self.builder.constant(value, layout_of(value)) if steps is None
             else creation.in_steps(self.builder, layout_of(value), *steps))
