@@ -150,7 +150,7 @@ def _is_made(node: fx.Node) -> bool:
         node = node.args[0]  # type: ignore[assignment]
     if node.target is aten.cat.default:  # a cache of few bits, and its last rows as they are
         parts: Any = node.args[0]
-        sizes = [math.prod(facts_of(part.meta["val"]).size) for part in parts]
+        sizes = [math.prod(map(_count, facts_of(part.meta["val"]).size)) for part in parts]
         return len(parts) <= MOST_PARTS and _is_made(parts[sizes.index(max(sizes))])
     return is_elementwise(node.target) or filling(node) is not None
 

@@ -18,6 +18,7 @@ from inductor.lowering.tensor import Indices, Tensor, compute_dtype, fits
 aten = torch.ops.aten
 EXACT = 1 << 24  # a float32 holds all whole numbers up to it
 MOST_STEPS = 1 << 10  # numbers of a line that are looked at; chosen, not measured
+LARGEST = 1 << 30  # of them: indices are of 32 bits where all that is read and written is small
 
 
 def filled(call: Call, value: Any) -> Any:
@@ -207,7 +208,7 @@ def _triangle(call: Call, x: Any, diagonal: int, keep: str) -> Any:
 
 def steps_of(value: torch.Tensor) -> tuple[int, int] | None:
     """The first number of a line of integers, and the step to each next one; None where steps
-    differ, or there are none.
+    differ, where there are none, or for large numbers.
 
     >>> steps_of(torch.tensor([0, 2, 4, 6])), steps_of(torch.tensor([0, 1, 3]))
     ((0, 2), None)
@@ -217,6 +218,8 @@ def steps_of(value: torch.Tensor) -> tuple[int, int] | None:
         return None
     numbers = value.tolist()
     first, step = numbers[0], numbers[1] - numbers[0]
+    if max(map(abs, numbers)) > LARGEST:
+        return None
     return (first, step) if numbers == [first + n * step for n in range(len(numbers))] else None
 
 

@@ -110,6 +110,15 @@ def test_out_of_range(program: Any, place: int) -> None:
         module(*given)
 
 
+def test_deterministic_mode() -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert ranks(rewritten(rows, *inputs())) == [2]
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 def test_copies() -> None:
     assert copies_of_tables._copies(128, 1 << 21, 1) == 512
     assert copies_of_tables._copies(399, 40000, 1) == 0

@@ -82,5 +82,6 @@ def test_out_of_range() -> None:
 def test_steps() -> None:
     assert steps_of(torch.tensor([7, 5, 3])) == (7, -2)
     assert steps_of(torch.tensor([4, 4], dtype=torch.uint8)) == (4, 0)
+    assert steps_of(torch.tensor([1, 2654435761])) is None
     for other in ([True, False], [0.0, 1.0], [1], [[0, 1]], [0, 1, 3]):
         assert steps_of(torch.tensor(other)) is None
