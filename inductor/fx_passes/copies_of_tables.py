@@ -32,7 +32,7 @@ FEWEST_COPIES = 8
 
 
 def add_into_copies(module: fx.GraphModule) -> fx.GraphModule:
-    """See the top of the file. Not in deterministic mode, where ATen adds in an order of its own."""
+    """See the top of the file. Not in deterministic mode, where ATen adds in its own order."""
     if torch.are_deterministic_algorithms_enabled():
         return module
     graph, changed = module.graph, False
