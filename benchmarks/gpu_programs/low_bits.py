@@ -60,11 +60,11 @@ def nvfp4_train(compile: Compile, place: Place) -> Step:
     for _ in range(4):
         signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
     rotation = (signs / 4).to(place.device, place.half)
+    grid = torch.tensor(GRID, device=place.device)
 
     def rounded(x: Tensor, noise: Tensor | None = None) -> Tensor:
         parts = x.float().unflatten(-1, (-1, 16))
         scale = (parts.abs().amax(-1, keepdim=True) / 6).to(FLOAT8).float().clamp(min=2**-9)
-        grid = torch.tensor(GRID, device=x.device)
         size = (parts / scale).abs().clamp(max=6)
         if noise is None:
             at = torch.bucketize(size, (grid[1:] + grid[:-1]) / 2)
