@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import is_fake
+from dynamo.aot.fakes import facts_of, is_fake
 from inductor.fx_passes.calls_with_fakes import Calls, order_in_memory
+from inductor.fx_passes.fakes import on_gpu
 
 aten = torch.ops.aten
 
@@ -98,8 +99,11 @@ def _length(call: Calls, pair: fx.Node) -> fx.Node:
 
 
 def _give_pairs(library: fx.Node, given: fx.Node, pairs: _Pairs) -> bool:
-    """Have what a library's call reads computed on pairs, in memory as it lay."""
+    """Have what a library's call reads computed on pairs, in memory as it lay. On a GPU: loops of a
+    CPU take parts that alternate one by one, ATen's take several."""
     made: Any = given
+    if not on_gpu(facts_of(given.meta["val"]).device):
+        return False
     while made.target in VIEWS:
         made = made.args[0]
     if made.target not in COMPUTED or given.meta["val"].is_conj():

@@ -84,12 +84,10 @@ def keep_checks(lookups: Sequence[Lookup], tensor: Tensor, seen: int = 0) -> Non
 
     lookups: the program's. seen: how many elements are read; 0 if they may be any.
     """
-    if tensor.view is not None:
+    if tensor.view is not None or seen and surely_positive(seen - tensor.layout.numel() + 1):
         return
     held = [lookup for lookup in lookups if lookup.checks and lookup.reads <= tensor.reads]
-    if not held or seen and surely_positive(seen - tensor.layout.numel() + 1):
-        return
-    if _checks(tensor):
+    if held and _checks(tensor):
         for lookup in held:
             if lookup.are_few:
                 lookup.check()

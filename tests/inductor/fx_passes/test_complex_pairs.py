@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import dynamo
-from inductor.fx_passes import pipeline
+from inductor.fx_passes import complex_pairs, pipeline
 from inductor.fx_passes.complex_pairs import compute_on_pairs
 
 
@@ -105,6 +105,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return module
 
     monkeypatch.setattr(pipeline, "compute_on_pairs", spying)
+    monkeypatch.setattr(complex_pairs, "on_gpu", lambda device: True)
     return counts
 
 
