@@ -167,17 +167,7 @@ class _Pairs:
         if node.target in (aten.polar.default, aten.complex.default):
             return _made_of_two(node, self._calls(node))
         if node.target in ZEROS:
-            if not math.prod(node.meta["val"].shape) or not node.meta["val"].is_contiguous():
-                return None
-            value, real = node.meta["val"], PARTS[node.meta["val"].dtype]
-            size = [*value.shape, 2]
-            return self._calls(node)(aten.full.default, size, 0, dtype=real, device=value.device)
-        if node.target in CONJUGATES and type(node.args[0]) is complex:
-            call, number, value = self._calls(node), node.args[0], node.meta["val"]
-            options = {"dtype": PARTS[value.dtype], "device": value.device}
-            return _stacked(call, *(
-                call(aten.scalar_tensor.default, part, **options)
-                for part in (number.real, -number.imag)))
+            return _zeros(node, self._calls(node))
         if node.target not in OPERATORS or not _is_complex(node.args[0], node):
             return self._of_a_real(node)
         first = self.of(node.args[0])  # type: ignore[arg-type]
@@ -193,22 +183,23 @@ class _Pairs:
         if node.target in CONJUGATES:
             imaginary = call(aten.neg.default, _part(call, first, 1))
             return _stacked(call, _part(call, first, 0), imaginary)
-        if node.kwargs:
-            return None
-        if node.target is aten.sum.dim_IntList:
+        if node.target is aten.sum.dim_IntList and not node.kwargs:
             return _sum(node, first, call)
-        if node.target in PRODUCTS and type(node.args[1]) in (int, float, complex):
-            number = complex(node.args[1])  # type: ignore[arg-type]
+        return None if node.kwargs else self._of_two(node, first, call)
+
+    def _of_two(self, node: fx.Node, first: fx.Node, call: Calls) -> fx.Node | None:
+        """The pairs of what a complex tensor and another operand make."""
+        other: Any = node.args[1]
+        if node.target in PRODUCTS and type(other) in (int, float, complex):
+            number = complex(other)
             return _product_of_parts(call, first, number.real, number.imag)
         if node.target in QUOTIENTS:  # by the reciprocal, as ATen divides
-            if type(node.args[1]) not in (int, float) or not node.args[1]:
+            if type(other) not in (int, float) or not other:
                 return None
-            return _product_of_parts(call, first, 1 / float(node.args[1]), 0.0)  # type: ignore[arg-type]
-        if node.target in PRODUCTS and _is_part(node.args[1], node):
-            return _product_of_parts(call, first, node.args[1], 0.0)
-        if not _is_complex(node.args[1], node):
-            return None
-        second = self.of(node.args[1])  # type: ignore[arg-type]
+            return _product_of_parts(call, first, 1 / float(other), 0.0)
+        if node.target in PRODUCTS and _is_part(other, node):
+            return _product_of_parts(call, first, other, 0.0)
+        second = self.of(other) if _is_complex(other, node) else None
         if second is None:
             return None
         if node.target in WRITES:
@@ -251,6 +242,15 @@ def _is_part(given: Any, node: fx.Node) -> bool:
         return False
     value, result = given.meta["val"], node.meta["val"]
     return bool(value.dtype is PARTS[result.dtype] and value.device == result.device)
+
+
+def _zeros(node: fx.Node, call: Calls) -> fx.Node | None:
+    """Pairs of zeros."""
+    value = node.meta["val"]
+    if not math.prod(value.shape) or not value.is_contiguous():
+        return None
+    size, real = [*value.shape, 2], PARTS[value.dtype]
+    return call(aten.full.default, size, 0, dtype=real, device=value.device)
 
 
 def _direction(pair: fx.Node, call: Calls) -> fx.Node:
