@@ -51,7 +51,7 @@ MANY_TERMS = 1 << 14
 MANY_ROWS, TERMS_OF_ROWS = 1 << 12, (64, 512)
 ANY = 1 << 62  # an extent that is known at a call alone
 MOST_USES = 1 << 16  # that make a difference
-MOST_PARTS = 4  # of a matrix: a condition for each element and each part
+MOST_PARTS = 4  # of a matrix: a condition for each element and each part; chosen, not measured
 
 
 @dataclass(frozen=True, slots=True)

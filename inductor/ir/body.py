@@ -332,7 +332,7 @@ class Ops:
         return _index_of(var)
 
     def within(self, index: Index, extent: int, inside: Callable[[Index], Value]) -> Value:
-        """`inside` of an index that lies in 0 .. extent - 1 wherever the value is asked for, as a
+        """`inside` of an index that lies in 0 .. extent - 1 wherever the value is used, as a
         condition says: what is divided by `extent`, or taken modulo, is simpler then."""
         if type(extent) is not int or index.is_constant:
             return inside(index)

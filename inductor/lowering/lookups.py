@@ -21,8 +21,8 @@ from inductor.lowering.tensor import Indices, Tensor
 if TYPE_CHECKING:
     from inductor.lowering.builder import Builder
 
-# Elements of what is looked up for each place that is checked apart. Chosen: a place has eight
-# bytes, an element of half precision two.
+# Elements of what is looked up for each place that is checked apart. Chosen, not measured, for
+# bytes: a place has eight, an element of half precision two. On any device.
 MANY = 8
 
 
